@@ -8,6 +8,7 @@ from coordinatord.batches.batches import BatchService
 from coordinatord.batches.events import BatchEvents
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
+from coordinatord.book.pending import PendingOffers
 from coordinatord.book.polls import Funding, Polls, PollWaits, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
@@ -19,6 +20,7 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.config import Config
 from coordinatord.database.batched_reads import BatchedReads, with_snapshot
 from coordinatord.database.connections import Database
+from coordinatord.database.notices import JOB_OFFERED
 from coordinatord.dependencies import Dependencies, files_of
 from coordinatord.escrow.hosting import Escrow
 from coordinatord.escrow.release import Claims, Releases
@@ -146,6 +148,9 @@ def compose(
     sessions = SessionService(domains, database, providers, SessionCache(database))
     uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
+    waiting = WaitingPolls()
+    offers = PendingOffers(database, waiting.offered)
+    dependencies.notices.always(JOB_OFFERED, offers.hear)
     submissions = Submissions(
         domains=domains,
         registry=jobs,
@@ -153,6 +158,7 @@ def compose(
         budgets=budgets,
         relayer=dependencies.relayer.address,
         market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
+        offers=offers,
         containers=containers,
         uploads=uploads,
         relaying=relaying,
@@ -175,6 +181,7 @@ def compose(
         jobs=jobs,
         providers=providers,
         posted=posted,
+        offers=offers,
         relayer=dependencies.relayer.address,
         database=database,
         budgets=budgets,
@@ -184,7 +191,7 @@ def compose(
         clock=system_clock,
     )
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
-    hub, waiting = dependencies.events, WaitingPolls()
+    hub = dependencies.events
     hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
     hub.watch(waiting.hear)
     places = Places(min(config.event_listeners_max, config.connections_max // 2), config.event_listeners_per_caller)
@@ -198,6 +205,7 @@ def compose(
         liveness_ms=config.match_liveness_ms,
         custody=custody,
         waits=PollWaits(waiting, places),
+        offers=offers,
     )
     why = WhyReads(
         reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms

@@ -18,7 +18,7 @@ from coordinatord.base import metrics
 from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql
-from coordinatord.book import candidates_sql, leases_sql
+from coordinatord.book import candidates_sql, leases_sql, pending_sql
 from coordinatord.book.reliability_sql import ReliabilitySums
 from coordinatord.database.connections import Database
 from coordinatord.database.locks import hold_role
@@ -65,6 +65,7 @@ class Janitor:
         """All that is due now."""
         await sessions.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
+        await pending_sql.drop_ended(connection)
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
         await webhooks.drop_old(connection)

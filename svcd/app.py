@@ -27,7 +27,7 @@ from svcd.journal.journal import open_journal
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup
 from svcd.stages.guard import Guard
-from svcd.stages.offers import DeadlineChannel, Exclusions, Offer
+from svcd.stages.offers import DeadlineChannel, Exclusions, Offer, OfferCheck
 from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.poller import Poller
@@ -181,6 +181,7 @@ class Daemon:
         return Poller(
             model=one.config,
             model_id=ground.model_ids[one.config.name],
+            provider_id=ground.provider_id,
             has_box_key=ground.config.box is not None,
             coordinator=ground.coordinator,
             clock=ground.clock,
@@ -191,6 +192,7 @@ class Daemon:
             exclusions=exclusions,
             timings=self.timings,
             offers=offers,
+            check=OfferCheck(ground.deployment, ground.chain),
             health=self.health,
         )
 

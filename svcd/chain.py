@@ -32,6 +32,7 @@ _JOBS: Final = load("JobRegistry")
 _PROVIDERS: Final = load("ProviderRegistry")
 _DOMAIN_SEPARATOR: Final = abi.selector("DOMAIN_SEPARATOR()")
 _AUTHORIZATION_STATE: Final = abi.selector("authorizationState(address,bytes32)")
+_BALANCE_OF: Final = abi.selector("balanceOf(address)")
 _LONGEST_ANSWER: Final = 4 << 20
 _SECONDS: Final = 10.0
 _NEAR: Final = 128  # blocks: a reorganisation may have moved a post so far from where the coordinator saw it
@@ -169,6 +170,18 @@ class ChainReader:
         if not abi.boolean_at(collected, 0):
             return NotClaimed("the payment was not collected")
         return Claimed()
+
+    async def lacks_funds(self, owner: bytes, job_id: bytes, amount: int) -> str | None:
+        """Why a claim could not collect the payment now, in words; None when it could."""
+        token = self.book.paytoken
+        try:
+            used = abi.call(_AUTHORIZATION_STATE, abi.address(owner), abi.bytes32(job_id))
+            if abi.boolean_at(await self.view(token, used), 0):
+                return "the payment was used or cancelled"
+            balance = abi.uint_at(await self.view(token, abi.call(_BALANCE_OF, abi.address(owner))), 0, 256)
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+        return f"the owner has {balance} of {amount}" if balance < amount else None
 
     async def view(self, contract: bytes, data: bytes) -> bytes:
         method, params = _viewing(contract, data)

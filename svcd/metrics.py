@@ -41,6 +41,12 @@ bid_floor_discount = Gauge(
 load_probe_failures = Counter(
     "svcd_load_probe_failures_total", "Load probes without a reading", ["model"], registry=REGISTRY
 )
+pending_offers = Counter(
+    "svcd_pending_offers_total",
+    "Offers of jobs whose post was under way: taken, or left because they do not suit or are not signed right",
+    ["outcome"],
+    registry=REGISTRY,
+)
 claims_withheld = Gauge(
     "svcd_claims_withheld",
     "1 while nothing is claimed because that would cost reputation",
@@ -57,6 +63,8 @@ def start_at_zero(models: Iterable[str]) -> None:
         jobs_failed.labels(reason)
     for reason in HOLD_REASONS:
         claims_withheld.labels(reason)
+    for outcome in ("taken", "left"):
+        pending_offers.labels(outcome)
     for model in models:
         for metric in (backend_latency, model_free, backend_load, bid_floor_discount):
             metric.labels(model)

@@ -65,11 +65,40 @@ class JobAsOf(JobShape[Digits], frozen=True, kw_only=True):
     as_of_block: Digits
 
 
+class PendingJobShape(Shape, frozen=True):
+    """A job whose post is under way, with what a provider needs to check it without the chain."""
+
+    job_id: Bytes32
+    owner: Address
+    c: Bytes32
+    model_id: Digits
+    sla_secs: Digits
+    designated: Digits
+    rate_in: Digits
+    rate_out: Digits
+    units_in: Digits
+    units_out: Digits
+    expires_at: Digits
+    task_cid: str
+    signature: str
+    auth_sig: str
+    amount: Annotated[Digits, said("cap + fee + gas_fee that the payment is signed for, in base units", "2014")]
+    fee_bps: int
+    gas_fee: Digits
+
+
 class JobList(Shape, frozen=True):
     """A page of the job book."""
 
     jobs: Annotated[list[JobShape[Digits]], said("rows of the job book")]
     as_of_block: Digits
+    pending: Annotated[
+        Omittable[list[PendingJobShape]],
+        said(
+            "to a poll with `pending=1`: jobs whose post is under way, offered to this provider alone for one second,"
+            " in which it may claim them"
+        ),
+    ] = None
 
 
 class JobCounts(Shape, frozen=True):

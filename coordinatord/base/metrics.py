@@ -116,6 +116,12 @@ budget_refusals = Counter(
     ["budget"],
     registry=REGISTRY,
 )
+pending_offers = Counter(
+    "coordinatord_pending_offers_total",
+    "Offers of jobs whose post was under way: stored, given to a provider, lapsed, claimed, refused",
+    ["outcome"],
+    registry=REGISTRY,
+)
 stored_bytes = Gauge(
     "coordinatord_stored_bytes", "Bytes kept for callers, by kind of content", ["kind"], registry=REGISTRY
 )

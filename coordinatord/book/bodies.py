@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from common import scalars, strict_json
+from common import quotes, scalars, strict_json
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.wire import jobs, limits, market
 from common.wire.shapes import OMITTED, Digits
+from coordinatord.book.pending_sql import PendingJob
 from coordinatord.book.registries_sql import AllowlistRow, AskRow, FloorRow, ModelRow, ProviderRow
 from coordinatord.book.reliability_sql import ReliabilityRow
 from coordinatord.book.sql import JobRow, OwnerSummary
@@ -68,6 +69,30 @@ def reliability(row: ReliabilityRow) -> market.Reliability[Digits]:
     median = None if row.median_secs is None else str(row.median_secs)
     return market.Reliability(
         str(limits.RELIABILITY_SECS), str(row.settled), str(row.failed), str(row.reclaimed), median
+    )
+
+
+def pending_job(job: PendingJob) -> jobs.PendingJobShape:
+    order, terms = job.posted.order, job.posted.terms
+    amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
+    return jobs.PendingJobShape(
+        job_id=hex_of(job.posted.job_id),
+        owner=hex_of(job.posted.owner),
+        c=hex_of(order.c),
+        model_id=str(order.model_id),
+        sla_secs=str(order.sla_secs),
+        designated=str(order.designated),
+        rate_in=str(order.rate_in),
+        rate_out=str(order.rate_out),
+        units_in=str(order.units_in),
+        units_out=str(order.units_out),
+        expires_at=str(order.expires_at),
+        task_cid=job.task_cid,
+        signature=hex_of(job.order_sig),
+        auth_sig=hex_of(job.pay_sig),
+        amount=str(amount),
+        fee_bps=terms.fee_bps,
+        gas_fee=str(terms.gas_fee),
     )
 
 

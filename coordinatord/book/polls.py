@@ -16,6 +16,8 @@ from coordinatord.base.errors import NotSigned, Retryable, SessionRow
 from coordinatord.book import leases_sql
 from coordinatord.book.leases_sql import START, HeldJob, LeaseRequest, Peek, PollKey
 from coordinatord.book.liveness import Liveness, PollHints
+from coordinatord.book.pending import PendingOffers
+from coordinatord.book.pending_sql import PendingJob
 from coordinatord.book.sql import JobFilter, JobRow
 from coordinatord.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.chain.registries import Funds, PaymentToken
@@ -144,7 +146,14 @@ class Leasing:
         return self._hints.head(model_id) if filters == _PLAIN else START
 
 
-Leased: TypeAlias = tuple[Snapshot, list[JobRow]]
+@attrs.frozen(slots=True)
+class Leased:
+    """What a poll is given. `pending`: jobs whose post is under way, offered for a second; None to a poll that does not
+    ask for such."""
+
+    snapshot: Snapshot
+    rows: list[JobRow]
+    pending: list[PendingJob] | None = None
 
 
 @attrs.frozen(slots=True)
@@ -158,7 +167,7 @@ class Look:
 
     @property
     def empty(self) -> bool:
-        return not self.leased[1]
+        return not self.leased.rows and not self.leased.pending
 
 
 @attrs.frozen(slots=True)
@@ -170,6 +179,7 @@ class Poll:
     free: int
     limit: int
     offset: int
+    pending: bool = False
 
 
 @attrs.frozen(slots=True)
@@ -200,33 +210,45 @@ class Polls:
         liveness_ms: int,
         custody: Custody = no_custody,
         waits: PollWaits | None = None,
+        offers: PendingOffers | None = None,
     ) -> None:
         """`custody` tells the block up to which open bids are sealed to keys that an escrow has lost. Without `waits`
         no poll waits."""
         self._funding = funding
         self._waits = waits
+        self._offers = offers
         self._attendance = Liveness(database, liveness_ms)
         self._hints = PollHints(database, position)
         self._leasing = Leasing(database, self._hints, lease_ms, custody)
 
     async def poll(
-        self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int
+        self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool = False
     ) -> Leased | NotSigned:
         """Record the provider as live with `free` slots, lease it the oldest jobs it may claim, give what it holds."""
-        poll = _checked(session, wanted, free, limit, offset)
+        poll = _checked(session, wanted, free, limit, offset, pending=pending)
         return poll if isinstance(poll, NotSigned) else (await self._look(poll)).leased
 
     async def poll_and_wait(
-        self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, seconds: int, caller: str
+        self,
+        session: SessionRow,
+        wanted: JobFilter,
+        free: int,
+        limit: int,
+        offset: int,
+        *,
+        pending: bool = False,
+        seconds: int,
+        caller: str,
     ) -> tuple[Leased | NotSigned, float]:
         """The same, held for so many seconds at most while there is nothing for it, and the seconds that it waited. The
         provider counts as live meanwhile. A caller that has all its places is answered at once."""
-        poll = _checked(session, wanted, free, limit, offset)
+        poll = _checked(session, wanted, free, limit, offset, pending=pending)
         if isinstance(poll, NotSigned):
             return poll, 0.0
         if self._waits is None or not seconds or not free or not self._waits.places.has_room(caller):
             return (await self._look(poll)).leased, 0.0
-        with self._waits.places.held(caller, "poll"), self._waits.polls.waiting(poll.poller, free) as waiting:
+        polls = self._waits.polls
+        with self._waits.places.held(caller, "poll"), polls.waiting(poll.poller, free, pending=pending) as waiting:
             return await self._until_leased(poll, waiting, self._waits.polls, seconds)
 
     async def _until_leased(
@@ -245,13 +267,22 @@ class Polls:
         return look.leased, waited
 
     async def _look(self, poll: Poll, *, noted: bool = False) -> Look:
+        look = await self._look_in_book(poll, noted=noted)
+        if not poll.pending or self._offers is None:
+            return look
+        leased = look.leased
+        room = 0 if poll.wanted.provider_id else poll.free - len(leased.rows)
+        pending = await self._offers.take(poll.poller, room, poll.wanted)
+        return attrs.evolve(look, leased=attrs.evolve(leased, pending=pending))
+
+    async def _look_in_book(self, poll: Poll, *, noted: bool) -> Look:
         """`noted`: that the provider is live is known already."""
         poller, wanted = poll.poller, poll.wanted
         peeked = await self._peek(poller)
         if not noted:
             await self._attendance.note(poller, poll.free)
         if peeked is not None and peeked.value is not None and not peeked.value.anything:
-            return Look((peeked.snapshot, []), others=peeked.value.any_open, left=False)
+            return Look(Leased(peeked.snapshot, []), others=peeked.value.any_open, left=False)
         filters = JobFilter(
             owner=wanted.owner,
             min_rate_in=wanted.min_rate_in,
@@ -261,7 +292,7 @@ class Polls:
         # No open job has been claimed by anybody: asked for those of a provider, a poll leases none.
         snapshot, held = await self._lease(Wish(poller, 0 if wanted.provider_id else poll.free, filters))
         rows = [job.row for job in held[poll.offset : poll.offset + poll.limit]]
-        return Look((snapshot, rows), others=True, left=True)
+        return Look(Leased(snapshot, rows), others=True, left=True)
 
     async def _peek(self, poller: PollKey) -> IndexRead[Peek] | None:
         """None where there is likely to be something: bids of the model were leased a moment ago."""
@@ -281,7 +312,9 @@ class Polls:
         return await self._leasing.take(wish._replace(free=0))
 
 
-def _checked(session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int) -> Poll | NotSigned:
+def _checked(
+    session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool
+) -> Poll | NotSigned:
     if session.provider_id is None:
         return NotSigned("authentication_error", "not_registered", "free needs a provider session")
     if wanted.state != "Open" or wanted.model_id is None:
@@ -289,4 +322,4 @@ def _checked(session: SessionRow, wanted: JobFilter, free: int, limit: int, offs
         said = {"state": "state=Open", "model": "model"}
         faults = [Refused(f"free needs {said[name]}", name) for name, lacks in missing.items() if lacks]
         raise Refused.together(faults)
-    return Poll(PollKey(session.provider_id, wanted.model_id), wanted, free, limit, offset)
+    return Poll(PollKey(session.provider_id, wanted.model_id), wanted, free, limit, offset, pending)

@@ -48,6 +48,10 @@ _FILTERS = {
         "seconds that a poll with room for jobs is held while there are none for it, 0 (the default) to"
         f" {limits.LONGEST_WAIT}",
     ),
+    "pending": Parameter(
+        Choice(("0", "1")),
+        "`1`: a poll with room for jobs is offered jobs whose post is under way, too, in `pending`",
+    ),
 }
 
 
@@ -176,11 +180,14 @@ class BookRoutes:
             return page(request, snapshot, "jobs", rows, bodies.job)
         poll = request.session, wanted, query["free"], limit, offset
         seconds: int = query.get("wait", 0)
+        pending = query.get("pending") == "1"
         if not seconds:
-            return _polled(request, await self.polls.poll(*poll))
+            return _polled(request, await self.polls.poll(*poll, pending=pending))
 
         async def answer() -> tuple[Response, float]:
-            held, waited = await self.polls.poll_and_wait(*poll, seconds=seconds, caller=request.caller)
+            held, waited = await self.polls.poll_and_wait(
+                *poll, pending=pending, seconds=seconds, caller=request.caller
+            )
             return _polled(request, held), waited
 
         return HeldResponse(answer)
@@ -201,8 +208,10 @@ class BookRoutes:
 def _polled(request: Request, held: Leased | NotSigned) -> Response:
     if isinstance(held, NotSigned):
         return responses.not_signed(held)
-    snapshot, rows = held
-    return page(request, snapshot, "jobs", rows, bodies.job)
+    if held.pending is None:
+        return page(request, held.snapshot, "jobs", held.rows, bodies.job)
+    offered = [bodies.pending_job(job) for job in held.pending]
+    return page(request, held.snapshot, "jobs", held.rows, bodies.job, pending=offered)
 
 
 def _job(row: JobRow, snapshot: Snapshot) -> Response:

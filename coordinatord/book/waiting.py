@@ -23,11 +23,12 @@ _FREES: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKind.RECLAI
 class WaitingPoll:
     """One poll that waits. `wait` from its task; the loop must be asyncio's."""
 
-    __slots__ = ("_future", "_woken", "free", "heard", "poller")
+    __slots__ = ("_future", "_woken", "free", "heard", "pending", "poller")
 
-    def __init__(self, poller: PollKey, free: int, heard: int) -> None:
+    def __init__(self, poller: PollKey, free: int, heard: int, *, pending: bool = False) -> None:
         self.poller = poller
         self.free = free
+        self.pending = pending  # it takes jobs whose post is under way
         self.heard = heard  # the news that it was woken by, or came after
         self._woken = False
         self._future: asyncio.Future[None] | None = None
@@ -61,9 +62,9 @@ class WaitingPolls:
         self.closed = False
 
     @contextmanager
-    def waiting(self, poller: PollKey, free: int) -> Iterator[WaitingPoll]:
+    def waiting(self, poller: PollKey, free: int, *, pending: bool = False) -> Iterator[WaitingPoll]:
         """Counts from before its first look, so that nothing falls between the two."""
-        poll = WaitingPoll(poller, free, self._news)
+        poll = WaitingPoll(poller, free, self._news, pending=pending)
         queues = ((self._of_model, poller.model_id), (self._of_provider, poller.provider_id))
         for queue, key in queues:
             queue[key][poll] = None
@@ -94,6 +95,14 @@ class WaitingPolls:
                 _wake(self._of_provider.get(event.provider_id, ()))  # it may have been at its capacity
         for model_id, jobs in bids.items():
             self._wake_for(model_id, jobs)
+
+    def offered(self, model_id: int, designated: int) -> None:
+        """A job whose post is under way: one poll that takes such jobs is woken, the one that waits longest."""
+        queue = self._of_provider.get(designated, ()) if designated else self._of_model.get(model_id, ())
+        for poll in queue:
+            if poll.pending and poll.poller.model_id == model_id:
+                poll.wake()
+                return
 
     def pass_on(self, poll: WaitingPoll) -> None:
         """There is something that was not for this one."""

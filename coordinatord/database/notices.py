@@ -19,11 +19,12 @@ log = structlog.get_logger(__name__)
 RELAY_QUEUED = "relay_queued"  # a relay waits for the relayer
 RELAY_ENDED = "relay_ended"  # payload: the relay's id
 INDEX_MOVED = "index_moved"  # payload: the block number
+JOB_OFFERED = "job_offered"  # payload: model and designated provider of a job whose post is under way
 BATCH_DUE = "batch_due"  # a batch was created or cancelled
 BATCH_MOVED = "batch_moved"  # payload: the id of a batch whose row or lines changed
 WEBHOOKS_DUE = "webhooks_due"  # a message waits for an endpoint, or a change of a batch is to be told
 _PATIENCE = 5.0  # seconds for the answer to a heartbeat
-CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, BATCH_DUE, BATCH_MOVED, WEBHOOKS_DUE)
+CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, JOB_OFFERED, BATCH_DUE, BATCH_MOVED, WEBHOOKS_DUE)
 
 
 class Notices:
@@ -37,6 +38,10 @@ class Notices:
     def deliver(self, channel: str, payload: str) -> None:
         for subscriber in tuple(self._subscribers[channel]):
             subscriber(payload)
+
+    def always(self, channel: str, heard: Callable[[str], None]) -> None:
+        """Call `heard(payload)` on each notice, for as long as there are any; it must not block."""
+        self._subscribers[channel].add(heard)
 
     @asynccontextmanager
     async def subscribe(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[None]:

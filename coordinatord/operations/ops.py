@@ -21,6 +21,7 @@ from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom
 from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.book import leases_sql
+from coordinatord.book.pending import PendingOffers
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries
 from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
@@ -35,6 +36,7 @@ from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.relayer.role import require_role
 
+_BEHIND_A_POST: Final = 60.0  # seconds that a claim may wait for its post: no post is waited for longer
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op's message"
 _INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
@@ -154,6 +156,7 @@ class Ops:
     jobs: JobRegistry
     providers: ProviderRegistry
     posted: PostedJobs
+    offers: PendingOffers
     relayer: bytes
     database: Database
     budgets: GasBudgets
@@ -178,7 +181,7 @@ class Ops:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
                     return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
-                return await self._run_job_op(op, signer, session_address, same)
+                return await self._run_job_op(op, signer, provider_id, session_address, same)
             case SetIdentityOp():
                 calldata = registries.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
                 return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, signer, provider_id, same)
@@ -211,10 +214,10 @@ class Ops:
         return jobs.digest(job_message), struct_hash(job_message)
 
     async def _run_job_op(
-        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, session_address: bytes, same: bytes
+        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, provider_id: int, session_address: bytes, same: bytes
     ) -> OpOutcome:
         if isinstance(op, ClaimOp):
-            return await self._claim(op, signer, same)
+            return await self._claim(op, signer, provider_id, same)
         upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
         job = await self.posted.find(op.job_id)
         if job is None:
@@ -230,9 +233,11 @@ class Ops:
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, signer: bytes, same: bytes) -> OpOutcome:
+    async def _claim(self, op: ClaimOp, signer: bytes, provider_id: int, same: bytes) -> OpOutcome:
         admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
-        job = await self.posted.find(op.job_id, "claim_simulate_read")
+        known = await self.posted.indexed.get(op.job_id)
+        pending = await self.offers.claimed(op.job_id, provider_id) if known is None else None
+        job = known or pending or await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
             return _unknown_job()
         calldata = registries.claim(job, op.issued_at, op.signature)
@@ -248,7 +253,11 @@ class Ops:
             spending=admitted.spending,
         )
         # A provider claims by the dozen when a block is there: the relayer has room for all of them in a moment.
-        outcome = _ended(await self.room.passing(lambda: self.relaying.relay(relay)), _poll(op.job_id))
+        # One that waits for its post is refused with it, where that is refused.
+        hold = 0.0 if pending is None else _BEHIND_A_POST
+        outcome = _ended(await self.room.passing(lambda: self.relaying.relay(relay, hold=hold)), _poll(op.job_id))
+        if pending is not None and isinstance(outcome, RefusedByChain):
+            await self.offers.let_go(op.job_id, provider_id)
         if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
             async with self.database.connection() as connection:
                 await leases_sql.hold_back(connection, [op.job_id])

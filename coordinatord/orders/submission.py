@@ -11,14 +11,17 @@ from anyio import to_thread
 
 from common.artifacts import decode_error
 from common.domains import Domains
+from common.messages.jobs import Order
 from common.quotes import Quote, Terms
 from coordinatord.base.clock import Clock
 from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Demand, LiveAsk
+from coordinatord.book.pending import PendingOffers
+from coordinatord.book.pending_sql import PendingJob
 from coordinatord.book.reads import MarketWindows
-from coordinatord.chain.registries import JobRegistry
+from coordinatord.chain.registries import JobRegistry, PostedOrder
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Uploads
 from coordinatord.files.sql import FileRow
@@ -109,6 +112,22 @@ SubmitOutcome: TypeAlias = Probed | QuotedOrder | SubmittedOrder | RefusedByChai
 
 
 @attrs.frozen(slots=True)
+class Posting:
+    """A submission that passed every check. `terms`: those that its amount was held against."""
+
+    paid: Paid
+    terms: Terms
+    admitted: Admitted
+    promise: Promise | None
+
+    def offered(self, relay_id: int, task_cid: str) -> PendingJob:
+        body = self.paid.body
+        order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
+        posted = PostedOrder(order, body.owner, self.terms)
+        return PendingJob(relay_id, posted, body.signature, self.paid.payment, task_cid)
+
+
+@attrs.frozen(slots=True)
 class Submissions:
     domains: Domains
     registry: JobRegistry
@@ -116,6 +135,7 @@ class Submissions:
     budgets: GasBudgets
     relayer: bytes
     market: Matchmaker
+    offers: PendingOffers
     containers: Containers
     uploads: Uploads
     relaying: Relaying
@@ -137,12 +157,12 @@ class Submissions:
             return await self._quoted(body, terms, changed=True)
         if fault is not None:
             raise fault.refused()
-        return await self._submit(order)
+        return await self._submit(order, terms)
 
     async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> QuotedOrder:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
 
-    async def _submit(self, paid: Paid) -> SubmitOutcome:
+    async def _submit(self, paid: Paid, terms: Terms) -> SubmitOutcome:
         body, token = paid.body, self.promises.token
         admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         upload = await self._check_container(paid)
@@ -161,7 +181,7 @@ class Submissions:
         promise = await self.promises.promise(admitted.standing, body.owner, paid.amount, balance)
         if promise is None and not await self.budgets.is_under_way(body.job_id):
             return insufficient()
-        outcome = await self._post(paid, upload, admitted, promise)
+        outcome = await self._post(Posting(paid, terms, admitted, promise), upload)
         if isinstance(outcome, RefusedByChain) and outcome.name == "WrongAmount":
             return await self._quoted(body, await self.registry.fees(), changed=True)  # changed since we read it
         return outcome
@@ -179,14 +199,12 @@ class Submissions:
             require(paid, check_inline)
         return None
 
-    async def _post(
-        self, paid: Paid, upload: FileRow | None, admitted: Admitted, promise: Promise | None
-    ) -> SubmitOutcome:
-        body = paid.body
+    async def _post(self, posting: Posting, upload: FileRow | None) -> SubmitOutcome:
+        body = posting.paid.body
         if upload is not None:
             if not await self.uploads.hold(upload, body.job_id):
                 raise UNKNOWN_UPLOAD.refused()
-            outcome = await self._relay(paid, upload.cid, admitted, promise)
+            outcome = await self._relay(posting, upload.cid)
             if isinstance(outcome, SubmittedOrder):
                 await self.uploads.attach(upload)
         else:
@@ -194,15 +212,14 @@ class Submissions:
             async with self.containers.holding(
                 container_key(body.job_id), body.job_id, content, body.owner, bounded=True
             ) as holding:
-                outcome = await self._relay(paid, holding.cid, admitted, promise)
+                outcome = await self._relay(posting, holding.cid)
                 _tell(holding, outcome)
         if isinstance(outcome, SubmittedOrder):
             await self.market.picked(body)
         return outcome
 
-    async def _relay(
-        self, paid: Paid, task_cid: str, admitted: Admitted, promise: Promise | None
-    ) -> SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt:
+    async def _relay(self, posting: Posting, task_cid: str) -> SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt:
+        paid, admitted = posting.paid, posting.admitted
         body = paid.body
         relay = NewRelay(
             kind=RelayKind.POST,
@@ -214,9 +231,16 @@ class Submissions:
             signer=body.owner,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
-            promise=promise,
+            promise=posting.promise,
         )
-        outcome = await self.room.passing(lambda: self.relaying.relay(relay))
+
+        def stored(relay_id: int) -> None:
+            self.offers.offer(posting.offered(relay_id, task_cid))
+
+        try:
+            outcome = await self.room.passing(lambda: self.relaying.relay(relay, stored=stored))
+        finally:
+            self.offers.withdraw(body.job_id)
         return SubmittedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
 
 

@@ -5,7 +5,7 @@ them at once, and by a slow poll in case a notice was lost.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NoReturn, TypeAlias
 
 import anyio
@@ -158,12 +158,24 @@ class Relaying:
         role = self._role
         return role is not None and bool(role.missing) and time.monotonic() - role.heard_at < _ROLE_IS_FRESH
 
-    async def relay(self, new: NewRelay) -> Outcome:
+    async def relay(self, new: NewRelay, *, stored: Callable[[int], None] | None = None, hold: float = 0.0) -> Outcome:
         """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be,
         and `busy` when the signer's budget has no room for it.
 
-        A caller that goes away changes nothing for the relay.
+        A caller that goes away changes nothing for the relay. `stored` is told of its id when it is in the outbox. For
+        `hold` seconds no timeout of the queue drops it: it builds on a relay that is under way.
         """
+        submitted = await self._queue(new)
+        if not isinstance(submitted, Queued):
+            return submitted
+        if stored is not None:
+            stored(submitted.id)
+        if hold:
+            async with self._database.connection() as connection:
+                await outbox_sql.hold(connection, [submitted.id], hold)
+        return await self._outcome(submitted)
+
+    async def _queue(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
         submitted = await self._submit(new)
@@ -179,8 +191,11 @@ class Relaying:
             case Insolvent():
                 metrics.budget_refusals.labels("balance").inc()
                 return RefusedByChain("InsufficientBalance", b"")
-            case Queued(id=relay_id):
-                heard = await self._ended(relay_id)
+            case Queued():
+                return submitted
+
+    async def _outcome(self, relay: Queued) -> Outcome:
+        heard = await self._ended(relay.id)
         match heard.status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)

@@ -32,7 +32,7 @@ from svcd.coordinator.outcomes import (
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
 from svcd.coordinator.sessions import Body, ProviderSession, ProviderSessions, SignInRefused
 from svcd.errors import Unavailable
-from svcd.job.held import Job
+from svcd.job.held import Job, PendingOffer
 
 _LONGEST_SEALED_KEY: Final = 256
 _WINDOWS: Final = "windows"
@@ -146,21 +146,32 @@ class MarketReads:
 
 
 @attrs.frozen(slots=True)
+class Handed:
+    """Jobs that a poll was given. `pending`: those whose post is under way; `block`: of the coordinator's index."""
+
+    jobs: list[Job]
+    pending: list[PendingOffer] = attrs.field(factory=list)
+    block: int = 0
+
+
+@attrs.frozen(slots=True)
 class Coordinator(MarketReads):
     """Signed in as a provider: its polls and ops, too."""
 
     sessions: ProviderSessions
 
-    async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> list[Job]:
+    async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> Handed:
         """Says that we are live with `free` slots; the jobs that are leased to us, at most so many.
 
         `rates`: the lowest `rate_in` and `rate_out` worth having. `wait`: seconds for which a coordinator that knows
-        the parameter holds an answer without jobs; any other answers at once.
+        the parameter holds an answer without jobs; any other answers at once. One that knows nothing of pending jobs
+        tells of none.
         """
         query = {
             "state": "Open",
             "model": str(model_id),
             "free": str(free),
+            "pending": "1",
             "limit": str(min(limits.LARGEST_PAGE, max(1, free))),
         }
         query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
@@ -171,10 +182,15 @@ class Coordinator(MarketReads):
         reply = await self.requests.ask("GET", "/evm/jobs", params=query, headers=session.headers, attempts=1)
         if isinstance(reply, CoordinatorReply) and reply.status == 401:
             self.sessions.is_dead(session)
-        rows = _checked(reply, "the poll").fields.get("jobs")
-        if not isinstance(rows, list):
+        told = _checked(reply, "the poll").fields
+        rows, pending = told.get("jobs"), told.get("pending", [])
+        if not isinstance(rows, list) or not isinstance(pending, list):
             raise Unavailable("the poll was answered without jobs", 200)
-        return [Job.read(row) for row in rows]
+        jobs = [Job.read(row) for row in rows]
+        if not pending:
+            return Handed(jobs)
+        block = read_uint(told.get("as_of_block"), 64, "as_of_block")
+        return Handed(jobs, [PendingOffer.read(row) for row in pending], block)
 
     # --- ops ----------------------------------------------------------------------------------------------
 

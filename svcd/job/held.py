@@ -10,7 +10,19 @@ import trio
 from common.box import PublicKey
 from common.pricing.assets import Modality
 from common.refusal import Refused
-from common.wire.fields import ADDRESS, BYTES32, UINT32, UINT64, UINT128, Schema, Text, read_object, wire
+from common.wire.fields import (
+    ADDRESS,
+    BYTES32,
+    SIGNATURE,
+    UINT32,
+    UINT64,
+    UINT128,
+    UINT256,
+    Schema,
+    Text,
+    read_object,
+    wire,
+)
 from common.wire.states import JobState
 from svcd import metrics
 
@@ -64,6 +76,54 @@ class Job:
     def as_row(self) -> dict[str, object]:
         """The JSON values that `read` reads back."""
         return {name: _written(value) for name, value in attrs.asdict(self).items()}
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class PendingOffer:
+    """A job whose post is not in a block yet, offered to us for a moment, and what its owner signed."""
+
+    job_id: bytes = wire(BYTES32)
+    owner: bytes = wire(ADDRESS)
+    c: bytes = wire(BYTES32)
+    model_id: int = wire(UINT32)
+    sla_secs: int = wire(UINT32)
+    designated: int = wire(UINT32)
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
+    units_in: int = wire(UINT32)
+    units_out: int = wire(UINT32)
+    expires_at: int = wire(UINT64)
+    task_cid: str = wire(Text(_LONGEST_CID))
+    signature: bytes = wire(SIGNATURE)
+    auth_sig: bytes = wire(SIGNATURE)
+    amount: int = wire(UINT256)
+
+    @classmethod
+    def read(cls, row: object) -> Self:
+        if not isinstance(row, dict):
+            raise Refused("a pending job must be an object")
+        return read_object(cls, row)
+
+    def job(self, block: int) -> Job:
+        """As the book will have it; its post is looked for from this block on."""
+        return Job(
+            job_id=self.job_id,
+            owner=self.owner,
+            c=self.c,
+            model_id=self.model_id,
+            sla_secs=self.sla_secs,
+            designated=self.designated,
+            rate_in=self.rate_in,
+            rate_out=self.rate_out,
+            units_in=self.units_in,
+            units_out=self.units_out,
+            expires_at=self.expires_at,
+            provider_id=0,
+            claimed_at=0,
+            state=JobState.OPEN,
+            task_cid=self.task_cid,
+            posted_block=block,
+        )
 
 
 def _written(value: bytes | str | int) -> object:

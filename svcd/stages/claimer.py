@@ -71,7 +71,8 @@ class Claimer:
         elif not claimed:
             await self._not_claimed(offer, outcome)
         else:
-            self.timings.relayed(trio.current_time() - sent)
+            if not offer.pending:  # its claim waited for its post, too
+                self.timings.relayed(trio.current_time() - sent)
             await self.pipeline.journal.claimed(job.job_id)
             metrics.jobs_claimed.inc()
             held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs)
@@ -107,6 +108,8 @@ class Claimer:
         if outcome == STALE:
             self.clock.was_stale()
         match outcome:
+            case ChainRefused() if offer.pending and reason == "UnknownJob":
+                pass  # its post was refused; or the offer was another's by then, and the job comes with its block
             case ChainRefused() if reason not in _ABOUT_US:
                 self.pipeline.exclusions.for_a_while(offer.job.job_id)
             case ChainRefused() | CoordinatorRefusal() | SignInRefused():

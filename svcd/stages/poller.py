@@ -10,13 +10,13 @@ from common.refusal import Refused
 from svcd import metrics
 from svcd.backends.backend import Breaker
 from svcd.configuration.config import ModelConfig
-from svcd.coordinator.client import Coordinator
+from svcd.coordinator.client import Coordinator, Handed
 from svcd.errors import Unavailable
 from svcd.health import DaemonHealth
 from svcd.job.held import Job, Slot, Slots
 from svcd.load import AskRates, Discount, Load
 from svcd.payload.gateway import is_content_id
-from svcd.stages.offers import DeadlineChannel, Exclusions, Offer
+from svcd.stages.offers import DeadlineChannel, Exclusions, Offer, OfferCheck
 from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
@@ -31,6 +31,7 @@ _EXPIRES_SOON: Final = 5  # seconds: a claim of such an order would come too lat
 class Poller:
     model: ModelConfig
     model_id: int
+    provider_id: int
     has_box_key: bool  # without it, what is designated to us could not be opened
     coordinator: Coordinator
     clock: Clock
@@ -41,6 +42,7 @@ class Poller:
     exclusions: Exclusions
     timings: Timings
     offers: DeadlineChannel[Offer]
+    check: OfferCheck
     health: DaemonHealth
     # Leased to us at the last poll and of no use to us. The coordinator counts them as it counts what we claim: a few
     # orders for a window that is not sold here would otherwise be all that we are ever handed.
@@ -84,26 +86,49 @@ class Poller:
         metrics.model_free.labels(self.model.name).set(asked)
         began = trio.current_time()
         wait = self._wait() if asked else 0
-        jobs = await self._ask(asked, lowest, wait)
+        handed = await self._ask(asked, lowest, wait)
+        jobs = handed.jobs
         self.health.heard(self.model.name)
         waited = trio.current_time() - began
-        if jobs and waited > self.model.poll_seconds:  # the slots of then may have been taken, the backend be busy
+        if (
+            jobs or handed.pending
+        ) and waited > self.model.poll_seconds:  # the slots of then may have been taken, the backend be busy
             free = min(free, self._free(await self.load.read()))
         wanted = [job for job in jobs if self._is_wanted(job, floors)]
         self._unwanted = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
         for job in wanted:
-            if free > 0:
-                slot = self.slots.take(self.model.name, job.job_id)
-                if slot is not None:
-                    free -= 1
-                    await self._offer(job, slot)
-        return wait > 0 and not jobs and waited >= wait / 2
+            free -= await self._take_on(job, free)
+        for job in await self._checked(handed, floors):
+            free -= await self._take_on(job, free, pending=True)
+        return wait > 0 and not jobs and not handed.pending and waited >= wait / 2
+
+    async def _checked(self, handed: Handed, floors: dict[int, AskRates]) -> list[Job]:
+        """Jobs whose post is under way, as far as they are wanted, and what their owners signed is right."""
+        found = []
+        for offer in handed.pending:
+            job = offer.job(handed.block)
+            if offer.designated in (0, self.provider_id) and self._is_wanted(job, floors):
+                fault = await self.check.fault(offer)
+                if fault is None:
+                    found.append(job)
+                else:
+                    log.warning("pending offer left", job=job.job_id.hex(), reason=fault)
+            metrics.pending_offers.labels("taken" if found and found[-1] is job else "left").inc()
+        return found
+
+    async def _take_on(self, job: Job, free: int, *, pending: bool = False) -> int:
+        """How many slots it takes: none where there are none."""
+        slot = self.slots.take(self.model.name, job.job_id) if free > 0 else None
+        if slot is None:
+            return 0
+        await self._offer(job, slot, pending=pending)
+        return 1
 
     def _wait(self) -> int:
         """Seconds that a poll with room may be held."""
         return self._shorter if trio.current_time() < self._shorter_until else _LONGEST_WAIT
 
-    async def _ask(self, asked: int, lowest: dict[str, int], wait: int) -> list[Job]:
+    async def _ask(self, asked: int, lowest: dict[str, int], wait: int) -> Handed:
         """A proxy on the way may cut off a poll that is held: then the next ones are shorter."""
         began = trio.current_time()
         try:
@@ -114,9 +139,9 @@ class Poller:
                 self._shorter, self._shorter_until = min(wait, int(lasted)) // 2, began + _WAIT_AGAIN
             raise
 
-    async def _offer(self, job: Job, slot: Slot) -> None:
+    async def _offer(self, job: Job, slot: Slot, *, pending: bool) -> None:
         try:
-            await self.offers.send(job.expires_at, Offer(job, self.model.name, slot))
+            await self.offers.send(job.expires_at, Offer(job, self.model.name, slot, pending))
         except trio.Cancelled:  # told to stop while the claimers are all busy
             slot.give_back()
             raise

@@ -22,10 +22,11 @@ from common.container import commit, commitment
 from common.container import seal as seal_container
 from common.domains import Domains
 from common.envelope import Envelope
-from common.messages.jobs import Claim, Fail, Settle
+from common.messages.jobs import Claim, Fail, Order, Settle
+from common.messages.payments import job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import Release, SvcSession
-from common.quotes import job_id
+from common.quotes import cap, job_id
 from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead
 from common.secp256k1 import Wallet, recover
@@ -73,6 +74,8 @@ class Market:
     rival: bool = False  # another daemon polls as this provider
     behind: float | None = None  # seconds that the coordinator's clock is behind ours; None: it tells no time
     jobs: dict[str, Body] = attrs.field(factory=dict)
+    posting: dict[str, Body] = attrs.field(factory=dict)  # rows that the book will have of them
+    pending: dict[str, Body] = attrs.field(factory=dict)  # offers of jobs whose post is under way
     content: dict[str, bytes] = attrs.field(factory=dict)
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
     asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
@@ -141,6 +144,25 @@ class Market:
         }
         self.jobs[job] = {**row, **changed}
         return job
+
+    def offer(self, job: str, **changed: Any) -> None:
+        """A posted job becomes one whose post is under way: offered with the next poll, open with its claim."""
+        row = self.jobs.pop(job)
+        names = ("model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at")
+        terms = {name: int(row[name]) for name in names}
+        order = Order(c=_bytes(row["c"]), **terms)
+        amount = cap(order.rate_in, order.rate_out, order.units_in, order.units_out)
+        payment = job_payment(self.owner.address, BOOK.job_registry, amount, order.expires_at, _bytes(job))
+        signed = {
+            "signature": hex_of(self.owner.sign(self.domains.jobs.digest(order))),
+            "auth_sig": hex_of(self.owner.sign(self.domains.token.digest(payment))),
+            "amount": str(amount),
+            "fee_bps": 0,
+            "gas_fee": "0",
+        }
+        same = {name: row[name] for name in (*names, "job_id", "owner", "c", "task_cid")}
+        self.pending[job] = {**same, **signed, **changed}
+        self.posting[job] = row
 
     def claim(self, job: str, *, ago: int = 0) -> None:
         """As an earlier run of the provider did."""
@@ -309,7 +331,13 @@ class Market:
         query = dict(request.url.params)
         self.polls.append(query)
         rows = [row for row in self.jobs.values() if row["state"] == OPEN and row["model_id"] == query["model"]]
-        return answer(200, {"jobs": rows[: int(query["free"])], "as_of_block": "1"})
+        told: Body = {"jobs": rows[: int(query["free"])], "as_of_block": "1"}
+        if query.get("pending") == "1":
+            offers = [offer for offer in self.pending.values() if offer["model_id"] == query["model"]]
+            told["pending"] = offers[: max(0, int(query["free"]) - len(rows))]
+            for offer in told["pending"]:
+                del self.pending[offer["job_id"]]
+        return answer(200, told)
 
     def _claimed(self, request: httpx.Request) -> httpx.Response:
         first = request.url.params.get("offset", "0") == "0"
@@ -348,6 +376,8 @@ class Market:
             return _refused("StaleOp")
         if not self._signed(body, Claim(_bytes(body["job_id"]), body["issued_at"])):
             return error(403, None, "invalid_op_signature")
+        if (row := self.posting.pop(body["job_id"], None)) is not None:
+            self.jobs[body["job_id"]] = row
         if (row := self.jobs.get(body["job_id"])) is None:
             return _refused("UnknownJob")
         if row["state"] != OPEN:

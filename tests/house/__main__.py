@@ -48,6 +48,7 @@ ADDED: Final[dict[str, int]] = {
     "every check of an order at once": 1,
     "ops of one job in one block": 1,  # relayer/chains
     "how providers' jobs ended lately": 1,
+    "jobs offered before their block": 2,  # book/pending, pending_sql
     # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;
     # svc/webhooks; svc's commands/webhooks
     "webhooks: signed messages of events, posted until they are answered": 10,

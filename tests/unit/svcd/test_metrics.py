@@ -24,7 +24,10 @@ SPECIFIED = {
     "svcd_load_probe_failures": ("counter", ("model",)),
     "svcd_backend_retries": ("counter", ("model",)),
 }
-ADDED = {"svcd_claims_withheld": ("gauge", ("reason",))}
+ADDED = {
+    "svcd_claims_withheld": ("gauge", ("reason",)),
+    "svcd_pending_offers": ("counter", ("outcome",)),
+}
 
 
 def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:

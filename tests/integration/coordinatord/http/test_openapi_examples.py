@@ -27,7 +27,15 @@ pytestmark = pytest.mark.anyio
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 # Of an op that is no settle, a model that has none, a job that is not claimed or has not ended.
-OMITTED = {"result_cid", "params_schema", "endpoint", "reclaimable_at", "reclaimable_block", "ended_at"}
+OMITTED = {
+    "result_cid",
+    "params_schema",
+    "endpoint",
+    "reclaimable_at",
+    "reclaimable_block",
+    "ended_at",
+    "pending",
+}
 
 
 @pytest.fixture

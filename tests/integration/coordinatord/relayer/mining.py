@@ -5,7 +5,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from common.abi import address, encode, selector, uint
+from common.secp256k1 import Wallet
 from devnet.anvil import Anvil
+from devnet.world import World
+from tests.integration.coordinatord.relayer.ops import hexed
 
 
 @asynccontextmanager
@@ -30,3 +34,18 @@ async def pooled(anvil: Anvil) -> int:
 async def until_pooled(anvil: Anvil) -> None:
     while await pooled(anvil) == 0:  # noqa: ASYNC110 - the event is in the node
         await anyio.sleep(0.02)
+
+
+async def ahead_of_the_relayer(anvil: Anvil, sender: str, to: str, call: bytes) -> None:
+    """Put a transaction into the pool that the next block has first."""
+    dear = {"maxFeePerGas": hex(10**12), "maxPriorityFeePerGas": hex(10**11)}
+    await anvil.call(
+        "eth_sendTransaction", {"from": sender, "to": to, "data": hexed(call), "gas": hex(300_000), **dear}
+    )
+
+
+async def money_moves(world: World, owner: Wallet) -> None:
+    token, balance = world.market.token, selector("balanceOf(address)") + encode(address(owner.address))
+    amount = int(await world.anvil.call("eth_call", {"to": token, "data": hexed(balance)}, "latest"), 16)
+    call = selector("transfer(address,uint256)") + encode(address(b"\x77" * 20), uint(amount))
+    await ahead_of_the_relayer(world.anvil, hexed(owner.address), token, call)

@@ -6,17 +6,21 @@ import anyio
 import attrs
 import pytest
 
-from common.abi import address, boolean, encode, selector, uint
+from common.abi import boolean, encode, selector, uint
 from common.secp256k1 import Wallet
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import outbox_sql
 from coordinatord.relayer.coalesce import GasBook
 from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import RelayMined
-from devnet.anvil import Anvil
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions, rpc_proxy
-from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
+from tests.integration.coordinatord.relayer.mining import (
+    ahead_of_the_relayer,
+    mining_by_hand,
+    money_moves,
+    until_pooled,
+)
 from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
 from tests.invariants.relays import relay_violations
@@ -59,21 +63,6 @@ async def queue(on: Stage, relays: Sequence[NewRelay]) -> None:
 async def nothing_wrong(on: Stage) -> None:
     async with on.database.connection() as connection:
         assert await relay_violations(connection, on.rpc, stuck_after=0) == []
-
-
-async def ahead_of_the_relayer(anvil: Anvil, sender: str, to: str, call: bytes) -> None:
-    """Put a transaction into the pool that the next block has first."""
-    dear = {"maxFeePerGas": hex(10**12), "maxPriorityFeePerGas": hex(10**11)}
-    await anvil.call(
-        "eth_sendTransaction", {"from": sender, "to": to, "data": hexed(call), "gas": hex(300_000), **dear}
-    )
-
-
-async def money_moves(world: World, owner: Wallet) -> None:
-    token, balance = world.market.token, selector("balanceOf(address)") + encode(address(owner.address))
-    amount = int(await world.anvil.call("eth_call", {"to": token, "data": hexed(balance)}, "latest"), 16)
-    call = selector("transfer(address,uint256)") + encode(address(b"\x77" * 20), uint(amount))
-    await ahead_of_the_relayer(world.anvil, hexed(owner.address), token, call)
 
 
 async def provider_is_unlisted(world: World, provider: Wallet) -> None:

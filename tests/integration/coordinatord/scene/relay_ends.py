@@ -26,7 +26,7 @@ TX_HASH = b"\xab" * 32
 def ending(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Outcome]) -> None:
     """From now on every relay ends like this."""
 
-    async def relay(_: Relaying, __: NewRelay) -> Outcome:
+    async def relay(_: Relaying, __: NewRelay, **___: object) -> Outcome:
         return end()
 
     monkeypatch.setattr(Relaying, "relay", relay)

@@ -1,0 +1,152 @@
+"""Pending offers: a job is offered to one live provider while its post is on its way to a block.
+
+    POST /v1/jobs ─► post queued ─► offer stored, notice ─► every process wakes one waiting poll ─► the first takes it
+    its claim ─► queued behind the post.    no claim within a second ─► offered to the next.    post ended ─► withdrawn
+
+Only polls that ask for pending offers are given any. An offer is an addition: one that is lost, or that nobody takes,
+costs nothing, because the job comes into the book with its block.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.book import pending_sql
+from coordinatord.book.leases_sql import PollKey
+from coordinatord.book.pending_sql import PendingJob
+from coordinatord.book.sql import JobFilter
+from coordinatord.chain.registries import RegisteredJob
+from coordinatord.database.batched_reads import BatchedReads
+from coordinatord.database.connections import Connection, Database, PreparedConnection
+
+log = structlog.get_logger(__name__)
+
+ANSWER_MS: Final = 1000  # until a provider that does not claim loses an offer
+_CLAIM_HELD: Final = 90  # seconds of a lease for a claim behind a post: each may take a minute at most
+_HINT_LASTS: Final = 15.0  # seconds in which polls look for what was offered: after that it is in the book
+_MOST_HINTS: Final = 10_000
+
+
+class PendingOffers:
+    """`hear` and `take` from tasks of the event loop, which must be asyncio's. `woken` is told of model and designated
+    provider when there is something to take."""
+
+    def __init__(
+        self,
+        database: Database,
+        woken: Callable[[int, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._woken = woken
+        self._clock = clock
+        line = database.prepared_connection()
+        self._stores = BatchedReads[PendingJob, None](line, _store)
+        self._withdrawals = BatchedReads[bytes, None](line, _withdraw)
+        self._hints: dict[tuple[int, int], float] = {}
+        self._given: dict[tuple[bytes, int], float] = {}  # when their time is over
+        self._line = line
+        self._watch: asyncio.Task[None] | None = None
+
+    # --- the post's side ----------------------------------------------------------------------------------
+
+    def offer(self, job: PendingJob) -> None:
+        """Nobody waits for it: where the database fails, the post goes on without an offer."""
+        self._stores.renew(job)
+
+    def withdraw(self, job_id: bytes) -> None:
+        """Nobody waits for it: what is left is the janitor's. An offer whose post is under way stays."""
+        self._withdrawals.renew(job_id)
+
+    # --- the provider's side ------------------------------------------------------------------------------
+
+    def hear(self, payload: str) -> None:
+        model, _, designated = payload.partition(":")
+        if not (model.isdecimal() and designated.isdecimal()):
+            return
+        if len(self._hints) >= _MOST_HINTS:
+            self._hints.clear()
+        self._hints[int(model), int(designated)] = self._clock() + _HINT_LASTS
+        self._woken(int(model), int(designated))
+
+    async def take(self, poller: PollKey, free: int, wanted: JobFilter) -> list[PendingJob]:
+        """Those that are the poller's to claim for the next second."""
+        if free <= 0 or not self._may_have(poller):
+            return []
+
+        async def body(connection: Connection) -> list[PendingJob]:
+            return await pending_sql.take(connection, poller, free, wanted, milliseconds=ANSWER_MS)
+
+        jobs = await self._database.transact(body)
+        for job in jobs:
+            metrics.pending_offers.labels("given").inc()
+            self._given[job.posted.job_id, poller.provider_id] = self._clock() + ANSWER_MS / 1000
+        if jobs and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self._pass_on())
+        return jobs
+
+    def _may_have(self, poller: PollKey) -> bool:
+        now = self._clock()
+        keys = ((poller.model_id, 0), (poller.model_id, poller.provider_id))
+        return any(self._hints.get(key, 0.0) > now for key in keys)
+
+    async def _pass_on(self) -> None:
+        """Lives as long as offers of this process are out."""
+        while self._given:
+            await asyncio.sleep(max(0.0, min(self._given.values()) - self._clock()))
+            now = self._clock()
+            over = [key for key, until in self._given.items() if until <= now]
+            for key in over:
+                del self._given[key]
+            if not over:
+                continue
+            try:
+                lapsed = await pending_sql.pass_on(self._line, over)
+            except Retryable as error:  # the jobs are in the book with their blocks
+                log.warning("pending offers not passed on", reason=str(error))
+            else:
+                metrics.pending_offers.labels("lapsed").inc(lapsed)
+
+    # --- the claim's side ---------------------------------------------------------------------------------
+
+    async def claimed(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
+        """Terms of a job whose post is under way, for the provider that was offered it last; the job is held for it
+        from now on."""
+
+        async def body(connection: Connection) -> PendingJob | None:
+            return await pending_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_HELD)
+
+        job = await self._database.transact(body)
+        if job is None:
+            return None
+        metrics.pending_offers.labels("claimed").inc()
+        return job.registered
+
+    async def let_go(self, job_id: bytes, provider_id: int) -> None:
+        """The chain refused the claim."""
+        metrics.pending_offers.labels("refused").inc()
+        async with self._database.connection() as connection:
+            await pending_sql.let_go(connection, job_id, provider_id)
+
+
+async def _store(line: PreparedConnection, jobs: Sequence[PendingJob]) -> dict[PendingJob, None]:
+    try:
+        await pending_sql.store(line, jobs)
+    except Retryable as error:
+        log.warning("jobs not offered before their block", reason=str(error), jobs=len(jobs))
+    else:
+        metrics.pending_offers.labels("stored").inc(len(jobs))
+    return dict.fromkeys(jobs)
+
+
+async def _withdraw(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, None]:
+    try:
+        await pending_sql.withdraw(line, job_ids)
+    except Retryable as error:
+        log.warning("pending offers not withdrawn", reason=str(error), jobs=len(job_ids))
+    return dict.fromkeys(job_ids)

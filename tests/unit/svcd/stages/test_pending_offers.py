@@ -1,0 +1,72 @@
+"""Jobs that are offered before their block: what is checked of them, and what becomes of their claims."""
+
+import pytest
+from trio.testing import MockClock
+
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from tests.fakes.market import Market
+from tests.fakes.market_answers import answer, instead
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import count, model_for
+
+pytestmark = pytest.mark.trio
+
+MODEL = model_for("demo/text", {"text"})
+
+
+async def test_job_offered_before_its_block_is_claimed_run_and_settled(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post(market.container())
+    market.offer(job)
+    taken = count("svcd_pending_offers_total", outcome="taken")
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("settled", None)
+        assert running.opened(job).job_id == bytes.fromhex(job[2:])
+        assert count("svcd_pending_offers_total", outcome="taken") == taken + 1
+
+
+_STRANGER = Wallet(b"\x66" * 32)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"signature": hex_of(_STRANGER.sign(b"\x01" * 32))},
+        {"auth_sig": hex_of(_STRANGER.sign(b"\x01" * 32))},
+        {"amount": "0"},
+        {"amount": "9"},
+        {"owner": hex_of(_STRANGER.address)},
+        {"rate_out": "201"},
+        {"designated": "8"},
+        {"sla_secs": "77"},
+        {"task_cid": "../x"},
+    ],
+)
+async def test_offer_that_is_not_signed_as_it_reads_or_does_not_suit_is_not_claimed(
+    changed: dict[str, str], autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    offered, job = market.post(market.container()), market.post(market.container())
+    market.offer(offered, **changed)
+    left = count("svcd_pending_offers_total", outcome="left")
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("settled", None)
+        assert running.entry(offered) == ("", None)
+        await running.until(lambda: not market.pending)
+        assert count("svcd_pending_offers_total", outcome="left") == left + 1
+    assert market.calls.count("claim") == 1
+
+
+async def test_job_whose_post_is_refused_is_forgotten_and_never_run(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    job = market.post(market.container())
+    market.offer(job)
+    market.always["claim"] = instead(answer(409, {"ok": False, "reason": "UnknownJob"}))
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(job) == ("not_claimed", "UnknownJob")
+        assert "fetch" not in market.calls
+        del market.always["claim"]
+        market.jobs[job] = market.posting.pop(job)  # the post came true after all: it is a job of the book
+        await running.until(lambda: running.entry(job) == ("settled", None))
