@@ -54,11 +54,15 @@ class PreparedConnection:
         self._patience = patience
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._statements: dict[str, PreparedStatement[asyncpg.Record]] = {}
+        self._reading = False
+        self._ended: anyio.Event | None = None  # once it is to end; set when nothing is read any more
 
     async def fetch(self, query: str, *arguments: object) -> "list[asyncpg.Record]":
-        """Raises Retryable when the database is away, also after a second attempt on a new connection."""
+        """Raises Retryable when the database is away, also after a second attempt on a new connection; and once the
+        line has ended."""
         kept = self._connection is not None
         try:
+            self._reading = True
             return await self._fetch(query, arguments)
         except _LOST as error:
             self.drop()
@@ -67,7 +71,20 @@ class PreparedConnection:
         except TimeoutError as error:
             self.drop()
             raise _away(error) from error
+        finally:
+            self._reading = False
+            if self._ended is not None:
+                self._ended.set()
         return await self.fetch(query, *arguments)
+
+    async def end(self) -> None:
+        """For good, after the statement that is under way: nobody may wait for that one any more, and cut off it would
+        be left to itself."""
+        self._ended = anyio.Event()
+        if self._reading:
+            with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
+                await self._ended.wait()
+        self.drop()
 
     def drop(self) -> None:
         """End the connection; the next read opens another."""
@@ -77,6 +94,8 @@ class PreparedConnection:
         self._statements = {}
 
     async def _fetch(self, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
+        if self._ended is not None:
+            raise Retryable("not_ready", "the database is not read any more: this process ends")
         statement = self._statements.get(query)
         if statement is None:
             if self._connection is None:
@@ -177,9 +196,10 @@ class Database:
         self._prepared.append(line)
         return line
 
-    def drop_prepared(self) -> None:
-        for line in self._prepared:
-            line.drop()
+    async def end_prepared(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for line in self._prepared:
+                tasks.start_soon(line.end)
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         """A connection outside the pool, whose life is its owner's: it carries a lock or listens."""
@@ -275,7 +295,7 @@ async def open_database(
     try:
         yield database
     finally:
-        database.drop_prepared()
+        await database.end_prepared()
         try:
             with anyio.fail_after(_CLOSING_SECONDS):
                 await pool.close()

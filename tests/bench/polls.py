@@ -113,7 +113,7 @@ class _Leasing:
         wanted = JobFilter(state="Open", model_id=1 + turn // PROVIDERS % (MODELS - 1))
         held = await self.polls.poll(session, wanted, 4, 100, 0)
         assert not isinstance(held, NotSigned)
-        assert len(held[1]) == 4
+        assert len(held.rows) == 4
 
 
 class _AllPaid:

@@ -228,10 +228,10 @@ def _disk_full(provider: _Provider) -> Iterator[None]:
     """Commits and files are refused while the disk is full."""
     commit, store = journals._commit, journals.ResultFiles.store
 
-    def refusing_commit(connection: sqlite3.Connection, statements: list[Any]) -> None:
+    def refusing_commit(connection: sqlite3.Connection, statements: list[Any]) -> list[int]:
         if provider.market.disk_is_full:
             raise sqlite3.OperationalError("database or disk is full")
-        commit(connection, statements)
+        return commit(connection, statements)
 
     def refusing_store(files: journals.ResultFiles, job_id: bytes, result: bytes) -> None:
         if provider.market.disk_is_full:

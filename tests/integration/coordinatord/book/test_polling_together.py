@@ -56,7 +56,7 @@ async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_tw
         wanted = JobFilter(state="Open", model_id=1 + n // PROVIDERS % MODELS)
         held = await processes[n % 2].poll(SessionRow(b"\x01", provider), wanted, 2, 100, 0)
         assert not isinstance(held, NotSigned)
-        for job in held[1]:
+        for job in held.rows:
             holders[job.job_id].add(provider)
 
     async with anyio.create_task_group() as tasks:
@@ -71,7 +71,7 @@ async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[P
         wanted = JobFilter(state="Open", model_id=1, **more)  # type: ignore[arg-type] # the rates among them
         held = await processes[0].poll(SessionRow(b"\x01", 1), wanted, 4, 100, 0)
         assert not isinstance(held, NotSigned)
-        return len(held[1])
+        return len(held.rows)
 
     assert await poll() == 4
     assert await poll(min_rate_in=1_000_001) == 0
@@ -87,7 +87,7 @@ async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: l
         wanted = JobFilter(state="Open", model_id=1, min_rate_in=1_000_001 if dear else 1)
         held = await processes[0].poll(SessionRow(b"\x01", provider), wanted, 1, 100, 0)
         assert not isinstance(held, NotSigned)
-        told[provider] = len(held[1])
+        told[provider] = len(held.rows)
 
     async with anyio.create_task_group() as tasks:
         for provider in range(1, 21):
@@ -115,7 +115,7 @@ async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_t
         async def poll(free: int) -> list[int]:
             held = await polls.poll(SessionRow(b"\x01", 1), JobFilter(state="Open", model_id=1), free, 100, 0)
             assert not isinstance(held, NotSigned)
-            return [int(job.posted_block) for job in held[1]]
+            return [int(job.posted_block) for job in held.rows]
 
         async with pool.connection() as connection:
             await connection.execute("update jobs set state = 1 where posted_block > 3")
@@ -165,7 +165,7 @@ async def test_provider_for_whom_nothing_was_open_is_leased_what_comes_with_the_
         async def poll(provider: int) -> int:
             held = await polls.poll(SessionRow(b"\x01", provider), JobFilter(state="Open", model_id=1), 4, 100, 0)
             assert not isinstance(held, NotSigned)
-            return len(held[1])
+            return len(held.rows)
 
         assert [await poll(1), await poll(2), await poll(1)] == [0, 0, 0]
         async with pool.connection() as connection, connection.transaction():
