@@ -10,8 +10,8 @@ Encoding: `call(SELECTOR, bytes32(job_id), uint(issued_at), dynamic(signature))`
 of its fields side by side, in the head (`join`) or as one row of an `array`.
 
 Decoding: `uint_at(data, 1, 64)`, `bytes_at(data, 3)`: the second argument counts words of the head. What no
-compiler writes is refused: values wider than their type, offsets and lengths that leave the data, padding
-that is not zero. Data behind the last value is not looked at.
+compiler writes is refused: values wider than their type, offsets into the head, offsets and lengths that leave
+the data, padding that is not zero. Data behind the last value is not looked at.
 """
 
 from collections.abc import Iterable, Sequence
@@ -142,9 +142,9 @@ def address_at(data: bytes, word: int) -> bytes:
     return uint_at(data, word, 160).to_bytes(20, "big")
 
 
-def bytes_at(data: bytes, word: int) -> bytes:
-    """A `bytes` whose offset stands in the head's word."""
-    start, length = _tail(data, word)
+def bytes_at(data: bytes, word: int, head: int = 0) -> bytes:
+    """A `bytes` whose offset stands in the head's word. `head`: words of the whole head, where more follow."""
+    start, length = _tail(data, word, head)
     end = start + length
     padding = -length % 32
     if end + padding > len(data):
@@ -154,17 +154,17 @@ def bytes_at(data: bytes, word: int) -> bytes:
     return data[start:end]
 
 
-def text_at(data: bytes, word: int) -> str:
+def text_at(data: bytes, word: int, head: int = 0) -> str:
     """A `string` whose offset stands in the head's word."""
     try:
-        return bytes_at(data, word).decode("utf-8")
+        return bytes_at(data, word, head).decode("utf-8")
     except UnicodeDecodeError:
         raise Refused(f"the string of ABI word {word} is not UTF-8") from None
 
 
-def rows_at(data: bytes, word: int, words_per_row: int) -> list[bytes]:
+def rows_at(data: bytes, word: int, words_per_row: int, head: int = 0) -> list[bytes]:
     """A `T[]` of a static T: the words of each row, to be read with the functions above."""
-    start, count = _tail(data, word)
+    start, count = _tail(data, word, head)
     width = 32 * words_per_row
     end = start + count * width
     if end > len(data):
@@ -172,9 +172,11 @@ def rows_at(data: bytes, word: int, words_per_row: int) -> list[bytes]:
     return [data[row : row + width] for row in range(start, end, width)]
 
 
-def _tail(data: bytes, word: int) -> tuple[int, int]:
+def _tail(data: bytes, word: int, head: int) -> tuple[int, int]:
     """Where the content behind the head's word starts, and its length."""
     offset = uint_at(data, word)
+    if offset < 32 * max(head, word + 1):
+        raise Refused(f"ABI word {word} is an offset into the head")
     # No word starts past the end; this also keeps numbers small before they index anything.
     if offset % 32 or offset + 32 > len(data):
         raise Refused(f"ABI word {word} is no offset into the data")

@@ -86,7 +86,8 @@ UNCODED: Final[Mapping[int | str, KnownError]] = {
     TX_HASH: _typed(
         "receipt_timeout",
         "the transaction, whose hash is the `code`, was sent and is not mined after 60 s",
-        "poll the route that `message` names: it may still take effect",
+        "poll the route that `message` names: it may still take effect. A proxy's 504 has neither this `error.type` nor"
+        " `x-svc-retryable`: look, and send the same again",
     ),
 }
 
@@ -342,7 +343,12 @@ CONTRACT_ERRORS: Final = (
     ContractError(
         ("InvalidSignature",), "every op, asks", "not 65 bytes, a high s, v not 27 or 28", "spell the signature so"
     ),
-    ContractError(("NotClaimed",), "settle, fail, reclaim", "open or ended", "look at the job"),
+    ContractError(
+        ("NotClaimed",),
+        "settle, fail, reclaim",
+        "open or ended",
+        "look at the job: done if `state` is 2 and it is yours, else drop it",
+    ),
     ContractError(("NotTheClaimer",), "settle, fail", "another provider's", "leave it"),
     ContractError(("SlaExpired",), "settle", "the window has ended", "nothing: it is reclaimed"),
     ContractError(("SlaNotExpired",), "reclaim", "the window goes on", "wait"),

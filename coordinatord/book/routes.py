@@ -93,9 +93,10 @@ class BookRoutes:
                     " `state=Open` and `model`. It answers at once, or with `wait` as soon as there is a job for it,"
                     " and with none when the time is over; sooner where it has no place to wait. It says that the"
                     " provider is there with so many free slots for the model, leases it up to that many jobs (open"
-                    " bids, and orders designated to it, the oldest first) for MATCH_LEASE_MS, counting those that it"
-                    " holds already, and returns the jobs that it holds: they come with every poll until they are"
-                    " claimed or the lease has lapsed. A job that was cancelled a moment ago may still be among them."
+                    " bids, and orders designated to it, the oldest first) for as long as the operator has set,"
+                    " counting those that it holds already, and returns the jobs that it holds: they come with every"
+                    " poll until they are claimed or the lease has lapsed. Claim at once what the latest answer lists."
+                    " A job that was cancelled a moment ago may still be among them."
                 ),
                 handler=self.list,
                 query={**_FILTERS, **PAGE},

@@ -119,7 +119,7 @@ def _domain(node: RetryingNode, terms: MarketTerms) -> TokenDomain:
 def _told_domain(node: RetryingNode, token: str) -> tuple[str, str]:
     try:
         answer = node.call(token, abi.call(abi.selector(_EIP712_DOMAIN)))
-        return abi.text_at(answer, 1), abi.text_at(answer, 2)
+        return abi.text_at(answer, 1, 7), abi.text_at(answer, 2, 7)  # of seven words
     except (RpcError, Refused):
         return _text(node, token, "name()"), _text(node, token, "version()")
 

@@ -205,6 +205,8 @@ def _kind(document: Schema, schema: Schema) -> str:
         kinds = list(dict.fromkeys(_kind(document, each) for each in schema["anyOf"]))
         return "number or decimal string" if set(kinds) == {"number", "decimal string"} else " or ".join(kinds)
     match schema.get("type"):
+        case "integer" if schema.get("maximum", 0) >= 2**64 - 1:  # of a query: no JSON number holds it
+            return f"digits, up to 2^{schema['maximum'].bit_length()} − 1"
         case "integer" | "number":
             return "number"
         case "null":

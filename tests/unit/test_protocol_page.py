@@ -438,7 +438,21 @@ def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks
     assert isinstance(refused, Skipped)
     assert refused.code == "insufficient_payment"
     assert refused.job_id == bytes.fromhex(order["job_id"][2:])
-    assert "the id that the line named, where the line was read that far, else null" in words(SECTIONS["Batches"])
+    unread = {
+        "invalid_json": json.dumps(line).encode()[:-1],
+        "invalid_line": json.dumps({**line, "units_in": "many"}).encode(),
+        "endpoint_mismatch": json.dumps({**line, "url": "/v1/embeddings"}).encode(),
+    }
+    for code, text in unread.items():
+        [refused] = checks.check([InputLine(3, text)])
+        assert isinstance(refused, Skipped)
+        assert (refused.code, refused.job_id) == (code, None)
+    [refused] = checks.check([InputLine(3, json.dumps({**line, "job_id": "0x" + "00" * 32}).encode())])
+    assert isinstance(refused, Skipped)
+    assert (refused.code, refused.job_id) == ("invalid_line", bytes(32))
+    page = words(SECTIONS["Batches"])
+    assert "null in every `invalid_json` and `endpoint_mismatch`" in page
+    assert "With all other codes it is the id that the line named" in page
 
 
 def test_lines_of_batch_files_are_written_so() -> None:
