@@ -25,6 +25,7 @@ from coordinatord.base.concurrency import StartupPatience, Wake
 from coordinatord.batches.expansion import Expansion, LineAllowances
 from coordinatord.batches.lines import LineContainers
 from coordinatord.batches.worker import BatchWorker, Finalising
+from coordinatord.book.pending import keep_offers
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.pinned_rpc import PinnedRpc
 from coordinatord.chain.registries import JobRegistry, PaymentToken, ProviderRegistry
@@ -149,6 +150,7 @@ def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Rel
     tasks.start_soon(dependencies.notices.listen, dependencies.database)
     tasks.start_soon(relaying.run)
     tasks.start_soon(dependencies.events.run)
+    tasks.start_soon(keep_offers, dependencies.database, dependencies.offered)
     if len(dependencies.nodes.all) > 1:
         tasks.start_soon(watch_nodes, dependencies)
     tasks.start_soon(index, dependencies)

@@ -158,7 +158,7 @@ def compose(
         budgets=budgets,
         relayer=dependencies.relayer.address,
         market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
-        offers=offers,
+        offered=dependencies.offered,
         containers=containers,
         uploads=uploads,
         relaying=relaying,

@@ -14,8 +14,10 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from coordinatord.base.concurrency import StartupPatience
+from coordinatord.base.concurrency import InTray, StartupPatience
 from coordinatord.base.errors import Retryable
+from coordinatord.book.pending import MOST_HANDED_OVER
+from coordinatord.book.pending_sql import PendingJob
 from coordinatord.chain.nodes import Nodes, open_nodes
 from coordinatord.chain.rpc import Reverted, Rpc, View, quantity, read_many, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
@@ -115,6 +117,7 @@ class Dependencies:
     events: EventHub = attrs.field(
         init=False, default=attrs.Factory(lambda self: EventHub(self.database, self.notices), takes_self=True)
     )
+    offered: InTray[PendingJob | bytes] = attrs.field(init=False, factory=lambda: InTray(MOST_HANDED_OVER))
 
 
 async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:

@@ -1,10 +1,11 @@
 """Concurrency: streams read ahead, work in a thread, task groups with one error, wake-up flags, retries at boot."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
 import structlog
@@ -151,6 +152,28 @@ class Wake:
         raised = self._raised.is_set()
         self._raised = anyio.Event()
         return raised
+
+
+class InTray(Generic[T]):
+    """Things that any task hands over to one that works for all of them, in their order. Nobody waits for that."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: what is handed over beyond so many is lost."""
+        self._most = most
+        self._things: list[T] = []
+        self._there = Wake()
+
+    def put(self, thing: T) -> None:
+        if len(self._things) < self._most:
+            self._things.append(thing)
+            self._there()
+
+    async def take(self) -> list[T]:
+        """All that was handed over since the last time, once there is something."""
+        while not self._things:
+            await self._there.wait(math.inf)
+        things, self._things = self._things, []
+        return things
 
 
 log = structlog.get_logger(__name__)

@@ -9,20 +9,20 @@ costs nothing, because the job comes into the book with its block.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 import structlog
 
 from coordinatord.base import metrics
+from coordinatord.base.concurrency import InTray
 from coordinatord.base.errors import Retryable
 from coordinatord.book import pending_sql
 from coordinatord.book.leases_sql import PollKey
 from coordinatord.book.pending_sql import PendingJob
 from coordinatord.book.sql import JobFilter
 from coordinatord.chain.registries import RegisteredJob
-from coordinatord.database.batched_reads import BatchedReads
-from coordinatord.database.connections import Connection, Database, PreparedConnection
+from coordinatord.database.connections import Connection, Database
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +30,7 @@ ANSWER_MS: Final = 1000  # until a provider that does not claim loses an offer
 _CLAIM_HELD: Final = 90  # seconds of a lease for a claim behind a post: each may take a minute at most
 _HINT_LASTS: Final = 15.0  # seconds in which polls look for what was offered: after that it is in the book
 _MOST_HINTS: Final = 10_000
+MOST_HANDED_OVER: Final = 10_000  # jobs that wait to be offered or withdrawn
 
 
 class PendingOffers:
@@ -45,23 +46,10 @@ class PendingOffers:
         self._database = database
         self._woken = woken
         self._clock = clock
-        line = database.prepared_connection()
-        self._stores = BatchedReads[PendingJob, None](line, _store)
-        self._withdrawals = BatchedReads[bytes, None](line, _withdraw)
         self._hints: dict[tuple[int, int], float] = {}
         self._given: dict[tuple[bytes, int], float] = {}  # when their time is over
-        self._line = line
+        self._line = database.prepared_connection()
         self._watch: asyncio.Task[None] | None = None
-
-    # --- the post's side ----------------------------------------------------------------------------------
-
-    def offer(self, job: PendingJob) -> None:
-        """Nobody waits for it: where the database fails, the post goes on without an offer."""
-        self._stores.renew(job)
-
-    def withdraw(self, job_id: bytes) -> None:
-        """Nobody waits for it: what is left is the janitor's. An offer whose post is under way stays."""
-        self._withdrawals.renew(job_id)
 
     # --- the provider's side ------------------------------------------------------------------------------
 
@@ -134,19 +122,20 @@ class PendingOffers:
             await pending_sql.let_go(connection, job_id, provider_id)
 
 
-async def _store(line: PreparedConnection, jobs: Sequence[PendingJob]) -> dict[PendingJob, None]:
-    try:
-        await pending_sql.store(line, jobs)
-    except Retryable as error:
-        log.warning("jobs not offered before their block", reason=str(error), jobs=len(jobs))
-    else:
-        metrics.pending_offers.labels("stored").inc(len(jobs))
-    return dict.fromkeys(jobs)
-
-
-async def _withdraw(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, None]:
-    try:
-        await pending_sql.withdraw(line, job_ids)
-    except Retryable as error:
-        log.warning("pending offers not withdrawn", reason=str(error), jobs=len(job_ids))
-    return dict.fromkeys(job_ids)
+async def keep_offers(database: Database, changes: InTray[PendingJob | bytes]) -> NoReturn:
+    """Store what is offered, and withdraw what is named by its job id. Where the database fails, posts go on without
+    offers; what is not withdrawn is the janitor's, and one whose post is under way stays."""
+    while True:
+        handed = await changes.take()
+        jobs = [each for each in handed if isinstance(each, PendingJob)]
+        ended = [each for each in handed if isinstance(each, bytes)]
+        try:
+            async with database.connection() as connection:
+                if jobs:
+                    await pending_sql.store(connection, jobs)
+                if ended:
+                    await pending_sql.withdraw(connection, ended)
+        except Retryable as error:
+            log.warning("pending offers not kept", reason=str(error), offered=len(jobs), withdrawn=len(ended))
+        else:
+            metrics.pending_offers.labels("stored").inc(len(jobs))

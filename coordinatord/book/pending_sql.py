@@ -79,10 +79,10 @@ def _pending(row: Mapping[str, Any]) -> PendingJob:
     return PendingJob(row["relay_id"], posted, row["order_sig"], row["pay_sig"], row["task_cid"])
 
 
-async def store(line: PreparedConnection, jobs: Sequence[PendingJob]) -> None:
+async def store(connection: Connection, jobs: Sequence[PendingJob]) -> None:
     """Offer these, and tell every process. A job that is offered already stays as it is while its post lives."""
     by_job = {job.posted.job_id: job for job in jobs}  # of two posts of one job, one can come true
-    await line.fetch(
+    await connection.fetch(
         f"with put as (insert into pending_offers as o ({_COLUMNS})"
         f" select * from unnest({_ARRAYS}) on conflict (job_id) do update set {_RENEWED},"
         " offered_to = '{}', claimed_by = null, stored_at = clock_timestamp()"
@@ -93,9 +93,9 @@ async def store(line: PreparedConnection, jobs: Sequence[PendingJob]) -> None:
     )
 
 
-async def withdraw(line: PreparedConnection, job_ids: Sequence[bytes]) -> None:
+async def withdraw(connection: Connection, job_ids: Sequence[bytes]) -> None:
     """Their posts have ended: the book has them now, or nobody will."""
-    await line.fetch(
+    await connection.fetch(
         f"delete from pending_offers o where o.job_id = any($1::bytea[]) and not {_POST_LIVES}",
         job_ids,
     )

@@ -14,11 +14,10 @@ from common.domains import Domains
 from common.messages.jobs import Order
 from common.quotes import Quote, Terms
 from coordinatord.base.clock import Clock
-from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom
+from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom, InTray
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Demand, LiveAsk
-from coordinatord.book.pending import PendingOffers
 from coordinatord.book.pending_sql import PendingJob
 from coordinatord.book.reads import MarketWindows
 from coordinatord.chain.registries import JobRegistry, PostedOrder
@@ -135,7 +134,7 @@ class Submissions:
     budgets: GasBudgets
     relayer: bytes
     market: Matchmaker
-    offers: PendingOffers
+    offered: InTray[PendingJob | bytes]
     containers: Containers
     uploads: Uploads
     relaying: Relaying
@@ -235,12 +234,12 @@ class Submissions:
         )
 
         def stored(relay_id: int) -> None:
-            self.offers.offer(posting.offered(relay_id, task_cid))
+            self.offered.put(posting.offered(relay_id, task_cid))
 
         try:
             outcome = await self.room.passing(lambda: self.relaying.relay(relay, stored=stored))
         finally:
-            self.offers.withdraw(body.job_id)
+            self.offered.put(body.job_id)
         return SubmittedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
 
 
