@@ -172,7 +172,7 @@ def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
     return values
 
 
-_SETTLED = {"svc": {"reclaimable_at": NOTHING}}
+_SETTLED = {"svc": {"reclaimable_at": NOTHING, "reclaimable_block": NOTHING}}
 _REFUSALS = (
     "cap_overflow",
     "invalid_order_signature",

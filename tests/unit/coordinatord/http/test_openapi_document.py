@@ -208,5 +208,6 @@ def test_every_example_of_a_job_is_of_one_state() -> None:
     for job in jobs:
         is_open, is_claimed, is_settled = (job["state"] == state for state in (0, 1, 2))
         assert ("reclaimable_at" in job, "ended_at" in job) == (is_claimed, job["state"] > 1)
+        assert is_claimed or "reclaimable_block" not in job
         assert (job["ended_because"], job["provider_id"] == "0") == (1 if is_settled else 0, is_open)
         assert (job["completion_tok"] == "0") != is_settled
