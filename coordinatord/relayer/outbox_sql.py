@@ -252,8 +252,9 @@ async def take(
     if len(rows) < limit:
         most = min(limit - len(rows), batch_limit)
         rows += await _take(connection, f"priority = 3 and {_NAMED}", most, named)
-    if named is None and any(row["kind"] != RelayKind.POST for row in rows):
-        rows += await _take(connection, _OLDER, len(rows) * MAX_PER_SUBJECT, [row["id"] for row in rows])
+    building = [row["id"] for row in rows if row["kind"] in _BUILD_ON_OTHERS]
+    if named is None and building and (older := await _older_of(connection, building, [row["id"] for row in rows])):
+        rows += await _take(connection, "id = any($2::bigint[])", len(older), older)
     return [
         WaitingRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"], r["priority"], r["requeued"])
         for r in rows
@@ -261,10 +262,20 @@ async def take(
 
 
 _NAMED: Final = "($2::text[] is null or kind = any($2::text[]))"
-_OLDER: Final = (
-    "id <> all($2::bigint[]) and id in (select o.id from relays n join relays o on o.subject = n.subject"
-    " and o.id < n.id where n.id = any($2::bigint[]) and o.state = 'queued')"
-)
+_BUILD_ON_OTHERS: Final = frozenset({RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.CANCEL})
+
+
+async def _older_of(connection: Connection, building: Sequence[int], taken: Sequence[int]) -> list[int]:
+    """Queued relays that those of `building` build on. A statement of its own, which finds none as a rule: as a part of
+    the taking it ran for every row of a long queue, and held the relayer up for as long."""
+    rows = await connection.fetch(
+        "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
+        " select distinct o.id from behind b join relays o on o.subject = b.subject and o.id < b.id"
+        " and o.state = 'queued'",
+        building,
+    )
+    known = set(taken)
+    return [row["id"] for row in rows if row["id"] not in known]
 
 
 async def _take(
