@@ -24,7 +24,8 @@ from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.database.connections import Connection
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import GasBook, Simulated, enough_gas
-from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
+from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.relayer.queue_sql import WaitingRelay
 from coordinatord.relayer.results_sql import Undecided, undecided_with
 from coordinatord.relayer.simulate import CallData, Ran, simulate_in_turn
 

@@ -15,7 +15,8 @@ from typing import Final, TypeAlias
 import attrs
 
 from coordinatord.chain.logs import relay as relay_calldata
-from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
+from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.relayer.queue_sql import WaitingRelay
 
 # How much gas ops of one shape take: a limit to simulate with, and a share of a transaction that carries many.
 #

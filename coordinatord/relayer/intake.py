@@ -17,12 +17,13 @@ from coordinatord.chain.rpc import Rpc, retryable_of
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Connection
 from coordinatord.database.locks import RoleConnection
-from coordinatord.relayer import outbox_sql
+from coordinatord.relayer import outbox_sql, queue_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.chains import ChainedOps
 from coordinatord.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.relayer.fees import offer
-from coordinatord.relayer.outbox_sql import Ending, RelayKind, WaitingRelay
+from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.relayer.queue_sql import Ending, WaitingRelay
 from coordinatord.relayer.resolution import inconclusive
 from coordinatord.relayer.role import LACKING, WITHOUT_ROLE
 from coordinatord.relayer.settings import Floors, RelayerSettings, affordable
@@ -67,7 +68,7 @@ class RelayIntake:
             # With transactions under way the money may come back; with none it does not.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
-            await outbox_sql.end(connection, endings)
+            await queue_sql.end(connection, endings)
             signed, away = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
             self._account.pending.add(tx)
@@ -84,10 +85,10 @@ class RelayIntake:
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
         most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
         if not self._account.lacks_role:
-            return await outbox_sql.take(connection, most, self._of_batches())
+            return await queue_sql.take(connection, most, self._of_batches())
         # Another account may have it, so the rest is left where it is. Settles outlast the queue's timeout.
-        await outbox_sql.hold_kind(connection, RelayKind.SETTLE, _HELD_FOR)
-        return await outbox_sql.take(connection, most, self._of_batches(), WITHOUT_ROLE)
+        await queue_sql.hold_kind(connection, RelayKind.SETTLE, _HELD_FOR)
+        return await queue_sql.take(connection, most, self._of_batches(), WITHOUT_ROLE)
 
     @property
     def _coalesce_max(self) -> int:
@@ -179,7 +180,7 @@ class RelayIntake:
         """Plans that may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
         if not self._account.ceiling.is_below(self._account.market):
             return simulated
-        await outbox_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
+        await queue_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
         return []
 
 

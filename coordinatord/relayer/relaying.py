@@ -18,7 +18,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
 from coordinatord.indexer.undo_sql import read_position
-from coordinatord.relayer import outbox_sql
+from coordinatord.relayer import outbox_sql, queue_sql
 from coordinatord.relayer.budgets import GasBudgets
 from coordinatord.relayer.outbox_sql import (
     Insolvent,
@@ -172,7 +172,7 @@ class Relaying:
             stored(submitted.id)
         if hold:
             async with self._database.connection() as connection:
-                await outbox_sql.hold(connection, [submitted.id], hold)
+                await queue_sql.hold(connection, [submitted.id], hold)
         return await self._outcome(submitted)
 
     async def _queue(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
@@ -322,7 +322,7 @@ class Relaying:
             return
         self._news.clear()
         async with self._database.connection() as connection:
-            dropped = await outbox_sql.drop_overdue(connection, self._queue_timeout_ms)
+            dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
             self._tell(await outbox_sql.statuses(connection, list(self._waiters)))
             position = await read_position(connection)
         for kind in dropped:

@@ -11,7 +11,7 @@ import structlog
 
 from common.transactions import SignedTransaction, Transaction
 from coordinatord.database.connections import Connection
-from coordinatord.relayer import outbox_sql, transactions_sql
+from coordinatord.relayer import queue_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.coalesce import Planned, intrinsic_gas
 from coordinatord.relayer.fees import Fee, offer, replacement, substitute
@@ -56,7 +56,7 @@ async def sign_planned(
         for tx_id, plan in zip(ids, plans, strict=True)
         for place, relay in enumerate(plan.relays)
     ]
-    await outbox_sql.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
+    await queue_sql.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
     pending = [
         PendingTx(
             tx_id,

@@ -16,7 +16,7 @@ from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.database.connections import Database
 from coordinatord.database.locks import RoleConnection, hold_role, role_of
 from coordinatord.database.notices import RELAY_QUEUED, Notices
-from coordinatord.relayer import outbox_sql, transactions_sql
+from coordinatord.relayer import outbox_sql, queue_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.broadcast import Sending, Sent, broadcast, note_sendings
 from coordinatord.relayer.coalesce import TxRoom
@@ -185,8 +185,8 @@ class _Worker:
         """Relays whose waiter died with its process, and figures for the operator: nobody else would see them."""
         while True:
             async with self._term.transaction() as connection:
-                dropped = await outbox_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
-                waiting, age = await outbox_sql.queue_lengths(connection)
+                dropped = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
+                waiting, age = await queue_sql.queue_lengths(connection)
             for kind in dropped:
                 metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
             for priority in outbox_sql.Priority:

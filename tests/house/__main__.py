@@ -46,7 +46,7 @@ ADDED: Final[dict[str, int]] = {
     # common/wire/why; book/why, why_sql; svc's commands/checks
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
-    "ops of one job in one block": 1,  # relayer/chains
+    "ops of one job in one block": 2,  # relayer: chains, queue_sql
     "how providers' jobs ended lately": 1,
     "jobs offered before their block": 2,  # book/pending, pending_sql
     # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;

@@ -7,7 +7,8 @@ import pytest
 
 from coordinatord import app
 from coordinatord.batches.worker import BatchWorker
-from coordinatord.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit, take
+from coordinatord.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit
+from coordinatord.relayer.queue_sql import take
 from devnet.world import World
 from tests.integration.coordinatord.orders.test_budgets import fund, wallet_with
 from tests.integration.coordinatord.scene.batching import Batching

@@ -8,7 +8,7 @@ import pytest
 
 from coordinatord.database.connections import Connection, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.relayer import budgets_sql, outbox_sql, results_sql, transactions_sql
+from coordinatord.relayer import budgets_sql, outbox_sql, queue_sql, results_sql, transactions_sql
 from coordinatord.relayer.budgets_sql import (
     ALL_NEWCOMERS,
     Booked,
@@ -83,7 +83,7 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
         connection, CHAIN, ACCOUNT, [NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)]
     )
     places = [None] if len(ids) == 1 else list(range(len(ids)))
-    await outbox_sql.mark_signed(connection, ids, [tx_id] * len(ids), places)
+    await queue_sql.mark_signed(connection, ids, [tx_id] * len(ids), places)
     return tx_id
 
 

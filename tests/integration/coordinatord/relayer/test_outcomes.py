@@ -7,7 +7,7 @@ import pytest
 
 from coordinatord.database.connections import Connection, open_database
 from coordinatord.database.migrate import migrate
-from coordinatord.relayer import outbox_sql, results_sql, transactions_sql
+from coordinatord.relayer import outbox_sql, queue_sql, results_sql, transactions_sql
 from coordinatord.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
 from coordinatord.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.relayer.transactions_sql import NewTx, Version
@@ -43,7 +43,7 @@ async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
     tx = NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)
     (tx_id,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [tx])
     places = [None] if len(relays) == 1 else list(range(len(relays)))
-    await outbox_sql.mark_signed(connection, relays, [tx_id] * len(relays), places)
+    await queue_sql.mark_signed(connection, relays, [tx_id] * len(relays), places)
     return tx_id
 
 
@@ -97,7 +97,7 @@ async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_unt
 async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops_them(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [tx_id])
-    (again,) = await outbox_sql.take(connection, 10, 10)
+    (again,) = await queue_sql.take(connection, 10, 10)
     assert again.requeued == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
     await results_sql.requeue(connection, [again.id], "nonce_conflict")
@@ -111,7 +111,7 @@ async def test_lost_bytes_that_are_mined_after_all_end_the_relays_that_took_effe
 ) -> None:
     lost = await signed(connection, 0, b"a", b"b")
     await results_sql.mark_lost(connection, [lost])
-    a, b = (relay.id for relay in await outbox_sql.take(connection, 10, 10))
+    a, b = (relay.id for relay in await queue_sql.take(connection, 10, 10))
     refused = [RefusedCall(lost, 1, "StaleOp", b"\x01")]
     await results_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.take_back(connection, [lost], refused) == {a}
@@ -132,7 +132,7 @@ async def test_what_waits_too_long_is_dropped_and_what_is_signed_is_not(connecti
     await queued(connection, b"b")
     await queued(connection, b"c")
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute' where dedupe <> 'c'")
-    assert await outbox_sql.drop_overdue(connection, 30_000) == [RelayKind.POST]
+    assert await queue_sql.drop_overdue(connection, 30_000) == [RelayKind.POST]
     assert await states(connection) == ["signed", "dropped", "queued"]
 
 
@@ -141,11 +141,11 @@ async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mine
 ) -> None:
     first = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [first])
-    (relay,) = await outbox_sql.take(connection, 10, 10)
+    (relay,) = await queue_sql.take(connection, 10, 10)
     version = Version(bytes([1]) * 32, b"raw", 10, 1, fills=False)
     again = NewTx(1, TARGET, b"data", 100_000, 2, "relay", version)
     (second,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [again])
-    await outbox_sql.mark_signed(connection, [relay.id], [second], [None])
+    await queue_sql.mark_signed(connection, [relay.id], [second], [None])
     await results_sql.mark_lost(connection, [second])
     await results_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.take_back(connection, [first], []) == {relay.id}
@@ -170,7 +170,7 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
     assert isinstance(first, Queued)
     assert await outbox_sql.submit(connection, settle(b"another"), max_depth=10) == outbox_sql.SubjectBusy()
     assert await outbox_sql.submit(connection, settle(b"one"), max_depth=10) == Queued(first.id, joined=True)
-    await outbox_sql.end(connection, [outbox_sql.Ending(first.id, "refused", "SlaExpired")])
+    await queue_sql.end(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
     assert isinstance(await outbox_sql.submit(connection, settle(b"another"), max_depth=10), Queued)
 
 
@@ -183,10 +183,10 @@ async def test_two_contents_of_one_request_at_once_leave_the_first(connection: C
 async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
     relay_id = await queued(connection, b"a")
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
-    await outbox_sql.hold(connection, [relay_id], 30)
-    assert await outbox_sql.drop_overdue(connection, 1_000) == []
-    await outbox_sql.hold(connection, [relay_id], -1)
-    assert await outbox_sql.drop_overdue(connection, 1_000) == [RelayKind.POST]
+    await queue_sql.hold(connection, [relay_id], 30)
+    assert await queue_sql.drop_overdue(connection, 1_000) == []
+    await queue_sql.hold(connection, [relay_id], -1)
+    assert await queue_sql.drop_overdue(connection, 1_000) == [RelayKind.POST]
 
 
 @pytest.mark.parametrize("kind", [RelayKind.CANCEL, RelayKind.SETTLE, RelayKind.CLAIM])
@@ -222,7 +222,7 @@ async def test_claims_that_fill_a_round_bring_their_posts_with_them(connection: 
         attrs.evolve(post, kind=RelayKind.CLAIM, dedupe=b"claim" + post.subject, priority=Priority.OP) for post in posts
     ]
     await outbox_sql.submit_all(connection, [*posts, *claims], max_depth=10)
-    taken = await outbox_sql.take(connection, 2, 0)
+    taken = await queue_sql.take(connection, 2, 0)
     assert [relay.kind for relay in taken] == ["claim", "claim", "post", "post"]
     assert [relay.id for relay in taken[2:]] == [relay.id - 3 for relay in taken[:2]]
 
@@ -235,7 +235,7 @@ async def test_what_came_back_is_not_taken_along_before_what_it_waits_for(connec
     )
     await outbox_sql.submit_all(connection, [post, claim, settle], max_depth=10)
     await connection.execute("update relays set requeued = 1 where kind = 'claim'")
-    assert [relay.kind for relay in await outbox_sql.take(connection, 1, 0)] == ["settle", "post"]
+    assert [relay.kind for relay in await queue_sql.take(connection, 1, 0)] == ["settle", "post"]
 
 
 async def test_only_a_live_transaction_of_the_account_itself_is_ahead_of_what_it_signs_next(
@@ -245,7 +245,7 @@ async def test_only_a_live_transaction_of_the_account_itself_is_ahead_of_what_it
     await outbox_sql.submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
 
     async def ahead(account: bytes = ACCOUNT) -> list[bool]:
-        (behind,) = await outbox_sql.take(connection, 10, 10)
+        (behind,) = await queue_sql.take(connection, 10, 10)
         return [one.ahead for one in await results_sql.undecided_with(connection, CHAIN, account, [behind.id])]
 
     assert await ahead() == [True, False]

@@ -20,7 +20,8 @@ from coordinatord.relayer.coalesce import (
     intrinsic_gas,
     shape_of,
 )
-from coordinatord.relayer.outbox_sql import RelayKind, WaitingRelay
+from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.relayer.queue_sql import WaitingRelay
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
 ROOM = TxSize(15_000_000)
