@@ -84,6 +84,11 @@ _HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     ),
     "retry-after": ("RetryAfter", _header("seconds to wait", {"type": "string", "pattern": "^[0-9]+$"})),
     "etag": ("ETag", _header("what to send as `if-none-match`, or `if-range`", {"type": "string"})),
+    "preference-applied": (
+        "PreferenceApplied",
+        _header("`respond-async`, in answer to that preference", {"type": "string"}, required=True),
+    ),
+    "location": ("Location", _header("route to follow", {"type": "string"}, required=True)),
     "content-range": ("ContentRange", _header("which bytes these are, of how many", {"type": "string"}, required=True)),
     "x-svc-page-truncated": (
         "PageTruncated",

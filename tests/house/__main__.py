@@ -49,6 +49,7 @@ ADDED: Final[dict[str, int]] = {
     "ops of one job in one block": 2,  # relayer: chains, queue_sql
     "how providers' jobs ended lately": 1,
     "jobs offered before their block": 2,  # book/pending, pending_sql
+    "what a job rests on before its blocks": 3,  # common/wire/progress; events/progress, progress_sql
     # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;
     # svc/webhooks; svc's commands/webhooks
     "webhooks: signed messages of events, posted until they are answered": 10,
