@@ -1,122 +1,31 @@
 """One client's connection: bytes between its socket and the protocol, and an end to whoever takes too long.
 
-socket ──► reader ──► Http11 ──► inbox ──► handler
-   ▲                                          │
-   └────────── writer ◄──── Http11 ◄──────────┘
+                 plain requests
+socket ──► read ──► PlainExchange ──► app          each in the task of the connection
+   ▲         └────► Http11 ──► inbox ──► handler   any other, to its end
+   └── write ◄────────┴──────────┘
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final, cast
 
 import anyio
 import attrs
 import structlog
+from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
+from hypercorn.typing import AppWrapper
+from starlette.types import ASGIApp
 
 from coordinatord.http.bodies import CallerGone
 from coordinatord.http.middleware import Origins
-from coordinatord.server.http11 import Http11
-
-_LEAST: Final = 1 << 12  # bytes that a piece counts for
-_ENOUGH: Final = 1 << 18  # bytes; what comes after them waits in the socket
-
-
-class Inbox:
-    """Messages that a request's handler has still to receive: the pieces of its body, and that its caller is gone.
-
-    A queue with one reader. It holds nobody up once the handler has ended, or to say that the caller is gone: with a
-    bounded queue, a handler that answers without reading its body would leave the connection waiting for ever.
-    """
-
-    def __init__(self) -> None:
-        self._messages: deque[ASGIReceiveEvent] = deque()
-        self._size = 0
-        self._changed = asyncio.Event()
-        self._ended = False
-
-    async def put(self, message: ASGIReceiveEvent) -> None:
-        while self._size >= _ENOUGH and not self._ended and message["type"] == "http.request":
-            await self._change()
-        if not self._ended:
-            self._messages.append(message)
-            self._size += _size_of(message)
-            self._changed.set()
-
-    async def get(self) -> ASGIReceiveEvent:
-        while not self._messages:
-            await self._change()
-        message = self._messages.popleft()
-        self._size -= _size_of(message)
-        self._changed.set()
-        return message
-
-    def end(self) -> None:
-        """Nobody will read any more."""
-        self._ended = True
-        self._messages.clear()
-        self._changed.set()
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-
-def _size_of(message: ASGIReceiveEvent) -> int:
-    """Share of `_ENOUGH` that a message takes: a body that comes in chunks of one byte weighs far more than its
-    bytes."""
-    return max(len(message["body"]), _LEAST) if message["type"] == "http.request" else 0
-
+from coordinatord.server.http11 import Handlers, Http11
+from coordinatord.server.plain import OwnHeaders, PlainExchange, PlainRequest, plain_request, scope_of
 
 log = structlog.get_logger(__name__)
-
-Send = Callable[[ASGISendEvent | None], Awaitable[None]]
-
-
-class Handlers:
-    """Handlers of one connection's requests: hypercorn's task group. Left when every handler has ended."""
-
-    def __init__(self) -> None:
-        self._tasks = asyncio.TaskGroup()
-
-    async def __aenter__(self) -> "Handlers":
-        await self._tasks.__aenter__()
-        return self
-
-    async def __aexit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
-        await self._tasks.__aexit__(kind, error, trace)
-
-    async def spawn_app(
-        self, app: AppWrapper, _: Config, scope: Scope, send: Send
-    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
-        """Start a handler. What it is to receive goes to the function that this returns."""
-        inbox = Inbox()
-        self._tasks.create_task(_handle(app, scope, inbox, send))
-        return inbox.put
-
-    def spawn(self, func: Callable[..., Any], *args: Any) -> None:
-        self._tasks.create_task(func(*args))
-
-
-async def _handle(app: AppWrapper, scope: Scope, inbox: Inbox, send: Send) -> None:
-    try:
-        await app(scope, inbox.get, send, _not_offered, _not_offered)
-    except CallerGone:
-        pass  # it left while the answer was on its way
-    except Exception:
-        log.exception("handler failed")  # half an answer is out: the connection ends in the midst of it
-    finally:
-        inbox.end()
-        await send(None)
-
-
-def _not_offered(*_: object) -> None:
-    raise TypeError("WSGI applications are not served")
 
 
 @attrs.frozen(slots=True)
@@ -135,37 +44,89 @@ class Timeouts:
 
 
 PIECE_BYTES: Final = 1 << 16
-_MOST_AT_ONCE: Final = 1 << 18  # of what came; a large body costs by the piece
+_HELD_BYTES: Final = 2 * PIECE_BYTES  # of what came and was not read; the rest waits in the socket
 _LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
 
 
-class ClientConnection:
-    """`run` it to its end. `finish` when no further request is wanted, `give_way` when another needs its place, `abort`
-    to end it now. `address`: the client's; `idle_since`: when it had a request last, None while it has one."""
+class Service:
+    """Application that all connections serve, with hypercorn's configuration, and what is made of both once."""
 
-    def __init__(self, timeouts: Timeouts, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("peername")
-        self.address: str = peer[0] if peer else "unknown"
-        self.idle_since: float | None = asyncio.get_running_loop().time()
+    def __init__(self, app: ASGIApp, config: Config, origins: Origins) -> None:
+        """`origins` may read what is answered before `app` hears of a request."""
+        self.app = app
+        self.wrapped = cast(AppWrapper, ASGIWrapper(app))  # type: ignore[arg-type] # its own types of the same shapes
+        self.config = config
+        self.context = WorkerContext(None)
+        self.origins = origins
+        self.own_headers = OwnHeaders(config)
+        self.stopping: Callable[[], bool] = self.context.terminated.is_set
+
+
+class ClientConnection(asyncio.Protocol):
+    """`run` it to its end once `made` has been told of it. `finish` when no further request is wanted, `give_way` when
+    another needs its place, `abort` to end it now. `address`: the client's; `idle_since`: when it had a request last,
+    None while it has one."""
+
+    def __init__(self, timeouts: Timeouts, made: "Callable[[ClientConnection], None]") -> None:
+        self.address = "unknown"
+        self.idle_since: float | None = None
         self._timeouts = timeouts
-        self._reader = reader
-        self._writer = writer
-        self._transport = writer.transport
+        self._made = made
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._unread: list[bytes] = []
+        self._unread_size = 0
+        self._reading_paused = False
+        self._writing_paused = False
+        self._ended = False  # the client's side
+        self._lost = asyncio.Event()
+        self._changed: asyncio.Future[None] | None = None  # somebody waits for bytes, or for their end
+        self._sent: asyncio.Future[None] | None = None  # somebody waits for room to write
         self._ending = False
         self._deadline: asyncio.TimerHandle | None = None
 
-    async def run(self, app: AppWrapper, config: Config, context: WorkerContext, origins: Origins) -> None:
+    # What the event loop tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is no subclass of it
+        if peer := transport.get_extra_info("peername"):
+            self.address = peer[0]
+        self.idle_since = self._loop.time()
+        self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread.append(data)
+        self._unread_size += len(data)
+        if self._unread_size > _HELD_BYTES and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+        _wake(self._changed)
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        _wake(self._changed)
+        return True  # it may still want its answer
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._ended = True
+        self._writing_paused = False
+        self._lost.set()
+        _wake(self._changed)
+        _wake(self._sent)
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        _wake(self._sent)
+
+    # What the server asks for.
+
+    async def run(self, service: Service) -> None:
         try:
-            self._end_after(self._timeouts.idle)
-            begun = await self._reader.read(_MOST_AT_ONCE)  # nothing is made for a connection that says nothing
-            if begun and not self._ending:
-                async with Handlers() as handlers:
-                    peers = (self._writer.get_extra_info("peername"), self._writer.get_extra_info("sockname"))
-                    protocol = Http11(
-                        app, config, context, handlers=handlers, peers=peers, origins=origins, send=self._send
-                    )
-                    await protocol.handle(RawData(begun))
-                    await self._read(protocol)
+            self._rest()
+            await self._serve(service)
         except* (OSError, CallerGone):
             pass  # the network's business
         except* Exception:
@@ -186,53 +147,135 @@ class ClientConnection:
     def abort(self) -> None:
         self._transport.abort()
 
-    async def _read(self, protocol: Http11) -> None:
-        while data := await self._reader.read(_MOST_AT_ONCE):
-            # After its end a connection is read on for a while: closing a socket with bytes unread resets it, and a
-            # client that is still sending what we refused would never see the refusal.
-            if not self._ending:
-                await protocol.handle(RawData(data))
-        await protocol.handle(Closed())
+    # What its requests read and write.
 
-    async def _send(self, event: Event) -> None:
-        match event:
-            case RawData():
-                await self._write(event.data)
-            case Updated():
-                self.idle_since = asyncio.get_running_loop().time() if event.idle else None
-                self._end_after(self._timeouts.idle if event.idle else None)
-            case Closed() if not self._ending and not self._transport.is_closing():
-                self._ending = True
-                self._writer.write_eof()
-                self._abort_after(_LINGER + self._unsent() / self._timeouts.least_rate)
+    @property
+    def ended(self) -> bool:
+        return self._ended and not self._unread
 
-    async def _write(self, data: bytes) -> None:
+    async def read(self) -> bytes:
+        """All that has come; b"" when nothing more will."""
+        while not self._unread:
+            if self._ended:
+                return b""
+            self._changed = self._loop.create_future()
+            try:
+                await self._changed
+            finally:
+                self._changed = None
+        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+        self._unread.clear()
+        self._unread_size = 0
+        if self._reading_paused:
+            self._reading_paused = False
+            if not self._ended:
+                self._transport.resume_reading()
+        return data
+
+    async def write(self, data: bytes) -> None:
         """Raises CallerGone when nobody reads, or not fast enough."""
         if self._transport.is_closing():
             raise CallerGone
-        self._writer.write(data)
+        self._transport.write(data)
         unsent = self._unsent()
         if unsent <= PIECE_BYTES:
             return
         with anyio.move_on_after(self._timeouts.patience(unsent)) as waiting:
-            try:
-                await self._writer.drain()
-            except ConnectionError:
-                raise CallerGone from None
+            while self._writing_paused:
+                self._sent = self._loop.create_future()
+                await self._sent
         if waiting.cancelled_caught:
             log.debug("reader too slow", unsent=self._unsent())
             self._transport.abort()
+        if waiting.cancelled_caught or self._lost.is_set():
             raise CallerGone
+
+    async def _serve(self, service: Service) -> None:
+        """Requests, one after another, until the client has closed its side. After our end a connection is read on for
+        a while: closing a socket with bytes unread resets it, and a client that is still sending what we refused would
+        never see the refusal."""
+        peers = (self._transport.get_extra_info("peername"), self._transport.get_extra_info("sockname"))
+        data = b""
+        while data := data or await self.read():
+            if self._ending:
+                data = b""
+            elif (request := plain_request(data)) is not None:
+                data = await self._answer(service, request, data, peers)
+            else:
+                data = await self._leave_to_h11(service, data, peers)
+
+    async def _answer(self, service: Service, request: PlainRequest, data: bytes, peers: "Peers") -> bytes:
+        """What comes after the request."""
+        self.idle_since = None
+        exchange = PlainExchange(self, request, data[request.head :], service.own_headers, service.stopping)
+        if not await exchange.run(service.app, scope_of(request, *peers)):
+            self._end_after_answer()
+            return b""
+        self._rest()
+        if exchange.rest:
+            await asyncio.sleep(0)  # those who send many at once take turns with everybody else
+        return exchange.rest
+
+    async def _leave_to_h11(self, service: Service, data: bytes, peers: "Peers") -> bytes:
+        """Until it rests between two messages; what comes after them."""
+        async with Handlers() as handlers:
+            protocol = Http11(
+                service.wrapped,
+                service.config,
+                service.context,
+                handlers=handlers,
+                peers=peers,
+                origins=service.origins,
+                send=self._send,
+            )
+            while data:
+                if not self._ending:
+                    await protocol.handle(RawData(data))
+                data = await self.read()
+                if not self._ending and protocol.rests:
+                    return data
+            await protocol.handle(Closed())
+        return b""
+
+    async def _send(self, event: Event) -> None:
+        match event:
+            case RawData():
+                await self.write(event.data)
+            case Updated() if event.idle:
+                self._rest()
+            case Updated():
+                self.idle_since = None
+            case Closed():
+                self._end_after_answer()
+
+    # Its ends.
 
     def _unsent(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def _end_after(self, seconds: float | None) -> None:
-        """The head of the next request must be here until then; None while there is a request."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        loop = asyncio.get_running_loop()
-        self._deadline = None if seconds is None else loop.call_later(seconds, self._end_idle)
+    def _rest(self) -> None:
+        """The head of the next request must be here in time. A timer for each request would cost more than reading it:
+        one is under way, and looks again at what has come since."""
+        self.idle_since = self._loop.time()
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(self._timeouts.idle, self._look)
+
+    def _look(self) -> None:
+        self._deadline = None
+        if self.idle_since is None:
+            return  # it has a request, after which it rests
+        left = self.idle_since + self._timeouts.idle - self._loop.time()
+        if left > 0:
+            self._deadline = self._loop.call_later(left, self._look)
+        else:
+            self._end_idle()
+
+    def _end_after_answer(self) -> None:
+        if self._ending or self._transport.is_closing():
+            return
+        self._ending = True
+        self._transport.write_eof()
+        self._abort_after(_LINGER + self._unsent() / self._timeouts.least_rate)
 
     def _end_idle(self) -> None:
         self._ending = True
@@ -242,17 +285,24 @@ class ClientConnection:
     def _abort_after(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
+        self._deadline = self._loop.call_later(seconds, self._transport.abort)
 
     async def _part(self) -> None:
         """Until the socket is closed, and everything sent that will be."""
         self._transport.close()
         self._abort_after(self._timeouts.patience(self._unsent()))
         try:
-            await self._writer.wait_closed()
-        except OSError:
-            pass
+            await self._lost.wait()
         finally:
             self._transport.abort()
             if self._deadline is not None:
                 self._deadline.cancel()
+
+
+Address = tuple[str, int] | None
+Peers = tuple[Address, Address]
+
+
+def _wake(waiting: "asyncio.Future[None] | None") -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)

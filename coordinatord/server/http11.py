@@ -7,11 +7,15 @@ have no body. Here no upgrade is taken, such messages are refused, and every ref
 have, with the headers that let an allowed origin read it.
 """
 
+import asyncio
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from types import TracebackType
+from typing import Any, Final
 
 import h11
+import structlog
 from h11 import LocalProtocolError
 from h11._receivebuffer import ReceiveBuffer, blank_line_regex
 from hypercorn.config import Config
@@ -20,11 +24,22 @@ from hypercorn.events import Event as ConnectionEvent
 from hypercorn.protocol.events import Body, EndBody, Event, Request, Response
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
-from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
+from hypercorn.typing import (
+    AppWrapper,
+    ASGIReceiveEvent,
+    ASGISendEvent,
+    ConnectionState,
+    Scope,
+    TaskGroup,
+    WorkerContext,
+)
 
 from common.wire import limits
+from coordinatord.http.bodies import CallerGone
 from coordinatord.http.middleware import Origins, new_request_id
 from coordinatord.http.responses import malformed_http
+
+log = structlog.get_logger(__name__)
 
 
 class StrictLines(ReceiveBuffer):
@@ -81,6 +96,99 @@ def path_of(target: bytes) -> bytes | None:
     return (parts[2] or b"/") + (parts[3] or b"")
 
 
+_LEAST: Final = 1 << 12  # bytes that a piece counts for
+_ENOUGH: Final = 1 << 18  # bytes; what comes after them waits in the socket
+
+Send = Callable[[ASGISendEvent | None], Awaitable[None]]
+
+
+class Inbox:
+    """Messages that a request's handler has still to receive: the pieces of its body, and that its caller is gone.
+
+    A queue with one reader. It holds nobody up once the handler has ended, or to say that the caller is gone: with a
+    bounded queue, a handler that answers without reading its body would leave the connection waiting for ever.
+    """
+
+    def __init__(self) -> None:
+        self._messages: deque[ASGIReceiveEvent] = deque()
+        self._size = 0
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    async def put(self, message: ASGIReceiveEvent) -> None:
+        while self._size >= _ENOUGH and not self._ended and message["type"] == "http.request":
+            await self._change()
+        if not self._ended:
+            self._messages.append(message)
+            self._size += _weight_of(message)
+            self._changed.set()
+
+    async def get(self) -> ASGIReceiveEvent:
+        while not self._messages:
+            await self._change()
+        message = self._messages.popleft()
+        self._size -= _weight_of(message)
+        self._changed.set()
+        return message
+
+    def end(self) -> None:
+        """Nobody will read any more."""
+        self._ended = True
+        self._messages.clear()
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+def _weight_of(message: ASGIReceiveEvent) -> int:
+    """Share of `_ENOUGH` that a message takes: a body that comes in chunks of one byte weighs far more than its
+    bytes."""
+    return max(len(message["body"]), _LEAST) if message["type"] == "http.request" else 0
+
+
+class Handlers:
+    """Handlers of one connection's requests: hypercorn's task group. Left when every handler has ended."""
+
+    def __init__(self) -> None:
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> "Handlers":
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: Any, error: Any, trace: TracebackType | None) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def spawn_app(
+        self, app: AppWrapper, _: Config, scope: Scope, send: Send
+    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
+        """Start a handler. What it is to receive goes to the function that this returns."""
+        inbox = Inbox()
+        self._tasks.create_task(_handle(app, scope, inbox, send))
+        return inbox.put
+
+    def spawn(self, func: Callable[..., Any], *args: Any) -> None:
+        self._tasks.create_task(func(*args))
+
+
+async def _handle(app: AppWrapper, scope: Scope, inbox: Inbox, send: Send) -> None:
+    try:
+        await app(scope, inbox.get, send, _not_offered, _not_offered)
+    except CallerGone:
+        pass  # it left while the answer was on its way
+    except Exception:
+        log.exception("handler failed")  # half an answer is out: the connection ends in the midst of it
+    finally:
+        inbox.end()
+        await send(None)
+
+
+def _not_offered(*_: object) -> None:
+    raise TypeError("WSGI applications are not served")
+
+
 _VERSIONS: Final = (b"1.1", b"1.0")
 _SMALL: Final = 1 << 16  # head and body up to this size leave in one piece
 _ORIGIN: Final = re.compile(rb"^origin:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -110,6 +218,12 @@ class Http11(H11Protocol):
         self._origins = origins
         self._unsent = b""
         self._method = b""  # of the latest request
+
+    @property
+    def rests(self) -> bool:
+        """Between two messages, with no byte of the next."""
+        states = self.connection.our_state, self.connection.their_state
+        return states == (h11.IDLE, h11.IDLE) and not self._lines
 
     async def stream_send(self, event: Event) -> None:
         """The head of an answer waits for the body that follows it at once: both cost one system call."""

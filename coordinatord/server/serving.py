@@ -8,12 +8,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskStatus
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config as HypercornConfig
 from prometheus_client import generate_latest
 from starlette.types import ASGIApp
@@ -23,7 +21,7 @@ from common.daemon.process import Fatal
 from common.wire import limits
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.middleware import Origins
-from coordinatord.server.connection import PIECE_BYTES, ClientConnection, Timeouts
+from coordinatord.server.connection import ClientConnection, Service, Timeouts
 from coordinatord.server.connections import ConnectionLimits, Connections
 from coordinatord.web.files import operators_page
 
@@ -45,29 +43,28 @@ async def serve_until(
 ) -> None:
     """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
     read what is answered before `app` hears of a request."""
-    config = _hypercorn_config()
-    wrapped: Any = app  # hypercorn has its own types of the same shapes
-    wrapped = ASGIWrapper(wrapped)
-    context = WorkerContext(None)
+    service = Service(app, _hypercorn_config(), origins)
     connections = Connections(room)
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
 
             async def serve(connection: ClientConnection) -> None:
                 with connections.holding(connection):
-                    await connection.run(wrapped, config, context, origins)
+                    await connection.run(service)
 
-            def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connection = ClientConnection(timeouts, reader, writer)
+            def made(connection: ClientConnection) -> None:
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:
                     connection.abort()
 
-            server = await asyncio.start_server(connected, sock=listening, backlog=_BACKLOG, limit=PIECE_BYTES)
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(
+                lambda: ClientConnection(timeouts, made), sock=listening, backlog=_BACKLOG
+            )
             await stop()
             server.close()
-            await context.terminated.set()
+            await service.context.terminated.set()
             await connections.finish(grace_seconds)
             tasks.cancel_scope.cancel()
 

@@ -1,11 +1,14 @@
 """The servers that the HTTP benchmark asks, each in a process of its own: `python -m tests.bench.http_servers name`."""
 
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import anyio
+from hypercorn.asyncio import serve as serve_by_hypercorn
+from hypercorn.config import Config as HypercornConfig
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response as StarletteResponse
@@ -51,6 +54,14 @@ def starlette_hello() -> ASGIApp:
     return Starlette(routes=[StarletteRoute("/", hello)])
 
 
+async def stock_hypercorn(listening: socket.socket) -> None:
+    """The same hello, served by hypercorn alone, as it comes."""
+    config = HypercornConfig()
+    config.bind = [f"fd://{listening.fileno()}"]
+    wrapped: Any = starlette_hello()  # hypercorn has its own types of the same shapes
+    await serve_by_hypercorn(wrapped, config, shutdown_trigger=anyio.sleep_forever)
+
+
 async def no_session(_: str) -> SessionRow | None:
     return None
 
@@ -89,7 +100,9 @@ async def _serve(name: str, port: int) -> None:
     async def serve(app: ASGIApp) -> None:
         await serve_until(app, listening, anyio.sleep_forever, grace_seconds=1)
 
-    if name == "points":
+    if name == "hypercorn":
+        await stock_hypercorn(listening)
+    elif name == "points":
         unused: Any = None  # of the job routes only the read is asked for
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
