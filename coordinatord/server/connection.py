@@ -45,6 +45,8 @@ class Timeouts:
 
 PIECE_BYTES: Final = 1 << 16
 _HELD_BYTES: Final = 2 * PIECE_BYTES  # of what came and was not read; the rest waits in the socket
+_LITTLE: Final = 1 << 12  # bytes of a piece that waits for those that are made in the same turn of the loop
+_MOST_GATHERED: Final = 16
 _LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
 
 
@@ -76,6 +78,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._unread: list[bytes] = []
         self._unread_size = 0
+        self._gathered: list[bytes] = []  # to be written with the next turn of the loop
         self._reading_paused = False
         self._writing_paused = False
         self._ended = False  # the client's side
@@ -172,11 +175,18 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.resume_reading()
         return data
 
-    async def write(self, data: bytes) -> None:
-        """Raises CallerGone when nobody reads, or not fast enough."""
+    async def write(self, data: bytes, more: bool = False) -> None:
+        """Raises CallerGone when nobody reads, or not fast enough. Small pieces of an answer that has `more` leave
+        together when the loop comes round, since each would cost a call of the system."""
         if self._transport.is_closing():
             raise CallerGone
-        self._transport.write(data)
+        if more and not self._writing_paused and len(data) < _LITTLE and len(self._gathered) < _MOST_GATHERED:
+            if not self._gathered:
+                self._loop.call_soon(self._flush)
+            self._gathered.append(data)
+            return
+        self._gathered.append(data)
+        self._flush()
         unsent = self._unsent()
         if unsent <= PIECE_BYTES:
             return
@@ -189,6 +199,11 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
         if waiting.cancelled_caught or self._lost.is_set():
             raise CallerGone
+
+    def _flush(self) -> None:
+        if self._gathered and not self._transport.is_closing():
+            self._transport.write(b"".join(self._gathered))
+        self._gathered.clear()
 
     async def _serve(self, service: Service) -> None:
         """Requests, one after another, until the client has closed its side. After our end a connection is read on for
@@ -274,11 +289,13 @@ class ClientConnection(asyncio.Protocol):
         if self._ending or self._transport.is_closing():
             return
         self._ending = True
+        self._flush()
         self._transport.write_eof()
         self._abort_after(_LINGER + self._unsent() / self._timeouts.least_rate)
 
     def _end_idle(self) -> None:
         self._ending = True
+        self._flush()
         self._transport.close()  # after what is written
         self._abort_after(self._timeouts.patience(self._unsent()))
 
@@ -289,6 +306,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def _part(self) -> None:
         """Until the socket is closed, and everything sent that will be."""
+        self._flush()
         self._transport.close()
         self._abort_after(self._timeouts.patience(self._unsent()))
         try:

@@ -126,7 +126,7 @@ class Wire(Protocol):
 
     async def read(self) -> bytes: ...
 
-    async def write(self, data: bytes) -> None: ...
+    async def write(self, data: bytes, more: bool = False) -> None: ...
 
 
 class PlainExchange:
@@ -240,11 +240,11 @@ class PlainExchange:
         if self._head is not None and (piece or not more):
             head, self._head = self._head, None
             if len(piece) > _SMALL:
-                await self._wire.write(head)
+                await self._wire.write(head, True)
             else:
                 piece = head + piece
         if piece:
-            await self._wire.write(piece)
+            await self._wire.write(piece, more)
         if not more:
             if self._left:
                 raise LocalProtocolError("an answer's body must not be shorter than its content-length")

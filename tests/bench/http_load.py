@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import uvloop
 
-IDS: Final = 3_000  # a portion, which asks for none of them twice
+IDS: Final = 6_000  # a portion, which asks for none of them twice
 
 
 class _Connection(asyncio.Protocol):
@@ -31,8 +31,7 @@ class _Connection(asyncio.Protocol):
         head, separator, rest = self._buffer.partition(b"\r\n\r\n")
         if not separator:
             return
-        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
-        if len(rest) >= length:
+        if _is_whole(head.lower(), rest):
             if not head.startswith(b"HTTP/1.1 200"):
                 self._run.failed.append(head.partition(b"\r\n")[0])
             self._buffer = b""
@@ -51,6 +50,11 @@ class _Connection(asyncio.Protocol):
             self._transport.write(next(self._run.requests))
         elif self._run.answered >= self._run.wanted:
             self._run.done.set()
+
+
+def _is_whole(head: bytes, body: bytes) -> bool:
+    length = head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
+    return len(body) >= int(length) if length else body.endswith(b"0\r\n\r\n")  # the last chunk
 
 
 class _Run:

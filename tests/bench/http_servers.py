@@ -3,8 +3,10 @@
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, cast
 
 import anyio
 from hypercorn.asyncio import serve as serve_by_hypercorn
@@ -12,6 +14,7 @@ from hypercorn.config import Config as HypercornConfig
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response as StarletteResponse
+from starlette.responses import StreamingResponse
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
@@ -25,7 +28,7 @@ from coordinatord.database.connections import open_database
 from coordinatord.database.notices import Notices
 from coordinatord.events.hub import EventHub
 from coordinatord.events.listeners import Places
-from coordinatord.events.routes import EventRoutes
+from coordinatord.events.routes import STREAM_HEADERS, EventRoutes
 from coordinatord.events.sql import LoggedEvent, read_present
 from coordinatord.files.files import FileStore
 from coordinatord.files.routes import FileRoutes
@@ -35,6 +38,7 @@ from coordinatord.http.middleware import CallerLimits, RequestMiddleware, TokenB
 from coordinatord.http.response_cache import BlockCache, IndexPosition
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
+from coordinatord.http.streaming import StreamedResponse
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
 from coordinatord.orders.routes import OrderRoutes
 from coordinatord.pins.store import open_pin_store
@@ -47,11 +51,23 @@ _MOST = 100_000  # listeners: more than there are
 HELLO = b'{"hello":"world"}'
 
 
+EVENTS: Final = 10  # of a stream
+_EVENT: Final = b'id: 7\nevent: claimed\ndata: {"job_id":"0x' + b"0" * 64 + b'","state":"Claimed","block":"41"}\n\n'
+
+
+async def _told() -> AsyncIterator[bytes]:
+    for _ in range(EVENTS):
+        yield _EVENT
+
+
 def starlette_hello() -> ASGIApp:
     async def hello(_: StarletteRequest) -> StarletteResponse:
         return StarletteResponse(HELLO, media_type="application/json")
 
-    return Starlette(routes=[StarletteRoute("/", hello)])
+    async def events(_: StarletteRequest) -> StarletteResponse:
+        return StreamingResponse(_told(), media_type="text/event-stream")
+
+    return Starlette(routes=[StarletteRoute("/", hello), StarletteRoute("/events", events)])
 
 
 async def stock_hypercorn(listening: socket.socket) -> None:
@@ -87,9 +103,16 @@ def stack_hello() -> ASGIApp:
     async def hello(_: Request) -> Response:
         return Response(200, HELLO)
 
+    @asynccontextmanager
+    async def told() -> AsyncIterator[AsyncIterator[bytes]]:
+        yield _told()
+
+    async def events(_: Request) -> StreamedResponse:
+        return StreamedResponse(200, STREAM_HEADERS, None, told)
+
     nowhere = Standing(Snapshot(0, b"", 0))
-    route = Route(method="GET", path="/", id="hello", tag="Hello", about="", handler=hello, replies=())
-    return our_stack([route], nowhere)
+    route = partial(Route, method="GET", id="hello", tag="Hello", about="", replies=())
+    return our_stack([route(path="/", handler=hello), route(path="/events", handler=events)], nowhere)
 
 
 async def _serve(name: str, port: int) -> None:
