@@ -2,10 +2,12 @@
 
 import contextlib
 import re
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from coordinatord.server import connection
@@ -123,3 +125,29 @@ async def test_caller_that_leaves_is_told_to_a_handler_that_waits_though_it_aske
         with anyio.fail_after(5):
             await gone.wait()
         stop.set()
+
+
+async def test_stream_of_small_pieces_that_nobody_reads_is_ended_before_much_is_held() -> None:
+    sent, ended = 0, anyio.Event()
+
+    async def app(_: Any, __: Any, send: Any) -> None:
+        nonlocal sent
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        try:
+            while True:
+                await send({"type": "http.response.body", "body": bytes(1000), "more_body": True})
+                sent += 1000
+                await anyio.lowlevel.checkpoint()
+        finally:
+            ended.set()
+
+    listening = listening_socket(port := pick_free(), LOOPBACK)
+    listening.listen()
+    async with anyio.create_task_group() as tasks:
+        hasty = Timeouts(grace=0.3, least_rate=1 << 30)
+        tasks.start_soon(partial(serve_until, app, listening, ended.wait, grace_seconds=5, timeouts=hasty))
+        async with await anyio.connect_tcp(LOOPBACK, port) as stream:
+            await stream.send(REQUESTS["GET"])
+            with anyio.fail_after(30):
+                await ended.wait()
+    assert sent < 64 << 20  # what the buffers of two sockets take
