@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from svc.cli.commands import jobs
+from svc.cli.commands import orders
 from svc.cli.exit_codes import Exit
 from tests.unit.svc.cli.market import FakeMarket, Svc
 from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, job
@@ -121,10 +121,10 @@ def test_wait_that_ends_first_says_that_the_job_goes_on_and_how_to_come_back(
 def test_interruption_says_that_the_job_goes_on(
     market: FakeMarket, svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def interrupted(*_: Any) -> None:
+    async def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(jobs, "_waited", interrupted)
+    monkeypatch.setattr(orders, "_answered", interrupted)
     assert svc(RUN) == Exit.INTERRUPTED
     said = capsys.readouterr().err
     assert "svc: interrupted" in said
