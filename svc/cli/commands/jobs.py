@@ -74,7 +74,10 @@ def deliver(output: Output, result: Result, place: Destination, paths: list[Path
 @click.argument("job_id", help="The job's id.")
 @connected
 async def status(connection: Connection, job_id: str) -> None:
-    """Show one job, anybody's; of one that no block has yet, how far it is."""
+    """Show one job, anybody's.
+
+    Of one that no block has yet, what each of its steps rests on.
+    """
     async with connection.client() as client:
         try:
             job = await client.jobs.get(job_id)
@@ -95,9 +98,9 @@ async def status(connection: Connection, job_id: str) -> None:
 @click.option("--result", "result_cid", metavar="CID", help="Content id of a result that was shown before its block.")
 @connected
 async def wait(connection: Connection, job_id: str, patience: float | None, result_cid: str | None) -> Exit:
-    """Wait until a job has ended: until the chain has its end.
+    """Wait until a job has ended.
 
-    The command ends with 0 only if the job was completed. Without --timeout it waits as long as the job can last.
+    That is until the chain has its end. The command ends with 0 only if the job was completed. Without --timeout it waits as long as the job can last.
     With --result, which svc run shows with a provisional answer, it ends with 0 only if that result was settled, and
     says so where it was taken back.
     """
