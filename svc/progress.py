@@ -27,8 +27,6 @@ from svc.records import ENDED_BECAUSE, ENDED_JOB, Job, JobDetails, Progress, Pro
 from svc.results import Result, Results
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
 
-_MOST_TRIED: Final = 3  # results of one job: who names ever others is not asked for more
-
 
 @attrs.define(eq=False)
 class _NewestProgress:
@@ -82,7 +80,8 @@ class ProvisionalResults:
         return await self.jobs.wait(prepared.id, timeout=left, on_change=changed)
 
     async def _provisional(self, prepared: PreparedOrder, patience: float | None, seen: JobSeen) -> Result | None:
-        """None once the chain has the job's end, or where no progress is told: the job is waited for as ever."""
+        """None once the chain has the job's end, where no progress is told, or where the result that is told does not
+        open: then the job is waited for as ever."""
         newest = _NewestProgress(prepared.id)
         path = f"/v1/jobs/{prepared.id}/events?provisional=1"
         async with changes_of(self.account.transport, path, unauthorised, newest.take) as changes:
@@ -99,7 +98,6 @@ class ProvisionalResults:
     ) -> Result | None:
         began, pause = anyio.current_time(), FIRST_PAUSE
         most = self._longest(prepared) if patience is None else patience
-        tried: set[str] = set()
         while True:
             try:
                 told = newest.look() or await self.jobs.progress(prepared.id)
@@ -114,14 +112,11 @@ class ProvisionalResults:
                 seen(job)
                 if job.ended and not told.provisional:
                     return None
-                if (cid := job.result_cid) is not None and cid not in tried:
+                if job.result_cid is not None:
                     result = await self._opened(prepared, job, told)
-                    if result is not None and (newest.told is None or _cid_of(prepared, newest.told) == cid):
+                    # None: no more of them are asked for. Else it holds, unless it was taken back meanwhile.
+                    if result is None or newest.told is None or _cid_of(prepared, newest.told) == job.result_cid:
                         return result
-                    if result is None:
-                        tried.add(cid)
-                    if len(tried) == _MOST_TRIED:
-                        return None
             left = began + most - anyio.current_time()
             if left <= 0:
                 raise WaitTimedOut(f"job {prepared.id}", most)

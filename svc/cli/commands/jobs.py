@@ -100,9 +100,9 @@ async def status(connection: Connection, job_id: str) -> None:
 async def wait(connection: Connection, job_id: str, patience: float | None, result_cid: str | None) -> Exit:
     """Wait until a job has ended.
 
-    That is until the chain has its end. The command ends with 0 only if the job was completed. Without --timeout it waits as long as the job can last.
-    With --result, which svc run shows with a provisional answer, it ends with 0 only if that result was settled, and
-    says so where it was taken back.
+    That is until the chain has its end. The command ends with 0 only if the job was completed. Without --timeout it
+    waits as long as the job can last. With --result, which svc run shows with a provisional answer, it ends with 0 only
+    if that result was settled, and says so where it was taken back.
     """
     output = connection.output
     async with connection.client() as client:

@@ -253,34 +253,21 @@ async def test_coordinator_that_is_away_is_waited_for() -> None:
 async def test_result_that_does_not_open_is_passed_over_for_the_chains(sealing: dict[str, Any]) -> None:
     order = await ordered()
     order.holds("bafyfalse", **sealing)
-    early, late = (
-        progress(order.prepared.id, "completed", CLAIM, settle("bafyfalse")),
-        [CLAIM, settle(rests_on="block")],
-    )
-    final = progress(order.prepared.id, "completed", *late, provisional=False)
-    order.tell("progress", *[Answer(200, early)] * 3, Answer(200, final))
+    order.tell("progress", *order.told(("completed", (CLAIM, settle("bafyfalse")))))
     order.ends()
     result = await order.result()
     assert (result.output, result.provisional) == ("out", False)
     assert len(order.coordinator.to("GET http://gateway/ipfs/bafyfalse")) == 1
 
 
-async def test_result_of_a_settle_that_replaced_another_is_taken() -> None:
+async def test_result_that_is_taken_back_while_it_is_read_is_not_given() -> None:
     order = await ordered()
-    order.holds("bafyfalse", to=SecretKey(b"\x06" * 32).public)
-    order.tell("progress", *order.told(("completed", (CLAIM, settle("bafyfalse"))), ("completed", (CLAIM, settle()))))
+    order.tell("progress", *order.told(("queued", ())))
+    replaced = ("completed", (CLAIM, settle("bafyold"))), ("in_progress", (CLAIM,)), ("completed", (CLAIM, settle()))
+    order.holds("bafyold", "old")
+    order.tell("events", lambda _: stream(order, *replaced))
     result = await order.result()
-    assert (result.provisional, result.job.result_cid) == (True, "bafyr")
-
-
-async def test_coordinator_that_names_ever_other_results_is_believed_in_none() -> None:
-    order = await ordered()
-    for number in range(9):
-        order.holds(f"bafyfalse{number}", to=SecretKey(b"\x06" * 32).public)
-    order.tell("progress", *order.told(*[("completed", (CLAIM, settle(f"bafyfalse{n}"))) for n in range(9)]))
-    order.ends()
-    assert not (await order.result()).provisional
-    assert len([route for route in order.coordinator.routes() if "bafyfalse" in route]) == 3
+    assert (result.output, result.provisional, result.job.result_cid) == ("out", True, "bafyr")
 
 
 @pytest.mark.parametrize(
