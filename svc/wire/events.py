@@ -52,6 +52,7 @@ class ToldChanges:
     """`status`: of what is waited for, as it was last read; an event that says the same is none."""
 
     transport: Transport
+    take: Callable[[bytes], bool] = lambda _: False  # True for a message that it has read, and that is worth a look
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
     _heard: anyio.Event = attrs.field(factory=anyio.Event)
@@ -117,7 +118,9 @@ class ToldChanges:
 
     def _came(self, data: bytes | None) -> None:
         self._heard_at = anyio.current_time()
-        if data is None or (self.status is not None and _status_in(data) == self.status):
+        if data is None:
+            return
+        if not self.take(data) and self.status is not None and _status_in(data) == self.status:
             return
         self._heard.set()
 
@@ -137,9 +140,11 @@ def _status_in(data: bytes) -> Any:
 
 
 @asynccontextmanager
-async def changes_of(transport: Transport, path: str, authorised: Authorised) -> AsyncIterator[ToldChanges]:
+async def changes_of(
+    transport: Transport, path: str, authorised: Authorised, take: Callable[[bytes], bool] = lambda _: False
+) -> AsyncIterator[ToldChanges]:
     """Changes that the stream at `path` tells of, once `listen` is called, while the block runs."""
-    changes = ToldChanges(transport)
+    changes = ToldChanges(transport, take)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)

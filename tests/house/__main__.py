@@ -54,6 +54,7 @@ ADDED: Final[dict[str, int]] = {
     # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;
     # svc/webhooks; svc's commands/webhooks
     "webhooks: signed messages of events, posted until they are answered": 10,
+    "results before their blocks": 2,  # svc/progress; svc's commands/orders
     "a command line that is read before the daemon behind it is imported": 2,  # commands of coordinatord and of svcd
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 28,
