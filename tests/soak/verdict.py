@@ -22,11 +22,16 @@ from tests.invariants.exits import exit_violations
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
+from tests.invariants.liveness import liveness_violations
+from tests.invariants.market_log import read_market_log
+from tests.invariants.nonces import nonce_violations
 from tests.invariants.objects import object_violations
 from tests.invariants.registries import registry_violations
 from tests.invariants.relays import relay_violations
+from tests.invariants.replay import replay_violations
 from tests.invariants.sessions import session_violations
-from tests.soak.lease_audit import lease_violations
+from tests.invariants.transfers import transfer_violations
+from tests.soak.audits import lease_violations, opened_without_nonce
 
 INVARIANTS: Final = {
     "I1": "none lost",
@@ -41,8 +46,10 @@ INVARIANTS: Final = {
     "I10": "write-ahead",
     "I11": "exits",
     "I12": "budgets",
+    "I13": "liveness",
 }
 _QUIET_SECONDS: Final = 120.0
+_RECLAIMED_WITHIN: Final = 120.0  # seconds of the chain's clock, which faults move ahead by up to twenty at a time
 _MINED_AGAIN: Final = 8  # ops of one signer that are under way at a time: a reorganisation makes them cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _OPEN: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
@@ -62,6 +69,7 @@ class Remains:
     book: AddressBook
     config: Config  # what the coordinators were told, budgets among it
     emptied: Sequence[tuple[float, float]] = ()  # when relayers' accounts had nothing left
+    foreign: int | None = None  # transactions that were sent from relayers' accounts by others; None: nobody counted
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
@@ -73,6 +81,7 @@ async def come_to_rest(remains: Remains) -> list[str]:
         await connection.execute(_EXPIRE)
         stuck = await _until_none(connection, _UNENDED, "I6: {} batches did not end with their window")
         stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        stuck += liveness_violations(await read_market_log(anvil.rpc_url, remains.book), grace=_RECLAIMED_WITHIN)
         if await connection.fetchval(_CLAIMED):
             await anvil.call("evm_increaseTime", 86_400)
             await anvil.call("evm_mine")
@@ -103,15 +112,20 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
             with anyio.move_on_after(_QUIET_SECONDS):
                 while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.1)
+            log = await read_market_log(remains.anvil.rpc_url, book)
             return [
                 *await relay_violations(connection, rpc, stuck_after=0),
                 *await job_violations(rpc, book, promised=promised),
+                *await nonce_violations(connection, remains.anvil.rpc_url, book.deploy_block, foreign=remains.foreign),
                 *await index_violations(connection, rpc, book),
+                *await replay_violations(connection, log),
                 *await registry_violations(connection, rpc, book),
                 *await fund_violations(rpc, book),
+                *transfer_violations(log, book.job_registry),
                 *await _batch_violations(remains),
                 *await object_violations(connection, remains.pins.gateway),
                 *await session_violations(connection),
+                *await opened_without_nonce(connection),
                 *await lease_violations(connection),
                 *await exit_violations(connection, emptied=remains.emptied),
                 *await budget_violations(connection, remains.config, mined_again=_MINED_AGAIN),

@@ -22,7 +22,7 @@ from tests.integration.coordinatord.indexer.scene import follower_of
 from tests.integration.coordinatord.scene.stage import configured
 from tests.invariants.exits import exit_violations
 from tests.invariants.registries import registry_violations
-from tests.soak.lease_audit import install_lease_audit
+from tests.soak.audits import install_audits
 from tests.soak.verdict import INVARIANTS, Remains, judged, violations
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +130,7 @@ def remains(world: World, database_url: str) -> Remains:
 async def connection(remains: Remains) -> AsyncIterator["Connection[asyncpg.Record]"]:
     opened = await asyncpg.connect(remains.database_url)
     await migrate(opened)
-    await install_lease_audit(remains.database_url)
+    await install_audits(remains.database_url)
     yield opened
     await opened.close()
 
