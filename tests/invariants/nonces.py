@@ -34,7 +34,8 @@ async def nonce_violations(
 ) -> list[str]:
     """What is broken, in words; empty when all holds. The chain stands still, and nothing is under way.
 
-    `foreign`: how many transactions others sent from the accounts, at the most; None where nobody counted.
+    `foreign`: how many transactions others sent from the accounts, at the most, which is all that tells theirs from one
+    of ours that was sent before it was stored; None where nobody counted.
     """
     outbox: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for row in await connection.fetch(_OUTBOX):
@@ -43,10 +44,12 @@ async def nonce_violations(
     found: list[str] = []
     others = 0
     for account, rows in outbox.items():
-        oldest = min(rows)  # the janitor takes old ones away
+        oldest, newest = min(rows), max(rows)  # the janitor takes old ones away
         for nonce in sorted(nonce for nonce in rows.keys() | mined[account].keys() if nonce >= oldest):
             row, there = rows.get(nonce), mined[account].get(nonce)
             others += there is not None and (row is None or there.hash not in row["versions"])
+            if nonce > newest:
+                continue  # somebody else's so far as the outbox can tell, which finds out when it gives out the next
             if (wrong := _wrong(row, there)) is not None:
                 found.append(f"I3: nonce {nonce} of {account} {wrong}")
     if foreign is not None and others > foreign:

@@ -4,40 +4,38 @@ Tables that are looked at afterwards show neither: a lease is one row for each j
 used is gone.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import asyncpg
 
 Connection = asyncpg.Connection
 
-_AUDITS: Final = """
-create table if not exists lease_history (
-    seq bigint generated always as identity, job_id bytea, provider_id bigint, expires_at timestamptz, at timestamptz);
-create table if not exists session_history (transaction xid8, address bytea, at timestamptz);
-create table if not exists nonce_history (transaction xid8, nonce text, address bytea, lives boolean);
-
-create or replace function note_lease() returns trigger language plpgsql as $$
+_AUDITS: Final = (
+    "create table if not exists lease_history (seq bigint generated always as identity, job_id bytea,"
+    " provider_id bigint, expires_at timestamptz, at timestamptz)",
+    "create table if not exists session_history (transaction xid8, address bytea, at timestamptz)",
+    "create table if not exists nonce_history (transaction xid8, nonce text, address bytea, lives boolean)",
+    """create or replace function note_lease() returns trigger language plpgsql as $$
 begin
     insert into lease_history (job_id, provider_id, expires_at, at)
     values (new.job_id, new.provider_id, new.expires_at, clock_timestamp());
     return null;
-end $$;
-create or replace trigger note_lease after insert or update on leases for each row execute function note_lease();
-
-create or replace function note_session() returns trigger language plpgsql as $$
+end $$""",
+    "create or replace trigger note_lease after insert or update on leases for each row execute function note_lease()",
+    """create or replace function note_session() returns trigger language plpgsql as $$
 begin
     insert into session_history values (pg_current_xact_id(), new.address, clock_timestamp());
     return null;
-end $$;
-create or replace trigger note_session after insert on sessions for each row execute function note_session();
-
-create or replace function note_nonce() returns trigger language plpgsql as $$
+end $$""",
+    "create or replace trigger note_session after insert on sessions for each row execute function note_session()",
+    """create or replace function note_nonce() returns trigger language plpgsql as $$
 begin
     insert into nonce_history values (pg_current_xact_id(), old.nonce, old.address, old.expires_at > clock_timestamp());
     return null;
-end $$;
-create or replace trigger note_nonce after delete on nonces for each row execute function note_nonce();
-"""
+end $$""",
+    "create or replace trigger note_nonce after delete on nonces for each row execute function note_nonce()",
+)
 # Provider 0 is nobody: a job that would not be paid is taken from its holder, whose claim was refused for it, and held
 # back from all.
 _TAKEN_OVER: Final = """
@@ -55,9 +53,15 @@ _NONCES_AGAIN: Final = "select nonce, count(*) as times from nonce_history group
 
 
 async def install_audits(database_url: str) -> None:
+    await execute_apart(database_url, _AUDITS)
+
+
+async def execute_apart(database_url: str, statements: Iterable[str]) -> None:
+    """Each in a transaction of its own: daemons are at work, and who waits for one table must not hold another."""
     connection = await asyncpg.connect(database_url)
     try:
-        await connection.execute(_AUDITS)
+        for statement in statements:
+            await connection.execute(statement)
     finally:
         await connection.close()
 

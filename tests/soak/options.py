@@ -19,6 +19,9 @@ class Options:
     seed: int = 1
     faults: tuple[str, ...] = tuple(KINDS)
     fault_every: float = 8.0  # seconds from the end of one fault to the start of the next, on average
+    patience: float = (
+        150.0  # seconds, after the last fault, for each: clients, a piece of each kind of work, what rests
+    )
     out: Path = Path("build")
 
 
@@ -48,6 +51,12 @@ def read_options(arguments: Sequence[str]) -> Options:
     )
     add("--faults", default="all", help="kinds, comma-separated; `all`, or `none` for a quiet run (%(default)s)")
     add("--fault-every", type=float, default=defaults.fault_every, help="seconds between faults (%(default)s)")
+    add(
+        "--patience",
+        type=float,
+        default=defaults.patience,
+        help="seconds for what has to end after the last fault (%(default)s)",
+    )
     add("--out", type=Path, default=defaults.out, help="where soak.html and soak.json go (%(default)s)")
     parsed = parser.parse_args(arguments)
     kinds = {"all": tuple(KINDS), "none": ()}.get(parsed.faults, tuple(parsed.faults.split(",")))
@@ -63,5 +72,6 @@ def read_options(arguments: Sequence[str]) -> Options:
         seed=parsed.seed,
         faults=kinds,
         fault_every=parsed.fault_every,
+        patience=parsed.patience,
         out=parsed.out,
     )

@@ -15,9 +15,12 @@ from tests.soak.useful import USEFUL
 
 _LEAST_MINUTES: Final = 1.0  # of a run that floors are for
 _STRIKES: Final = 2  # of faults that bring a risk about, until it has to have been met
-_GONE: Final = ("coordinator_killed", "coordinator_restarted", "database_cut", "database_restart")
+_GONE: Final = (
+    *("coordinator_killed", "coordinator_restarted", "database_cut", "database_restart", "database_killed"),
+    *("killed_before_broadcast", "killed_after_broadcast", "killed_after_receipt", "killed_after_persist"),
+)
 _BACK: Final = ("reorg",)
-_REFUSED_PAYOUTS: Final = ("token_paused",)
+_REFUSED_PAYOUTS: Final = ("token_paused", "owner_blacklisted")
 
 
 @attrs.frozen
@@ -94,6 +97,7 @@ _RISKS: Final = (
         ("foreign_transaction",),
     ),
     _Counted("I4", "events indexed", lambda run: len(run.log.events), 20),
+    _Counted("I4", "changes by the market's operator", _told("SlaSet", "ModelSet", "AllowlistSet", "CeilingSet"), 10),
     _Counted("I4", "events taken back", "select count(*) from events where takes_back is not null", 0, _BACK),
     _Counted("I5", "payments collected", _told("JobClaimed"), 5),
     _Counted("I5", "payouts refused and credited", _told("PayoutCredited"), 0, _REFUSED_PAYOUTS),

@@ -17,15 +17,27 @@ _IDLE_CLAIM: Final = "idle claim"  # a provider that claimed and will not delive
 _IDLE_SECONDS: Final = 120.0
 _LEAST_MINUTES: Final = 1.0  # of a run that the floors are for
 
-_COORDINATOR: Final = frozenset({"coordinator_killed", "coordinator_restarted"})
-_DATABASE: Final = frozenset({"database_cut", "database_restart"})
-_STORE: Final = frozenset({"store_trouble", "store_killed"})
-_RPC: Final = frozenset({"rpc_error", "rpc_hang", "rpc_lies", "rpc_swallowed", "rpc_truncated"})
-_CHAIN: Final = _RPC | {"reorg", "fee_spike", "foreign_transaction", "relayer_empty"}
+_COORDINATOR: Final = frozenset(
+    {
+        *("coordinator_killed", "coordinator_restarted", "killed_before_persist", "killed_after_persist"),
+        *("killed_before_broadcast", "killed_after_broadcast", "killed_after_receipt", "killed_before_reply"),
+    }
+)
+_DATABASE: Final = frozenset(
+    {
+        *("database_cut", "database_restart", "database_killed", "database_conflicts", "database_full"),
+        *("pool_exhausted", "connections_exhausted"),
+    }
+)
+_STORE: Final = frozenset({"store_trouble", "store_killed", "wrong_cid"})
+_PAYER: Final = frozenset({"token_paused", "owner_blacklisted"})
+_RPC: Final = frozenset({"rpc_error", "rpc_hang", "rpc_lies", "rpc_swallowed", "rpc_truncated", "nodes_disagree"})
+_REORG: Final = frozenset({"reorg", "reorg_beyond_journal"})
+_CHAIN: Final = _RPC | _REORG | {"fee_spike", "foreign_transaction", "relayer_empty"}
 _CLOCKS: Final = frozenset({"chain_clock", "machine_clock"})
 _PROVIDER: Final = frozenset({"provider_killed", "provider_restarted"})
-_AWAY: Final = _COORDINATOR | _DATABASE | _RPC | {"reorg"}  # a coordinator that is not there, or not ready
-_UNSETTLED: Final = _AWAY | _CHAIN | _STORE | _CLOCKS | _PROVIDER | {"token_paused", _IDLE_CLAIM}
+_AWAY: Final = _COORDINATOR | _DATABASE | _RPC | _REORG  # a coordinator that is not there, or not ready
+_UNSETTLED: Final = _AWAY | _CHAIN | _STORE | _CLOCKS | _PROVIDER | _PAYER | {_IDLE_CLAIM}
 
 # What a client met, by the beginning of its outcome, and the faults that explain it. What is not here nothing explains.
 EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
@@ -42,7 +54,7 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "not_ready": _AWAY,
     "503": _AWAY | _CHAIN | _STORE,
     "504": _AWAY | _CHAIN,
-    "409": _AWAY | _CHAIN | _CLOCKS | {"token_paused"},
+    "409": _AWAY | _CHAIN | _CLOCKS | _PAYER,
     "429": _AWAY | _CHAIN,
     "chain_unreachable": _AWAY,
     "outcome_unknown": _AWAY | _CHAIN | _STORE,
@@ -52,7 +64,7 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "receipt_timeout": _AWAY | _CHAIN,
     "relay_queue_timeout": _AWAY | _CHAIN,
     "relay_queue_full": _AWAY | _CHAIN,
-    "relayer_funds": frozenset({"relayer_empty", "fee_spike", "reorg"}),
+    "relayer_funds": _REORG | {"relayer_empty", "fee_spike"},
     "store_unavailable": _STORE,
     "object_missing": _STORE,
     "upload_failed": _STORE | _AWAY,
@@ -68,7 +80,7 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "StaleOp": _CLOCKS,
     "OrderExpired": _CLOCKS,
     "ExpiryTooFar": _CLOCKS,
-    "PaymentRefused": frozenset({"token_paused", "reorg"}),
+    "PaymentRefused": _PAYER | _REORG,
     "NotOpen": _UNSETTLED,
     "NotCancellable": _UNSETTLED,
     "DuplicateJob": _AWAY | _CHAIN,
@@ -87,12 +99,12 @@ class Work:
 
 _OPENED: Final = frozenset({"opened"})
 USEFUL: Final[Mapping[str, Work]] = {
-    "open job": Work(_OPENED, 4.0),
+    "open job": Work(_OPENED, 3.0),
     "market job": Work(_OPENED, 2.0),
     "designated job": Work(_OPENED, 0.5),
     "job posted twice": Work(_OPENED, 1.0),
     "uploaded job": Work(_OPENED, 0.5),
-    "large job": Work(_OPENED, 0.5),
+    "large job": Work(_OPENED, 0.2),
     "cancelled job": Work(frozenset({"cancelled"}), 2.0),
     "batch": Work(frozenset({"completed"}), 0.5),
     "cancelled batch": Work(frozenset({"cancelled", "completed"}), 0.5),
@@ -107,7 +119,7 @@ def too_little(timeline: Timeline, minutes: float) -> list[str]:
     found = []
     for what, work in USEFUL.items():
         done = sum(one.outcome in work.done for one in timeline.done if one.what == what)
-        least = max(1, int(work.floor * minutes))
+        least = int(work.floor * minutes)
         if done < least:
             met = timeline.outcome_counts().get(what, {})
             found.append(f"I13: {done} of {what} came to their end in {minutes:g} minutes, and {least} must: {met}")

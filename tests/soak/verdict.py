@@ -1,6 +1,9 @@
 """What the run left behind, held against what the system promises."""
 
+import json
 from collections.abc import Collection, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -48,7 +51,6 @@ INVARIANTS: Final = {
     "I12": "budgets",
     "I13": "liveness",
 }
-_QUIET_SECONDS: Final = 120.0
 _RECLAIMED_WITHIN: Final = 120.0  # seconds of the chain's clock, which faults move ahead by up to twenty at a time
 _MINED_AGAIN: Final = 8  # ops of one signer that are under way at a time: a reorganisation makes them cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
@@ -69,7 +71,8 @@ class Remains:
     book: AddressBook
     config: Config  # what the coordinators were told, budgets among it
     emptied: Sequence[tuple[float, float]] = ()  # when relayers' accounts had nothing left
-    foreign: int | None = None  # transactions that were sent from relayers' accounts by others; None: nobody counted
+    foreign: int = 0  # transactions that others sent from relayers' accounts
+    patience: float = 120.0  # seconds for each kind of thing that is under way to end
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
@@ -79,14 +82,15 @@ async def come_to_rest(remains: Remains) -> list[str]:
     connection = await asyncpg.connect(remains.database_url)
     try:
         await connection.execute(_EXPIRE)
-        stuck = await _until_none(connection, _UNENDED, "I6: {} batches did not end with their window")
-        stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        until_none = partial(_until_none, connection, remains.patience)
+        stuck = await until_none(_UNENDED, "I6: {} batches did not end with their window")
+        stuck += await until_none(_UNDER_WAY, "I1: {} relays did not end")
         stuck += liveness_violations(await read_market_log(anvil.rpc_url, remains.book), grace=_RECLAIMED_WITHIN)
         if await connection.fetchval(_CLAIMED):
             await anvil.call("evm_increaseTime", 86_400)
             await anvil.call("evm_mine")
-            stuck += await _until_none(connection, _CLAIMED, "I1: {} jobs are still claimed after their window")
-            stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+            stuck += await until_none(_CLAIMED, "I1: {} jobs are still claimed after their window")
+            stuck += await until_none(_UNDER_WAY, "I1: {} relays did not end")
         await anvil.call("evm_setIntervalMining", 0)
         await anvil.call("evm_mine")
     finally:
@@ -94,8 +98,31 @@ async def come_to_rest(remains: Remains) -> list[str]:
     return stuck
 
 
-async def _until_none(connection: "asyncpg.Connection[asyncpg.Record]", query: str, told: str) -> list[str]:
-    with anyio.move_on_after(_QUIET_SECONDS):
+_NOT_ENDED: Final = {
+    "jobs": "select * from jobs where state in (0, 1)",
+    "leases": "select l.* from leases l join jobs j using (job_id) where j.state in (0, 1)",
+    "relays": "select r.* from relays r join jobs j on j.job_id = r.subject where j.state in (0, 1)",
+    "batches": "select * from batches where coalesce(completed_at, failed_at, expired_at, cancelled_at) is null",
+    "transactions": "select id, encode(account, 'hex') as account, nonce, purpose, created_at, broadcast_at"
+    " from relay_txs where block_number is null and not lost",
+}
+
+
+async def keep_unended(database_url: str, path: Path) -> None:
+    """Rows of what has not ended, for whoever wonders why: the database goes with the run."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        kept = {name: [dict(row) for row in await connection.fetch(query)] for name, query in _NOT_ENDED.items()}
+    finally:
+        await connection.close()
+    text = json.dumps(kept, indent=1, default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
+    await anyio.Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+async def _until_none(
+    connection: "asyncpg.Connection[asyncpg.Record]", patience: float, query: str, told: str
+) -> list[str]:
+    with anyio.move_on_after(patience):
         while await connection.fetchval(query):  # noqa: ASYNC110 - the event is in another process
             await anyio.sleep(0.25)
         return []
@@ -109,7 +136,7 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
     try:
         async with open_rpc(remains.anvil.rpc_url) as rpc:
             head = quantity(await rpc.call("eth_blockNumber"))
-            with anyio.move_on_after(_QUIET_SECONDS):
+            with anyio.move_on_after(remains.patience):
                 while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.1)
             log = await read_market_log(remains.anvil.rpc_url, book)

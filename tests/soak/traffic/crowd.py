@@ -23,6 +23,7 @@ from tests.soak.traffic.buyer import Buyer
 from tests.soak.traffic.files import FileWork
 from tests.soak.traffic.hostile import Hostile
 from tests.soak.traffic.idlers import Idler
+from tests.soak.traffic.operator import Operator
 from tests.soak.traffic.readers import Reader
 from tests.soak.traffic.work import Work, outcome_of
 from tests.soak.useful import USEFUL
@@ -30,7 +31,6 @@ from tests.soak.useful import USEFUL
 _PAUSE: Final = 0.3  # seconds between two pieces of a client's work
 _LONG_PAUSE: Final = 5.0  # where a piece weighs more
 _SOLD_WITHIN: Final = 60.0
-_IN_QUIET: Final = 120.0  # seconds for a piece of each kind of work, after the last fault
 
 Act = Callable[[int], Awaitable[str]]
 
@@ -111,6 +111,7 @@ class Crowd:
         ground, timeline = self._ground, self._timeline
         hostile = Hostile(ground, timeline)
         yield Client("nonce twice", hostile.one_nonce_twice)
+        yield Client("operator", Operator(ground).change, 1.0)
         yield Client("many sessions", hostile.many_sessions, _LONG_PAUSE)
         yield Client("outlived session", hostile.outlived_session, _LONG_PAUSE)
         yield Client("garbage", hostile.garbage)
@@ -149,7 +150,8 @@ class Crowd:
 
     async def _until_done(self, client: Client) -> None:
         met: list[str] = []
-        with anyio.move_on_after(_IN_QUIET):
+        patience = self._options.patience
+        with anyio.move_on_after(patience):
             while not met or met[-1] not in USEFUL[client.what].done:
                 if met:
                     await anyio.sleep(client.pause)
@@ -158,7 +160,7 @@ class Crowd:
                 self._timeline.finished(f"{client.what}, in quiet", since, met[-1])
             return
         self._timeline.complain(
-            f"I13: no {client.what} came to its end within {_IN_QUIET:g} s after the last fault: {met} {client.at}"
+            f"I13: no {client.what} came to its end within {patience:g} s after the last fault: {met} {client.at}"
         )
 
     async def _again(self, client: Client) -> None:

@@ -13,16 +13,16 @@ def all_done(**instead: str) -> Timeline:
 
 
 def test_kind_of_work_that_is_never_done_is_below_its_floor() -> None:
-    assert too_little(all_done(), 1) == []
-    (found,) = too_little(all_done(batch="expired"), 1)
-    assert found.startswith("I13: 0 of batch")
+    assert too_little(all_done(), 1.5) == []
+    (found,) = too_little(all_done(file="expired"), 1.5)
+    assert found.startswith("I13: 0 of file")
     assert "'expired': 5" in found
 
 
 def test_floors_grow_with_the_run_and_a_glance_has_none() -> None:
     assert {found.split(" came")[0] for found in too_little(all_done(), 10)} >= {"I13: 5 of open job"}
     assert too_little(run_of(), 0.5) == []
-    assert len(too_little(run_of(), 1)) == len(USEFUL)
+    assert len(too_little(run_of(), 5)) == len(USEFUL)
 
 
 def test_failure_is_explained_by_a_fault_that_is_in_force_or_was_a_moment_ago() -> None:
