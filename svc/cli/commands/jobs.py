@@ -10,11 +10,11 @@ from svc.cli import tables
 from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.commands.checks import show_checked
 from svc.cli.connection import Connection, connected, within_ceiling
-from svc.cli.destinations import Destination, takes_destination
+from svc.cli.destinations import Destination, not_writable, takes_destination
 from svc.cli.exit_codes import Exit
 from svc.cli.inputs import OrderOptions, check_window, takes_order, who_can_open
 from svc.cli.money import became, came_back, cost_of, in_words, money_of, told
-from svc.cli.output import Gauge, NextStep, Output, not_writable, wire_form
+from svc.cli.output import Gauge, NextStep, Output, wire_form
 from svc.client import Client
 from svc.core.orders import PreparedOrder, window_words
 from svc.errors import (
