@@ -1,5 +1,6 @@
 """Jobs that are run before their claim is in a block: for whom, how far, and what is left when the claim is refused."""
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -186,3 +187,17 @@ async def test_claim_whose_end_nobody_tells_leaves_the_settle_to_find_out(
 async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most: int) -> None:
     table = AheadTable(most_amount=Amount(800), most_in_flight=Amount(800), settled_jobs=5)
     assert most_for(record, table) == most
+
+
+async def test_owner_that_pays_no_more_than_it_must_costs_a_few_jobs_ever() -> None:
+    """It has as many settled as the table asks, then has the largest job that it may have for nothing, and again."""
+    table = AheadTable(most_amount=Amount(1_000_000), most_in_flight=Amount(10**9), settled_jobs=5)
+    record, paid, lost = OwnerRecord(), 0, 0
+    for _ in range(1_000):
+        while not most_for(record, table) and paid < 100_000:
+            record = attrs.evolve(record, settled=record.settled + 1, settled_since=record.settled_since + 1)
+            paid += 1
+        most = most_for(record, table)
+        lost += most
+        record = attrs.evolve(record, unpaid=record.unpaid + 1, settled_since=0)
+    assert lost < 3 * 1_000_000 + paid
