@@ -22,6 +22,7 @@ from common.wire.fields import Text
 from common.wire.progress import ProgressOp, ProgressStep, ProvisionalJob, RestsOn
 from common.wire.shapes import OMITTED, Digits
 from common.wire.states import EndedBecause, JobState, JobStatus, job_status
+from common.wire.words import NOTHING
 from coordinatord.base.concurrency import LastingTasks, Stored, Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.database.batched_reads import BatchedReads
@@ -177,10 +178,12 @@ PREFER: Final = {
         Text(limits.HEAD_BYTES), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent; else ignored"
     )
 }
+_OF_OTHERS: Final = [name for name in ProgressStep.__struct_fields__ if name not in ("op", "rests_on")]
 STORED: Final = Reply(
     202,
     shape=ProvisionalJob,
     about="To `prefer: respond-async`: it is stored, and will be sent; follow the job's progress",
+    example={"status": "queued", "steps": [{"op": "post", **dict.fromkeys(_OF_OTHERS, NOTHING)}]},
     headers=("preference-applied", "location"),
 )
 

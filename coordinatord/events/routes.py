@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from common.wire import worked_order
 from common.wire.events import EventsReset, JobEvent
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal
 from common.wire.progress import ProvisionalJob
@@ -40,6 +41,20 @@ _STATES: Final = {
     "Cancelled": JobState.CANCELLED,
 }
 _SHAPES: Final = (JobEvent, EventsReset)
+_OF_PROVIDER: Final = {"wallet": WORDS["operator"].example, "provider_id": "2"}
+_RUN_AHEAD: Final = {
+    "steps": [
+        {"op": "post", "rests_on": "block", "tx_hash": worked_order.TX, "block": "41"},
+        {"op": "claim", "rests_on": "broadcast", "tx_hash": worked_order.TX, **_OF_PROVIDER},
+        {
+            "op": "settle",
+            "rests_on": "stored",
+            **_OF_PROVIDER,
+            "result_cid": worked_order.RESULT_CID,
+            "completion_tok": "14",
+        },
+    ]
+}
 
 
 def after_of(request: Request) -> int | None:
@@ -135,11 +150,13 @@ class EventRoutes:
                 handler=self.progress_of_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
                 replies=(
-                    Reply(200, shape=ProvisionalJob, about="The job's progress"),
+                    Reply(200, shape=ProvisionalJob, about="The job's progress", example=_RUN_AHEAD),
                     *malformed(),
                     Reply(404),
                     *INDEX,
                 ),
+                index_backed=True,
+                of_the_moment=True,
             ),
         ]
 

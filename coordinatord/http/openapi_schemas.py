@@ -157,5 +157,6 @@ def _merged(composed: Any, changed: Any) -> Any:
         kept = {name: value for name, value in composed.items() if changed.get(name, value) is not NOTHING}
         return {**kept, **{name: _merged(kept.get(name), value) for name, value in changed.items() if name in kept}}
     if isinstance(composed, list) and isinstance(changed, list):
-        return [_merged(one, other) for one, other in zip(composed, changed, strict=True)]
+        same = len(composed) == len(changed)
+        return [_merged(one, other) for one, other in zip(composed, changed, strict=True)] if same else changed
     return changed

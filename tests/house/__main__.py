@@ -39,6 +39,7 @@ ADDED: Final[dict[str, int]] = {
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
     "a provider's own HTTP connections": 1,  # svcd/base/connections
+    "jobs that a provider runs before their claim is in a block": 1,  # svcd/stages/ahead
     # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
     "events of jobs, told as they happen": 7,
     # web/: files, routes, sql; of svc's command line commands/watch
