@@ -19,10 +19,13 @@ async def test_run_takes_the_market_and_returns_the_opened_result(client: Client
         result = await client.run(
             MODEL, "sealed", window="async", custom_id="one", on_change=lambda job: statuses.append(job.status)
         )
+        final = await result.settled()
         tasks.cancel_scope.cancel()
     assert result.output == {"text": "delaes", "for": "one"}
     assert result.usage == {"output_tokens": 6}
     assert result.job.status == statuses[-1] == "completed"
+    assert (final.output, final.cost, final.provisional) == (result.output, result.cost, False)
+    assert (await client.jobs.get(result.job_id)).result_cid == result.job.result_cid
     assert result.cost == -(-(RATE_IN * result.job.svc.units_in + RATE_OUT * 6) // 10**6)
 
 
@@ -46,7 +49,7 @@ async def test_each_step_is_there_by_itself(client: Client, provider: WorkingPro
     assert [row.provider_id for row in quoted.candidates] == [candidate.provider_id]
     with pytest.raises(NotFound):
         await client.jobs.get(prepared.id)
-    submitted = await client.submit(prepared, quoted, max_amount=quoted.quote.amount)
+    submitted = await client.submit(prepared, quoted, max_amount=quoted.quote.amount, final=True)
     assert (submitted.job_id, submitted.amount) == (prepared.id, quoted.quote.amount)
     assert [row.job_id for row in await client.jobs.mine(limit=1)] == [prepared.id]
     assert (await client.cancel(prepared.id)).job_id == prepared.id
@@ -61,8 +64,9 @@ async def test_order_that_is_submitted_again_is_one_job(client: Client, provider
     before = (await client.jobs.summary()).jobs
     prepared = await client.prepare(MODEL, "twice", window="async")
     first = await client.submit(prepared)
-    again = await client.submit(prepared)
-    assert (again.job_id, again.task_cid, again.tx_hash) == (first.job_id, first.task_cid, None)
+    assert (first.job_id, first.rests_on) == (prepared.id, "stored")
+    again = await client.submit(prepared, final=True)
+    assert (again.job_id, again.rests_on) == (first.job_id, "block")
     assert (await client.jobs.summary()).jobs == before + 1
 
 
