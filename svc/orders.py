@@ -173,16 +173,14 @@ class Orders:
         return amount
 
     async def require_on_chain(self, prepared: PreparedOrder) -> bool:
-        """True where a node shows the job as it was signed. Raises ChainContradicts where it shows another; one that no
-        node shows yet is told."""
+        """True where a node shows the job as signed; one that none shows yet is told. Raises ChainContradicts."""
         chain = self.account.vouching.chain
         if chain is None:
             return False
-        sealed, transport = prepared.sealed_order, self.account.transport
         for attempt in range(_LOOKS):
             if attempt:
-                await transport.sleep(_LOOK_PAUSE)
-            if await facts.is_posted(chain.later(), sealed):
+                await self.account.transport.sleep(_LOOK_PAUSE)
+            if await facts.is_posted(chain.later(), prepared.sealed_order):
                 return True
         self.account.vouching.tell(f"no node shows job {prepared.id} yet: svc verify looks again")
         return False

@@ -14,7 +14,7 @@ from common.scalars import read_hex
 from svc.account import Account
 from svc.core.sealing import ResultReader, read_body
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
-from svc.files import appearing
+from svc.own_files import appearing
 from svc.records import ENDED_BECAUSE, Job, RestsOn
 
 

@@ -18,7 +18,6 @@ from svc.errors import ApiError, ConnectionFailed
 from svc.wire.transport import Transport, error_of, is_of_a_proxy, opened, whole
 
 QUIET: Final = 25.0  # seconds between looks while events come; a heartbeat comes sooner, or they do not
-_LONGEST_MESSAGE: Final = 1 << 20
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _STREAM: Final = "text/event-stream"
@@ -28,8 +27,7 @@ Authorised = Callable[[Callable[[dict[str, str]], Awaitable[None]]], Awaitable[N
 
 
 async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """`data` of each message as it is complete; None for anything else that comes. Raises ConnectionFailed when one has
-    no end."""
+    """`data` of each complete message; None for whatever else comes. Raises ConnectionFailed when one has no end."""
     data: list[bytes] = []
     rest, size = b"", 0
     async for piece in pieces:
@@ -43,7 +41,7 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
                 if data:
                     yield b"\n".join(data)
                 data, size = [], 0
-        if size + len(rest) > _LONGEST_MESSAGE:
+        if size + len(rest) > 1 << 20:
             raise ConnectionFailed("an event without an end")
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tests.bench import (
+    answers,
     batches,
     beside_ponder,
     checking,
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "client": client.rows,
     "serve": serving.rows,
     "provider": provider.rows,
+    "answers": answers.rows,
     "market": market.rows,
     "batches": batches.rows,
     "polls": polls.rows,

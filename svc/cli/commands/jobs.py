@@ -8,10 +8,10 @@ import click
 from svc.cli import tables
 from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.connection import Connection, connected
-from svc.cli.destinations import Destination, takes_destination
+from svc.cli.destinations import Destination, not_writable, takes_destination
 from svc.cli.exit_codes import Exit
 from svc.cli.money import became, money_of, told
-from svc.cli.output import Gauge, NextStep, Output, not_writable, wire_form
+from svc.cli.output import Gauge, NextStep, Output, wire_form
 from svc.client import Client
 from svc.core.orders import window_words
 from svc.errors import (
