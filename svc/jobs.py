@@ -17,6 +17,7 @@ from svc.wire.sessions import paged
 
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 5.0
+_STORED_PAUSE: Final = 1.0  # between looks at a job whose post is under way: no stream tells of its block
 _APPEARS_SECONDS: Final = 300.0  # a broadcast post may be mined late, and the index follows the chain
 _GRACE_SECONDS: Final = 600.0  # for a missed window to be noticed and ended
 _LONGEST_SECONDS: Final = 2 * 86_400 + _GRACE_SECONDS  # of any order: a day until its claim, a day for its window
@@ -87,6 +88,7 @@ class Jobs:
                 changes.listen()
             elif (told := await self._under_way(job_id)) is not None:
                 require_posted(told)
+                pause = min(pause, _STORED_PAUSE)
             left = began + most - anyio.current_time()
             if left <= 0:
                 raise WaitTimedOut(f"job {job_id}", most)

@@ -5,6 +5,8 @@ import pytest
 
 from svc.client import Client
 from svc.errors import InvalidRequest, JobFailed, NotFound
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +29,23 @@ async def test_run_takes_the_market_and_returns_the_opened_result(client: Client
     assert (final.output, final.cost, final.provisional) == (result.output, result.cost, False)
     assert (await client.jobs.get(result.job_id)).result_cid == result.job.result_cid
     assert result.cost == -(-(RATE_IN * result.job.svc.units_in + RATE_OUT * 6) // 10**6)
+
+
+async def test_result_is_there_before_any_block_and_final_with_its_blocks(
+    client: Client, provider: WorkingProvider, shop: Shop
+) -> None:
+    async with mining_by_hand(shop.world.anvil), anyio.create_task_group() as tasks:
+        tasks.start_soon(provider.work_ahead)
+        with anyio.fail_after(20):
+            result = await client.run(MODEL, "ahead", window="async")
+        assert (result.output["text"], result.provisional) == ("daeha", True)
+        with pytest.raises(NotFound):
+            await client.jobs.get(result.job_id)
+        await shop.world.anvil.call("evm_setAutomine", True)
+        await shop.world.anvil.call("evm_mine")
+        final = await result.settled(timeout=20)
+    assert (final.output, final.cost, final.provisional) == (result.output, result.cost, False)
+    assert final.job.status == "completed"
 
 
 async def test_open_order_is_sealed_to_the_escrow_and_done_by_whoever_claims_it(

@@ -373,3 +373,12 @@ def test_sync_client_waits_for_the_end_of_a_provisional_result() -> None:
         coordinator.tell(f"GET /v1/jobs/{given['id']}", Answer(200, given))
         final = Result(client.jobs.get(str(given["id"])), "out", {})
         assert client.settled(final) is final
+
+
+async def test_wait_for_an_order_that_no_block_has_yet_looks_every_second() -> None:
+    order = await ordered()
+    order.tell("progress", *order.told(("queued", ())))
+    order.tell("job", *[failing(404, "not_found")] * 20, Answer(200, job(order.prepared.id, "cancelled")))
+    began = anyio.current_time()
+    assert (await order.client.wait(order.prepared.id)).status == "cancelled"
+    assert 15 < anyio.current_time() - began < 21
