@@ -126,6 +126,32 @@ async def test_given_answer_is_booked_by_the_next_start(
     assert (again.json["choices"], len(early.posts)) == (first.json["choices"], 1)
 
 
+async def test_given_answers_that_do_not_end_leave_room_for_those_that_do(early: ServedMarket, tmp_path: Path) -> None:
+    async with early.served(tmp_path) as caller:
+        trade = caller.served.trade
+        trade.confirming = anyio.CapacityLimiter(1)
+        stuck = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
+        await caller.post(CHAT, {**HELLO, "max_tokens": 999})
+        (other,) = set(early.jobs) - {stuck}
+        early.jobs[other].steps[:] = ["completed"]
+        await anyio.sleep(60)
+        assert {job.job_id: job.state for job in await trade.ledger.since(0)} == {stuck: "given", other: "done"}
+
+
+async def test_given_answer_of_an_order_that_no_chain_ever_had_is_refunded_once_it_has_long_expired(
+    early: ServedMarket, tmp_path: Path
+) -> None:
+    async with early.served(tmp_path) as caller:
+        trade, now = caller.served.trade, caller.served.trade.clock()
+        job_id = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
+        for route in (f"GET /v1/jobs/{job_id}", f"GET /v1/jobs/{job_id}/progress"):
+            early.coordinator.tell(route, failing(404, "not_found"))
+        await anyio.sleep(60)
+        assert (await spent(caller)).state == "given"
+        trade.clock = lambda: now + 4 * 86_400
+        assert (await until_booked(caller)).state == "refunded"
+
+
 async def test_result_that_does_not_open_waits_for_the_chains(early: ServedMarket, tmp_path: Path) -> None:
     kept = early._order
 
