@@ -9,7 +9,7 @@ import attrs
 from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
-from svc.errors import ApiError, ConnectionFailed, InternalError, NotFound, PostRefused, WaitTimedOut
+from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
 from svc.records import BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
@@ -17,9 +17,11 @@ from svc.wire.sessions import paged
 
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 5.0
+_STORED_PAUSE: Final = 1.0  # between looks at a job whose post is under way: no stream tells of its block
 _APPEARS_SECONDS: Final = 300.0  # a broadcast post may be mined late, and the index follows the chain
 _GRACE_SECONDS: Final = 600.0  # for a missed window to be noticed and ended
 _LONGEST_SECONDS: Final = 2 * 86_400 + _GRACE_SECONDS  # of any order: a day until its claim, a day for its window
+_NO_SUCH_JOB: Final = "NotTheOwner"  # or the job is not in a block yet
 _POSTING_SECONDS: Final = 60.0  # until a post that is stored has its block, for what needs that
 
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
@@ -86,6 +88,7 @@ class Jobs:
                 changes.listen()
             elif (told := await self._under_way(job_id)) is not None:
                 require_posted(told)
+                pause = min(pause, _STORED_PAUSE)
             left = began + most - anyio.current_time()
             if left <= 0:
                 raise WaitTimedOut(f"job {job_id}", most)
@@ -93,13 +96,14 @@ class Jobs:
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     async def cancel(self, job_id: str) -> Cancelled:
-        """Take an open job back. One that ended already stays as it is; a claimed one is InvalidRequest with code
-        `NotCancellable`."""
+        """Take an open job back; one whose post is stored, once that has its block. One that ended already stays as it
+        is; a claimed one is InvalidRequest with code `NotCancellable`."""
         raw = read_job_id(job_id)
         try:
             return await self._cancel(raw)
-        except NotFound:
-            if not await self._posted(hex_of(raw)):
+        except (NotFound, InvalidRequest) as refused:
+            unknown = isinstance(refused, NotFound) or refused.code == _NO_SUCH_JOB
+            if not (unknown and await self._posted(hex_of(raw))):
                 raise
         return await self._cancel(raw)
 

@@ -13,6 +13,7 @@ from common.box import PublicKey
 from common.envelope import Envelope
 from common.refusal import Refused
 from common.wire.market import Candidates
+from common.wire.progress import RestsOn
 from svc.account import Account
 from svc.chain import facts
 from svc.core.money import OPEN, Bid, market_bid
@@ -37,20 +38,7 @@ from svc.core.orders import (
 )
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
-from svc.records import (
-    AllowlistEntry,
-    Ask,
-    Candidate,
-    Checked,
-    Floor,
-    Job,
-    Model,
-    Posted,
-    Provider,
-    Quote,
-    Quoted,
-    RestsOn,
-)
+from svc.records import AllowlistEntry, Ask, Candidate, Checked, Floor, Job, Model, Posted, Provider, Quote, Quoted
 from svc.wire.sessions import paged
 from svc.wire.transport import error_of, read
 

@@ -77,7 +77,12 @@ class ProvisionalResults:
             if result is not None:
                 return result
         left = None if timeout is None else max(0.0, began + timeout - anyio.current_time())
-        return await self.jobs.wait(prepared.id, timeout=left, on_change=changed)
+        try:
+            return await self.jobs.wait(prepared.id, timeout=left, on_change=changed)
+        except WaitTimedOut:
+            if timeout is None:
+                raise
+            raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # in all
 
     async def _provisional(self, prepared: PreparedOrder, patience: float | None, seen: JobSeen) -> Result | None:
         """None once the chain has the job's end, where no progress is told, or where the result that is told does not

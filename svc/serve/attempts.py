@@ -7,6 +7,7 @@ gateway for whoever asks again.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -44,6 +45,9 @@ from svc.serve.settings import ServeSettings
 _PERHAPS_POSTED: Final = (ConnectionFailed, ReceiptTimeout, NodeFailed, InternalError)
 _SERVER_FAULT: Final = 500
 _LOOK_SECONDS: Final = 1.0  # between attempts to take a job back that the coordinator does not know yet
+_CONFIRMED_AT_ONCE: Final = 64  # given answers whose end is waited for: each holds a stream, and their callers are gone
+_CONFIRM_SECONDS: Final = 15.0  # before another one has its turn
+_LONGEST_SECONDS: Final = 3 * 86_400.0  # of any job, and a day: what the chain does not have by then it never will
 _AWAY_SECONDS: Final = 15.0  # between looks at a coordinator that is away
 
 
@@ -61,6 +65,7 @@ class Trade:
     clock: Callable[[], float] = time.time
     say: Callable[[str], object] = lambda _: None
     stopping: bool = False
+    confirming: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(_CONFIRMED_AT_ONCE))
 
 
 @attrs.define(eq=False)
@@ -271,12 +276,13 @@ class JobAttempts:
     async def _confirm(self, job: LedgerJob, prepared: PreparedOrder | None) -> None:
         given = await self.trade.ledger.given(job.job_id)
         try:
-            ended = await self._waited(job, [job.state], lambda _: None, None)
+            ended = await self._chains_end(job)
         except PostRefused as refused:
             await self._refund(job, refused.code or "refused")
             return
-        if not isinstance(ended, Job):
-            raise AssertionError("a job that was seen ends")
+        if ended is None:
+            await self._refund(job, "expired")
+            return
         if ended.status != "completed":
             await self._refund(job, ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
             return
@@ -285,6 +291,23 @@ class JobAttempts:
         await self._end(job, cost_in_all(ended, job.terms), paid=True)
         if prepared is not None:
             await self.trade.client.orders.require_on_chain(prepared)
+
+    async def _chains_end(self, job: LedgerJob) -> Job | None:
+        """The job once the chain has its end; None for one that it never had. In turns, since answers are given faster
+        than blocks come."""
+        while True:
+            async with self.trade.confirming:
+                with suppress(WaitTimedOut):
+                    return await self.trade.client.wait(job.job_id, timeout=_CONFIRM_SECONDS)
+            if self.trade.clock() - job.at > _LONGEST_SECONDS:
+                try:
+                    await self.trade.client.jobs.get(job.job_id)
+                except NotFound:
+                    return None
+                except SvcError as error:
+                    if not error.retryable:
+                        raise
+            await anyio.sleep(_LOOK_SECONDS)
 
     async def _refund(self, job: LedgerJob, because: str) -> None:
         self.trade.budgets.settle(job.job_id, 0, self.trade.clock())

@@ -116,11 +116,8 @@ class ToldChanges:
 
     def _came(self, data: bytes | None) -> None:
         self._heard_at = anyio.current_time()
-        if data is None:
-            return
-        if not self.take(data) and self.status is not None and _status_in(data) == self.status:
-            return
-        self._heard.set()
+        if data is not None and (self.take(data) or self.status is None or _status_in(data) != self.status):
+            self._heard.set()
 
     def _lost(self) -> None:
         """One more look: what happened since the last one may not have been told."""

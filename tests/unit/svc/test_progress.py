@@ -12,7 +12,7 @@ from common.envelope import ResultBody
 from common.sealed_stream import seal_result
 from svc.client import Client
 from svc.core.orders import PreparedOrder
-from svc.errors import ChainContradicts, PostRefused, ResultTakenBack, WaitTimedOut
+from svc.errors import ChainContradicts, InvalidRequest, PostRefused, ResultTakenBack, WaitTimedOut
 from svc.results import Result
 from tests.unit.svc.fake_chain import NODE, FakeNode
 from tests.unit.svc.fake_coordinator import (
@@ -192,10 +192,8 @@ async def test_stream_that_breaks_off_is_opened_again() -> None:
         Dropped(),
         lambda _: stream(order, ("completed", (CLAIM, settle()))),
     )
-    began = anyio.current_time()
     assert (await order.result()).provisional
-    assert order.looks("events") == 3
-    assert anyio.current_time() - began < 10
+    assert order.looks("events") >= 3  # and more while it is opened in a thread, for which this clock does not wait
     assert all(asked.query == {"provisional": "1"} for asked in order.coordinator.asked if "/events" in asked.route)
 
 
@@ -355,11 +353,15 @@ async def test_cancellation_of_an_order_that_no_block_has_yet_waits_for_its_bloc
     order = await ordered()
     cancel = f"POST /v1/jobs/{order.prepared.id}/cancel"
     done = Answer(200, {"job_id": order.prepared.id, "tx_hash": "0x" + "cc" * 32})
-    order.coordinator.tell(cancel, failing(404, "not_found"), done)
+    unknown = failing(409, "invalid_request_error", "NotTheOwner")
+    order.coordinator.tell(cancel, unknown, done)
     order.tell("progress", *order.told(("queued", ())))
     order.tell("job", failing(404, "not_found"), failing(404, "not_found"), Answer(200, job(order.prepared.id)))
     assert (await order.client.cancel(order.prepared.id)).job_id == order.prepared.id
     assert len(order.coordinator.to(cancel)) == 2
+    order.coordinator.tell(cancel, unknown)
+    with pytest.raises(InvalidRequest):
+        await order.client.cancel(order.prepared.id)
 
 
 def test_sync_client_waits_for_the_end_of_a_provisional_result() -> None:
@@ -369,3 +371,12 @@ def test_sync_client_waits_for_the_end_of_a_provisional_result() -> None:
         coordinator.tell(f"GET /v1/jobs/{given['id']}", Answer(200, given))
         final = Result(client.jobs.get(str(given["id"])), "out", {})
         assert client.settled(final) is final
+
+
+async def test_wait_for_an_order_that_no_block_has_yet_looks_every_second() -> None:
+    order = await ordered()
+    order.tell("progress", *order.told(("queued", ())))
+    order.tell("job", *[failing(404, "not_found")] * 20, Answer(200, job(order.prepared.id, "cancelled")))
+    began = anyio.current_time()
+    assert (await order.client.wait(order.prepared.id)).status == "cancelled"
+    assert 15 < anyio.current_time() - began < 21

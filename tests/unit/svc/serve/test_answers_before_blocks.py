@@ -9,22 +9,25 @@ import pytest
 from svc.serve.ledger import Spent
 from svc.serve.settings import BudgetSettings, Buying, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
-from tests.unit.svc.serve.market import GATEWAY, SETTLED, Caller, ServedMarket, until
+from tests.unit.svc.serve.market import GATEWAY, Caller, ServedMarket, until
 
 pytestmark = pytest.mark.anyio
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1_000}
 MINE = {"idempotency-key": "one"}
-LATE = ("in_progress",) * 20
-FAILS = (*LATE, "failed")
 
 
 @pytest.fixture
 def early(market: ServedMarket) -> ServedMarket:
-    """The settle of every job is told at once; the chain has it twenty looks later."""
-    market.early, market.steps = "completed", {7: (*LATE, *SETTLED[2:])}
+    """The settle of every job is told at once; the chain has it when a test says so."""
+    market.early, market.steps = "completed", {7: ("in_progress",)}
     return market
+
+
+def chain_says(market: ServedMarket, status: str) -> None:
+    for job in market.jobs.values():
+        job.steps[:] = [status]
 
 
 async def spent(caller: Caller) -> Spent:
@@ -48,6 +51,7 @@ async def test_answer_is_given_before_its_block_and_the_whole_amount_reserved_un
     async with early.served(tmp_path / "b", settings) as caller:
         heard = await caller.post(CHAT, HELLO)
         given, refused = await spent(caller), await caller.post(CHAT, HELLO)
+        chain_says(early, "completed")
         booked = await until_booked(caller)
         again = await caller.post(CHAT, HELLO)
     told = heard.json["svc"]
@@ -59,6 +63,7 @@ async def test_answer_is_given_before_its_block_and_the_whole_amount_reserved_un
 
 
 async def test_with_final_answers_wait_for_the_chain(early: ServedMarket, tmp_path: Path) -> None:
+    early.steps = {}
     async with early.served(tmp_path, ServeSettings(buying=Buying(final=True))) as caller:
         heard = await caller.post(CHAT, HELLO)
         booked = await spent(caller)
@@ -69,10 +74,10 @@ async def test_with_final_answers_wait_for_the_chain(early: ServedMarket, tmp_pa
 async def test_answer_that_came_to_nothing_costs_nothing_is_told_and_not_bought_again(
     early: ServedMarket, tmp_path: Path
 ) -> None:
-    early.steps = {7: FAILS}
     async with early.served(tmp_path) as caller:
         first = await caller.post(CHAT, HELLO, headers=MINE)
         meanwhile = await caller.post(CHAT, HELLO, headers=MINE)
+        chain_says(early, "failed")
         booked = await until_booked(caller)
         later = await caller.post(CHAT, HELLO, headers=MINE)
     answers = [heard.json["choices"] for heard in (first, meanwhile, later)]
@@ -86,10 +91,10 @@ async def test_answer_that_came_to_nothing_costs_nothing_is_told_and_not_bought_
 async def test_answer_that_nobody_had_and_that_came_to_nothing_is_bought_anew(
     early: ServedMarket, tmp_path: Path
 ) -> None:
-    early.steps = {7: FAILS}
     async with early.served(tmp_path) as caller:
         with pytest.raises(ConnectionResetError):
             await caller.post(CHAT, HELLO, headers=MINE, breaks=True)
+        chain_says(early, "failed")
         assert (await until_booked(caller)).state == "refunded"
         early.steps = {}
         assert (await caller.post(CHAT, HELLO, headers=MINE)).status == 200
@@ -107,20 +112,44 @@ async def test_other_result_than_was_given_is_told(early: ServedMarket, tmp_path
     assert [said for said in caller.said if "another result was settled" in said]
 
 
-@pytest.mark.parametrize(("steps", "state"), [(SETTLED, "done"), (FAILS[-3:], "refunded")])
+@pytest.mark.parametrize(("status", "state"), [("completed", "done"), ("failed", "refunded")])
 async def test_given_answer_is_booked_by_the_next_start(
-    early: ServedMarket, tmp_path: Path, steps: tuple[str, ...], state: str
+    early: ServedMarket, tmp_path: Path, status: str, state: str
 ) -> None:
-    early.steps = {7: ("in_progress",)}
     async with early.served(tmp_path) as caller:
         first = await caller.post(CHAT, HELLO, headers=MINE)
         assert (await spent(caller)).state == "given"
-    for job in early.jobs.values():
-        job.steps[:] = steps
+    chain_says(early, status)
     async with early.served(tmp_path) as caller:
         assert (await until_booked(caller)).state == state
         again = await caller.post(CHAT, HELLO, headers=MINE)
     assert (again.json["choices"], len(early.posts)) == (first.json["choices"], 1)
+
+
+async def test_given_answers_that_do_not_end_leave_room_for_those_that_do(early: ServedMarket, tmp_path: Path) -> None:
+    async with early.served(tmp_path) as caller:
+        trade = caller.served.trade
+        trade.confirming = anyio.CapacityLimiter(1)
+        stuck = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
+        await caller.post(CHAT, {**HELLO, "max_tokens": 999})
+        (other,) = set(early.jobs) - {stuck}
+        early.jobs[other].steps[:] = ["completed"]
+        await anyio.sleep(60)
+        assert {job.job_id: job.state for job in await trade.ledger.since(0)} == {stuck: "given", other: "done"}
+
+
+async def test_given_answer_of_an_order_that_no_chain_ever_had_is_refunded_once_it_has_long_expired(
+    early: ServedMarket, tmp_path: Path
+) -> None:
+    async with early.served(tmp_path) as caller:
+        trade, now = caller.served.trade, caller.served.trade.clock()
+        job_id = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
+        for route in (f"GET /v1/jobs/{job_id}", f"GET /v1/jobs/{job_id}/progress"):
+            early.coordinator.tell(route, failing(404, "not_found"))
+        await anyio.sleep(60)
+        assert (await spent(caller)).state == "given"
+        trade.clock = lambda: now + 4 * 86_400
+        assert (await until_booked(caller)).state == "refunded"
 
 
 async def test_result_that_does_not_open_waits_for_the_chains(early: ServedMarket, tmp_path: Path) -> None:
@@ -134,6 +163,7 @@ async def test_result_that_does_not_open_waits_for_the_chains(early: ServedMarke
         return answer
 
     early.coordinator.tell("POST /v1/jobs", broken)
+    early.steps = {}
     async with early.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
         assert (heard.status, (await spent(caller)).state) == (200, "done")
