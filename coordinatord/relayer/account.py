@@ -10,8 +10,9 @@ import msgspec
 from coordinatord.base.metrics import relayer_balance
 from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc_errors import RpcError
-from coordinatord.relayer.coalesce import GasBook, TxRoom
+from coordinatord.relayer.coalesce import TxRoom
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, HeadBlock, believed_base_fee, believed_tip
+from coordinatord.relayer.gas_book import GasBook
 from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
 from coordinatord.relayer.role import RelayerRole
 from coordinatord.relayer.signers import AccountSigner

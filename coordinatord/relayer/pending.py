@@ -6,8 +6,8 @@ from typing import Final, Self
 
 import attrs
 
-from coordinatord.relayer.coalesce import BASE_GAS, Shape
 from coordinatord.relayer.fees import Fee
+from coordinatord.relayer.gas_book import BASE_GAS, OpKind
 from coordinatord.relayer.transactions_sql import StoredTx, Version
 
 _FIRST_RETRY: Final = 0.25  # seconds
@@ -67,7 +67,7 @@ class PendingTx:
     # Every sending of it was answered by an endpoint that serves no sending at all: nobody can have these bytes. Known
     # of what was signed in this term only: who was here before may have sent it, and not heard the answer.
     kept_back: bool = False
-    shapes: tuple[Shape, ...] = ()  # of its ops; known of what was signed in this term
+    kinds: tuple[OpKind, ...] = ()  # of its ops; known of what was signed in this term
     intrinsic: int = 0  # gas for its own bytes
     taken_at: float | None = None  # when a node first took it
     latest_taken_at: float | None = None  # when a node first took its last version
