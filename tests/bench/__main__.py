@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.bench import (
     batches,
     beside_ponder,
+    block_gas,
     checking,
     client,
     events,
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "indexing": indexing.rows,
     "memory": memory.rows,
     "relaying": relaying.rows,
+    "gas": block_gas.rows,
     "http": http.rows,
     "client": client.rows,
     "serve": serving.rows,
