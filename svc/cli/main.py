@@ -40,9 +40,9 @@ def completion(ctx: click.Context, shell: str) -> Exit:
 
 _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
-        ("run", "jobs:run", "Order one job, wait for it, and show its answer."),
-        ("quote", "jobs:quote", "Say what an order would come to, without paying for it."),
-        ("submit", "jobs:submit", "Order one job and write its id."),
+        ("run", "orders:run", "Order one job, wait for it, and show its answer."),
+        ("quote", "orders:quote", "Say what an order would come to, without paying for it."),
+        ("submit", "orders:submit", "Order one job and write its id."),
         ("status", "jobs:status", "Show one job, anybody's."),
         ("why", "checks:why", "Say why nobody has claimed a job, and what would change that."),
         ("wait", "jobs:wait", "Wait until a job has ended."),

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tests.bench import (
+    answers,
     batches,
     beside_ponder,
     block_gas,
@@ -53,6 +54,7 @@ BENCHMARKS = {
     "client": client.rows,
     "serve": serving.rows,
     "provider": provider.rows,
+    "answers": answers.rows,
     "market": market.rows,
     "batches": batches.rows,
     "polls": polls.rows,
