@@ -48,6 +48,7 @@ ADDED: Final[dict[str, int]] = {
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
     "ops of one job in one block": 2,  # relayer: chains, queue_sql
+    "gas of ops that ride together, learnt from receipts of several kinds": 1,  # relayer/gas_book
     "how providers' jobs ended lately": 1,
     "jobs offered before their block": 2,  # book/pending, pending_sql
     "what a job rests on before its blocks": 3,  # common/wire/progress; events/progress, progress_sql
