@@ -85,6 +85,7 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "NotCancellable": _UNSETTLED,
     "DuplicateJob": _AWAY | _CHAIN,
     "UnknownJob": _AWAY | _CHAIN,
+    "NotTheOwner": _AWAY | _CHAIN,  # of a job that is not on the chain any more
 }
 
 
