@@ -128,6 +128,11 @@ async def counted(connection: "asyncpg.Connection[asyncpg.Record]", run: Run) ->
     return [Risk(one.invariant, one.what, await _count(connection, run, one.count), _least(run, one)) for one in _RISKS]
 
 
+def least_of(run: Run) -> dict[str, int]:
+    """How often each has to have been met, by what it is."""
+    return {one.what: _least(run, one) for one in _RISKS}
+
+
 def hollow(risks: Sequence[Risk]) -> list[str]:
     return [f"{risk}: the run is hollow" for risk in risks if risk.is_hollow]
 
