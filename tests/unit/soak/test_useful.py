@@ -14,8 +14,8 @@ def all_done(**instead: str) -> Timeline:
 
 
 def test_kind_of_work_that_is_never_done_is_below_its_floor() -> None:
-    assert too_little(all_done(), 1.5) == []
-    (found,) = too_little(all_done(file="expired"), 1.5)
+    assert too_little(all_done(), 3) == []
+    (found,) = too_little(all_done(file="expired"), 3)
     assert found.startswith("I13: 0 of file")
     assert "'expired': 5" in found
 
