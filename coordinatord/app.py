@@ -150,6 +150,8 @@ def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Rel
     tasks.start_soon(dependencies.notices.listen, dependencies.database)
     tasks.start_soon(relaying.run)
     tasks.start_soon(dependencies.events.run)
+    tasks.start_soon(dependencies.progress.run)
+    tasks.start_soon(dependencies.lasting.run)
     tasks.start_soon(keep_offers, dependencies.database, dependencies.offered)
     if len(dependencies.nodes.all) > 1:
         tasks.start_soon(watch_nodes, dependencies)

@@ -27,6 +27,7 @@ from coordinatord.escrow.release import Claims, Releases
 from coordinatord.escrow.routes import EscrowRoutes, Hosted
 from coordinatord.escrow.sql import read_custody
 from coordinatord.events.listeners import Places
+from coordinatord.events.progress import BeforeBlocks
 from coordinatord.events.routes import EventRoutes
 from coordinatord.events.sql import read_present
 from coordinatord.files.files import Uploads
@@ -213,14 +214,15 @@ def compose(
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
+    before_blocks = BeforeBlocks(dependencies.lasting, dependencies.progress)
     endpoints = Endpoints(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
-        jobs=OrderRoutes(book, submissions, preflight, cancels, reads),
+        jobs=OrderRoutes(book, submissions, preflight, cancels, reads, before_blocks),
         files=FileRoutes(files_of(dependencies)),
         book=BookRoutes(reads, polls, why),
-        operations=OperationRoutes(ops, asks, jobs, posted),
+        operations=OperationRoutes(ops, asks, jobs, posted, before_blocks),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),
         batches=BatchRoutes(
@@ -228,7 +230,12 @@ def compose(
             Plans(database, config.match_liveness_ms),
             BatchEvents(hub, places, dependencies.notices),
         ),
-        events=EventRoutes(hub, places, BatchedReads(database.prepared_connection(), with_snapshot(read_present))),
+        events=EventRoutes(
+            hub,
+            places,
+            BatchedReads(database.prepared_connection(), with_snapshot(read_present)),
+            dependencies.progress,
+        ),
         webhooks=WebhookRoutes(webhook_endpoints(config, database)),
         history=HistoryRoutes(reads, database),
         page=PageRoutes(config.web == "on"),

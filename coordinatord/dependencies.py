@@ -14,7 +14,7 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from coordinatord.base.concurrency import InTray, StartupPatience
+from coordinatord.base.concurrency import InTray, LastingTasks, StartupPatience
 from coordinatord.base.errors import Retryable
 from coordinatord.book.pending import MOST_HANDED_OVER
 from coordinatord.book.pending_sql import PendingJob
@@ -27,6 +27,7 @@ from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import Notices
 from coordinatord.database.replicas import Replica, open_replicas
 from coordinatord.events.hub import EventHub
+from coordinatord.events.progress import ProgressHub
 from coordinatord.files.files import FileStore
 from coordinatord.pins.addressed import AddressedStore
 from coordinatord.pins.containers import Containers, StorageBudgets
@@ -117,6 +118,10 @@ class Dependencies:
     events: EventHub = attrs.field(
         init=False, default=attrs.Factory(lambda self: EventHub(self.database, self.notices), takes_self=True)
     )
+    progress: ProgressHub = attrs.field(
+        init=False, default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices), takes_self=True)
+    )
+    lasting: LastingTasks = attrs.field(init=False, factory=LastingTasks)
     offered: InTray[PendingJob | bytes] = attrs.field(init=False, factory=lambda: InTray(MOST_HANDED_OVER))
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Generic, Literal
 from common.wire.shapes import Address, Bytes32, Digits, N, Omittable, Shape, said
 from common.wire.states import ENDED_JOB, JOB_STATUS, EndedBecauseNumber, JobStateNumber, JobStatus
 from common.wire.words import WORDS
+from common.wire.worked_order import ORDER_SIGNATURE
 
 _TX = WORDS["tx_hash"].example
 ReclaimableAt = Annotated[
@@ -80,7 +81,7 @@ class PendingJobShape(Shape, frozen=True):
     units_out: Digits
     expires_at: Digits
     task_cid: str
-    signature: str
+    signature: Annotated[str, said("the owner's Order signature", ORDER_SIGNATURE)]
     auth_sig: str
     amount: Annotated[Digits, said("cap + fee + gas_fee that the payment is signed for, in base units", "2014")]
     fee_bps: int

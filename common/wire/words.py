@@ -48,7 +48,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "issued_at": Word(
         "time that is signed along, in Unix seconds: within 600 s of the coordinator's clock", "1800000060"
     ),
-    "signature": Word("EIP-712 signature: r, s and v (27 or 28) as hex", order.ORDER_SIGNATURE),
+    "signature": Word("EIP-712 signature: r, s and v (27 or 28) as hex", order.ANY_SIGNATURE),
     "address": Word("address of the wallet", order.OWNER),
     "amount": Word("cap + fee + gas_fee, in base units of the payment token: collected at the claim", "2014"),
     "as_of_block": Word("block that the index stood at when this was read", "45"),
@@ -142,7 +142,7 @@ WORDS: Final[Mapping[str, Word]] = {
     ),
     "channel_pubkey": Word("X25519 key that the keys are sealed to, hex without 0x", order.BOX_KEY[2:]),
     "operator_signature": Word(
-        "HandoverAuth signature by an operator key that the holder accepts", order.ORDER_SIGNATURE
+        "HandoverAuth signature by an operator key that the holder accepts", order.ANY_SIGNATURE
     ),
     "keys_sealed": Word("the held keys in base64, sealed to `channel_pubkey`", "AAAA" * 52),
     "key_count": Word("how many keys", 1),

@@ -202,6 +202,77 @@ class StartupPatience:
             await anyio.sleep(self._pause)
 
 
+_MOST_LASTING: Final = 8192
+
+Stored = Callable[[int], None]
+"""Told of an id, when what was asked for is in the database and will be done."""
+
+
+def ignored(_: int) -> None:
+    """A `Stored` of those who wait for the end."""
+
+
+class LastingTasks:
+    """Work that outlives the request that began it. `run` must be running, or else requests wait as ever."""
+
+    def __init__(self, most: int = _MOST_LASTING) -> None:
+        self._most = most
+        self._begun = 0
+        self._tasks: TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Until cancelled, and all work with it."""
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+
+    async def until_stored(self, act: Callable[[Stored], Awaitable[T]]) -> T | None:
+        """What `act` gives or raises; or None as soon as it tells that it has stored its work, with which it goes on.
+        A caller that goes away before ends it."""
+        tasks = self._tasks
+        if tasks is None or self._begun >= self._most:
+            return await act(ignored)
+        ended: list[T] = []
+        errors: list[Exception] = []
+        told = anyio.Event()
+        stored = False
+        scope = anyio.CancelScope()
+
+        def store(_: int) -> None:
+            nonlocal stored
+            stored = True
+            told.set()
+
+        async def work() -> None:
+            self._begun += 1
+            try:
+                with scope:
+                    ended.append(await act(store))
+            except Exception as error:
+                errors.append(error)
+                if stored:
+                    log.info("work that nobody waits for any more ended", reason=str(error) or type(error).__name__)
+            finally:
+                self._begun -= 1
+                told.set()
+
+        tasks.start_soon(work)
+        try:
+            await told.wait()
+        finally:
+            if not stored:
+                scope.cancel()
+        if stored:
+            return None
+        if errors:
+            raise errors[0]
+        if not ended:
+            raise Retryable("not_ready", "this process stops; send the same again", retry_after=1)
+        return ended[0]
+
+
 RELAY_QUEUE_FULL: Final = "relay_queue_full"
 _MOST_WAITING: Final = 512
 _LOOKS_A_SECOND: Final = 800  # of all who wait together

@@ -115,6 +115,12 @@ class PendingOffers:
         metrics.pending_offers.labels("claimed").inc()
         return job.registered
 
+    async def claimed_by(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
+        """Terms of a job whose post is under way, for the provider that has claimed it."""
+        async with self._database.connection() as connection:
+            job = await pending_sql.claimed_by(connection, job_id, provider_id)
+        return None if job is None else job.registered
+
     async def let_go(self, job_id: bytes, provider_id: int) -> None:
         """The chain refused the claim."""
         metrics.pending_offers.labels("refused").inc()

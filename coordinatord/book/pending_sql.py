@@ -170,6 +170,13 @@ async def claim(connection: Connection, job_id: bytes, provider_id: int, *, seco
     return None if row is None else _pending(row)
 
 
+async def claimed_by(connection: Connection, job_id: bytes, provider_id: int) -> PendingJob | None:
+    row = await connection.fetchrow(
+        f"select {_READ} from pending_offers o where o.job_id = $1 and o.claimed_by = $2", job_id, provider_id
+    )
+    return None if row is None else _pending(row)
+
+
 async def let_go(connection: Connection, job_id: bytes, provider_id: int) -> None:
     """Its claim was refused: anybody may be leased the job, if there is one."""
     await connection.execute(

@@ -42,7 +42,11 @@ _FILTERS = {
     "order": Parameter(
         Choice(("oldest", "newest")), "by the block of the post: `oldest` first (the default) or `newest`"
     ),
-    "free": Parameter(Decimal(32), "a provider's poll: how many jobs it has room for"),
+    "free": Parameter(
+        Decimal(32),
+        "a provider's poll: it is leased at most so many jobs in all, those that it holds already among them; 0 leases"
+        " no more",
+    ),
     "wait": Parameter(
         Decimal(32, 0, limits.LONGEST_WAIT),
         "seconds that a poll with room for jobs is held while there are none for it, 0 (the default) to"

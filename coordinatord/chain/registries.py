@@ -9,6 +9,7 @@ from common import abi
 from common.messages.jobs import Order
 from common.messages.providers import AskSnapshot
 from common.quotes import Terms, job_id
+from common.refusal import Refused
 from common.scalars import hex_of
 from common.wire.market import AllowlistStatus
 from common.wire.states import JobState
@@ -19,6 +20,7 @@ _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uin
 _POST: Final = abi.selector(f"post({_ORDER},address,uint256,string,bytes,bytes)")
 _POSTED: Final = f"({_ORDER},address,uint16,uint128)"
 _CLAIM: Final = abi.selector(f"claim({_POSTED},uint64,bytes,bytes)")
+_POSTED_WORDS: Final = len(attrs.fields(Order)) + 3
 _SETTLE: Final = abi.selector(f"settle({_POSTED},uint32,uint64,string,bytes)")
 _FAIL: Final = abi.selector(f"fail({_POSTED},uint64,bytes)")
 _CANCEL: Final = abi.selector(f"cancel({_POSTED},uint64,bytes)")
@@ -175,6 +177,14 @@ def settle(posted: PostedOrder, completion_tok: int, issued_at: int, result_cid:
         abi.text(result_cid),
         abi.dynamic(signature),
     )
+
+
+def read_settle(calldata: bytes) -> tuple[str, int]:
+    """Content id of the result and output units of a settle's calldata. Raises Refused for what is none."""
+    if calldata[:4] != _SETTLE:
+        raise Refused("calldata must be a settle's")
+    data, after = calldata[4:], _POSTED_WORDS
+    return abi.text_at(data, after + 2, after + 4), abi.uint_at(data, after, 32)
 
 
 def fail(posted: PostedOrder, issued_at: int, signature: bytes) -> bytes:

@@ -61,9 +61,10 @@ class News:
 
     __slots__ = ("_text", "events")
 
-    def __init__(self, events: Sequence[LoggedEvent]) -> None:
+    def __init__(self, events: Sequence[LoggedEvent], text: bytes | None = None) -> None:
+        """`text` is given of news that are no events of the log."""
         self.events = events
-        self._text: bytes | None = None
+        self._text = text
 
     @property
     def text(self) -> bytes:
@@ -93,7 +94,7 @@ class Listener:
         if self._behind > MOST_BEHIND:
             self.end("slow")
             return
-        self._behind += len(news.events)
+        self._behind += max(1, len(news.events))
         self._news.append(news)
         self._wake()
 
@@ -125,19 +126,23 @@ class Listener:
             self._waiter.set_result(None)
 
 
-async def stream(listener: Listener, after: int, present: LoggedEvent | None = None) -> AsyncIterator[bytes]:
+async def stream(
+    listener: Listener, after: int, present: LoggedEvent | None = None, provisional: bytes = b""
+) -> AsyncIterator[bytes]:
     """The bytes of `text/event-stream`, until the listener has ended. It begins with the id to come back with, and with
     `present` where that is told first: events up to its id are in it already."""
     yield opening(after)
     if present is not None:
         yield message_of(present)
+    if provisional:
+        yield provisional
     while True:
         news = await listener.wait()
         if listener.ended is not None:
             yield farewell(listener.ended)
             return
         if present is not None:
-            news = [each for each in news if each.events[-1].id > present.id]
+            news = [each for each in news if not each.events or each.events[-1].id > present.id]
         yield b"".join([each.text for each in news]) or HEARTBEAT
 
 

@@ -1,20 +1,23 @@
 """Routes of events: everybody's, and those of one job, as server-sent events."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
 import attrs
 
+from common.wire import worked_order
 from common.wire.events import EventsReset, JobEvent
 from common.wire.fields import ADDRESS, BYTES32, Choice, Decimal
+from common.wire.progress import ProvisionalJob
 from common.wire.states import JobState
 from common.wire.words import WORDS
 from coordinatord.base.errors import NoSuchObject
 from coordinatord.database.batched_reads import BatchedReads, IndexRead
 from coordinatord.events.hub import EventHub
 from coordinatord.events.listeners import Places, stream
+from coordinatord.events.progress import ProgressHub
 from coordinatord.events.sql import EventFilter, LoggedEvent
 from coordinatord.http import responses
 from coordinatord.http.responses import Headers, Response
@@ -38,6 +41,20 @@ _STATES: Final = {
     "Cancelled": JobState.CANCELLED,
 }
 _SHAPES: Final = (JobEvent, EventsReset)
+_OF_PROVIDER: Final = {"wallet": WORDS["operator"].example, "provider_id": "2"}
+_RUN_AHEAD: Final = {
+    "steps": [
+        {"op": "post", "rests_on": "block", "tx_hash": worked_order.TX, "block": "41"},
+        {"op": "claim", "rests_on": "broadcast", "tx_hash": worked_order.TX, **_OF_PROVIDER},
+        {
+            "op": "settle",
+            "rests_on": "stored",
+            **_OF_PROVIDER,
+            "result_cid": worked_order.RESULT_CID,
+            "completion_tok": "14",
+        },
+    ]
+}
 
 
 def after_of(request: Request) -> int | None:
@@ -55,6 +72,7 @@ class EventRoutes:
     hub: EventHub
     places: Places
     present: BatchedReads[bytes, IndexRead[LoggedEvent]]
+    progress: ProgressHub
 
     def routes(self) -> list[Route]:
         return [
@@ -99,16 +117,46 @@ class EventRoutes:
                 ),
                 handler=self.of_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
-                query=RESUMED,
+                query={
+                    "provisional": Parameter(
+                        Choice(("0", "1")),
+                        "`1`: told too is, as `provisional`, what GET /v1/jobs/{id}/progress says, at first and at each"
+                        " change, from the time on when the post is stored",
+                    ),
+                    **RESUMED,
+                },
                 headers=RESUMED_BY_HEADER,
                 replies=(
-                    events_reply("The job's events", *_SHAPES),
+                    events_reply("The job's events", *_SHAPES, ProvisionalJob),
                     *malformed(),
                     Reply(404),
                     Reply(429, "busy"),
                     *INDEX,
                 ),
                 index_backed=True,
+            ),
+            Route(
+                method="GET",
+                path="/v1/jobs/{id}/progress",
+                id="getJobProgress",
+                tag="Jobs",
+                about="Read a job with all that is under way of it, before its blocks",
+                details=(
+                    "Each step says what it rests on. A settle that is stored names the result, which can be fetched,"
+                    " opened and used from then on; it is provisional until its block, and a later answer says so if it"
+                    " came to nothing. Only the chain decides: what is told here costs its reader nothing to check"
+                    " later, and may be wrong until then."
+                ),
+                handler=self.progress_of_job,
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                replies=(
+                    Reply(200, shape=ProvisionalJob, about="The job's progress", example=_RUN_AHEAD),
+                    *malformed(),
+                    Reply(404),
+                    *INDEX,
+                ),
+                index_backed=True,
+                of_the_moment=True,
             ),
         ]
 
@@ -124,18 +172,30 @@ class EventRoutes:
 
     async def of_job(self, request: Request) -> Response | StreamedResponse:
         job_id = request.path["id"]
-        if (await self.present.get(job_id)).value is None:
+        provisional = request.query.get("provisional") == "1"
+        known = await self.progress.read(job_id) if provisional else (await self.present.get(job_id)).value
+        if known is None:
             return responses.not_found(NoSuchObject("job"))
-        return self._followed(request, EventFilter(job_id=job_id))
+        return self._followed(request, EventFilter(job_id=job_id), provisional=provisional)
 
-    def _followed(self, request: Request, wanted: EventFilter) -> StreamedResponse:
-        return StreamedResponse(200, STREAM_HEADERS, None, partial(self._opened, request, wanted))
+    async def progress_of_job(self, request: Request) -> Response:
+        progress = await self.progress.read(request.path["id"])
+        return responses.not_found(NoSuchObject("job")) if progress is None else responses.ok(progress)
+
+    def _followed(self, request: Request, wanted: EventFilter, *, provisional: bool = False) -> StreamedResponse:
+        return StreamedResponse(200, STREAM_HEADERS, None, partial(self._opened, request, wanted, provisional))
 
     @asynccontextmanager
-    async def _opened(self, request: Request, wanted: EventFilter) -> AsyncIterator[AsyncIterator[bytes]]:
-        with self.places.held(request.caller, "stream"):
-            async with self.hub.following(wanted, after := after_of(request)) as (listener, since):
-                present = None
-                if wanted.job_id is not None and after is None:  # read once it is listened to: nothing falls between
-                    present = (await self.present.get(wanted.job_id)).value
-                yield stream(listener, since if present is None else present.id, present)
+    async def _opened(
+        self, request: Request, wanted: EventFilter, provisional: bool
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with AsyncExitStack() as held:
+            held.enter_context(self.places.held(request.caller, "stream"))
+            after = after_of(request)
+            listener, since = await held.enter_async_context(self.hub.following(wanted, after))
+            present, first, job_id = None, b"", wanted.job_id
+            if job_id is not None and after is None:  # read once it is listened to: nothing falls between
+                present = (await self.present.get(job_id)).value
+            if job_id is not None and provisional:
+                first = await held.enter_async_context(self.progress.following(job_id, listener))
+            yield stream(listener, since if present is None else present.id, present, first)

@@ -44,7 +44,10 @@ or the readiness, of GET /readyz; or else an error, `{"error": {message, type, p
 protocol. **409** says that the chain refuses or would refuse what was sent, never that it was not reached; \
 with a `quote`, that the price is another now: sign a new payment. Decide whether to send again by the header \
 `x-svc-retryable`, never by the status. Members, codes and contract errors may be added: take an unknown code by its \
-type."""
+type.
+
+In the examples the signatures of an order, its payment and its settle are true: ONE_ORDER.md has their digests. Any \
+other is `0x1111…1b`: it stands for one of your own, and verifies nowhere."""
 _SESSION: Final = (
     "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Where there is none, the route is"
     " public, or the signatures in its body are the authority."
@@ -81,6 +84,11 @@ _HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     ),
     "retry-after": ("RetryAfter", _header("seconds to wait", {"type": "string", "pattern": "^[0-9]+$"})),
     "etag": ("ETag", _header("what to send as `if-none-match`, or `if-range`", {"type": "string"})),
+    "preference-applied": (
+        "PreferenceApplied",
+        _header("`respond-async`, in answer to that preference", {"type": "string"}, required=True),
+    ),
+    "location": ("Location", _header("route to follow", {"type": "string"}, required=True)),
     "content-range": ("ContentRange", _header("which bytes these are, of how many", {"type": "string"}, required=True)),
     "x-svc-page-truncated": (
         "PageTruncated",

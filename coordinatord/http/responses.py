@@ -39,8 +39,8 @@ class Response:
     snapshot: Snapshot | None = None
 
 
-def ok(body: msgspec.Struct, *, status: int = 200, snapshot: Snapshot | None = None) -> Response:
-    return Response(status, _encode(body), snapshot=snapshot)
+def ok(body: msgspec.Struct, *, status: int = 200, snapshot: Snapshot | None = None, headers: Headers = ()) -> Response:
+    return Response(status, _encode(body), (_JSON, *headers), snapshot)
 
 
 def ok_private(body: msgspec.Struct) -> Response:

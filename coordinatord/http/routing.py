@@ -39,6 +39,11 @@ class Request:
             raise AssertionError("the route requires a session")
         return self.session.address
 
+    def prefers(self, preference: str) -> bool:
+        """By the header `prefer` (RFC 7240), where the route declares it."""
+        told = self.headers.get("prefer", "").lower().split(",")
+        return preference in [part.split(";")[0].strip() for part in told]
+
 
 AnyResponse = Response | StreamedResponse | HeldResponse
 Handler = Callable[[Request], Awaitable[AnyResponse]]
@@ -307,6 +312,8 @@ def read_headers(headers: Headers, parameters: Mapping[str, Parameter]) -> dict[
     faults: list[Refused] = []
     for name, parameter in parameters.items():
         texts = headers.getlist(name)
+        if name == "prefer":  # a list by HTTP's rules: several of them are one
+            texts = [",".join(texts)]
         if len(texts) > 1:
             faults.append(Refused(f"{name} appears more than once", name))
         elif texts and texts[0]:

@@ -18,7 +18,7 @@ from common.wire import limits
 from common.wire.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
 from common.wire.worked_order import SETTLE_SIGNATURE
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom
+from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom, Stored, ignored
 from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.book import leases_sql
 from coordinatord.book.pending import PendingOffers
@@ -36,7 +36,8 @@ from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.relayer.role import require_role
 
-_BEHIND_A_POST: Final = 60.0  # seconds that a claim may wait for its post: no post is waited for longer
+_BEHIND_OTHERS: Final = 60.0  # seconds that an op may wait for the one that it builds on: none is waited for longer
+_UNCLAIMED: Final = frozenset({"NotClaimed", "UnknownJob"})  # so says the chain while a claim is under way
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op's message"
 _INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
@@ -151,6 +152,21 @@ OpOutcome: TypeAlias = Ended | NotSigned | WouldRefuse
 
 
 @attrs.frozen(slots=True)
+class _SignedBy:
+    """The author of an op. `same`: whatever makes two requests one op, which is what was signed and by whom."""
+
+    wallet: bytes
+    provider_id: int
+    same: bytes
+    stored: Stored
+    claims: bool = False  # its claim of the job is under way
+
+    @property
+    def hold(self) -> float:
+        return _BEHIND_OTHERS if self.claims else 0.0
+
+
+@attrs.frozen(slots=True)
 class Ops:
     domains: Domains
     jobs: JobRegistry
@@ -166,8 +182,9 @@ class Ops:
     clock: Clock
     room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
-    async def run(self, op: ProviderOp, session_address: bytes) -> OpOutcome:
-        """`session_address` decides on `result_cid` alone; the op's signature decides on the op."""
+    async def run(self, op: ProviderOp, session_address: bytes, stored: Stored = ignored) -> OpOutcome:
+        """`session_address` decides on `result_cid` alone; the op's signature decides on the op. `stored` is told when
+        an op of a job is in the outbox."""
         digest, hash_of_struct = self._signed(op)
         signer = recover(digest, op.signature)
         provider_id = await self.providers.provider_id_of(signer) if signer is not None else None
@@ -175,19 +192,19 @@ class Ops:
             return NotSigned(
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
             )
-        # What makes two requests one op: what was signed and by whom; not the signature's bytes.
-        same = op.op.encode() + signer + hash_of_struct
+        # Not the signature's bytes: the same op can be signed with others.
+        by = _SignedBy(signer, provider_id, op.op.encode() + signer + hash_of_struct, stored)
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
                     return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
-                return await self._run_job_op(op, signer, provider_id, session_address, same)
+                return await self._run_job_op(op, by, session_address)
             case SetIdentityOp():
                 calldata = registries.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
-                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, signer, provider_id, same)
+                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, by)
             case RequestCapacityOp():
                 calldata = registries.request_capacity(op.n, op.issued_at, op.signature)
-                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, signer, provider_id, same)
+                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, by)
             case _:
                 assert_never(op)
 
@@ -213,30 +230,32 @@ class Ops:
                 assert_never(op)
         return jobs.digest(job_message), struct_hash(job_message)
 
-    async def _run_job_op(
-        self, op: ClaimOp | SettleOp | FailOp, signer: bytes, provider_id: int, session_address: bytes, same: bytes
-    ) -> OpOutcome:
+    async def _run_job_op(self, op: ClaimOp | SettleOp | FailOp, by: _SignedBy, session_address: bytes) -> OpOutcome:
         if isinstance(op, ClaimOp):
-            return await self._claim(op, signer, provider_id, same)
+            return await self._claim(op, by)
         upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
-        job = await self.posted.find(op.job_id)
+        # A provider that runs ahead ends a job whose claim, and post, may be under way still.
+        by = attrs.evolve(by, claims=await self.relaying.claims(by.wallet, op.job_id))
+        known = await self.posted.indexed.get(op.job_id)
+        pending = await self.offers.claimed_by(op.job_id, by.provider_id) if known is None else None
+        job = known or pending or await self.posted.find(op.job_id)
         if job is None:
             return _unknown_job()
         match op:
             case SettleOp() if upload is not None:
-                return await self._settle_uploaded(op, job.posted, upload, signer, same)
+                return await self._settle_uploaded(op, job.posted, upload, by)
             case SettleOp():
-                return await self._settle(op, job.posted, signer, same)
+                return await self._settle(op, job.posted, by)
             case FailOp():
                 calldata = registries.fail(job.posted, op.issued_at, op.signature)
-                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, signer, same)
+                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, by)
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, signer: bytes, provider_id: int, same: bytes) -> OpOutcome:
-        admitted = await self.budgets.admit(RelayKind.CLAIM, signer, op.job_id)
+    async def _claim(self, op: ClaimOp, by: _SignedBy) -> OpOutcome:
+        admitted = await self.budgets.admit(RelayKind.CLAIM, by.wallet, op.job_id)
         known = await self.posted.indexed.get(op.job_id)
-        pending = await self.offers.claimed(op.job_id, provider_id) if known is None else None
+        pending = await self.offers.claimed(op.job_id, by.provider_id) if known is None else None
         job = known or pending or await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
             return _unknown_job()
@@ -244,20 +263,21 @@ class Ops:
         relay = NewRelay(
             kind=RelayKind.CLAIM,
             subject=op.job_id,
-            dedupe=hashlib.sha256(same).digest(),
+            dedupe=hashlib.sha256(by.same).digest(),
             target=self.jobs.address,
             calldata=calldata,
             priority=Priority.OP,
-            signer=signer,
+            signer=by.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
         )
         # A provider claims by the dozen when a block is there: the relayer has room for all of them in a moment.
         # One that waits for its post is refused with it, where that is refused.
-        hold = 0.0 if pending is None else _BEHIND_A_POST
-        outcome = _ended(await self.room.passing(lambda: self.relaying.relay(relay, hold=hold)), _poll(op.job_id))
+        hold = 0.0 if pending is None else _BEHIND_OTHERS
+        relayed = await self.room.passing(lambda: self.relaying.relay(relay, stored=by.stored, hold=hold))
+        outcome = _ended(relayed, _poll(op.job_id))
         if pending is not None and isinstance(outcome, RefusedByChain):
-            await self.offers.let_go(op.job_id, provider_id)
+            await self.offers.let_go(op.job_id, by.provider_id)
         if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
             async with self.database.connection() as connection:
                 await leases_sql.hold_back(connection, [op.job_id])
@@ -272,82 +292,80 @@ class Ops:
             raise _unknown_result()
         return upload
 
-    async def _settle_uploaded(
-        self, op: SettleOp, posted: PostedOrder, upload: FileRow, signer: bytes, same: bytes
-    ) -> OpOutcome:
+    async def _settle_uploaded(self, op: SettleOp, posted: PostedOrder, upload: FileRow, by: _SignedBy) -> OpOutcome:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
-        outcome = await self._relay_settle(op, posted, upload.cid, signer, same)
+        outcome = await self._relay_settle(op, posted, upload.cid, by)
         if isinstance(outcome, OpTookEffect):
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: PostedOrder, signer: bytes, same: bytes) -> OpOutcome:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, by: _SignedBy) -> OpOutcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
         if isinstance(answer, Reverted):
             name = decode_error(answer.data)
             require_role(name)
-            return RefusedByChain(name, answer.data)
+            if name not in _UNCLAIMED or not by.claims:
+                return RefusedByChain(name, answer.data)
         result = op.result if op.result is not None else b""
         key = result_key(op.job_id, result)
-        async with self.containers.holding(key, op.job_id, result, signer, bounded=False) as holding:
-            outcome = await self._relay_settle(op, posted, holding.cid, signer, same)
+        async with self.containers.holding(key, op.job_id, result, by.wallet, bounded=False) as holding:
+            outcome = await self._relay_settle(op, posted, holding.cid, by)
             if isinstance(outcome, OpTookEffect):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, signer: bytes, same: bytes) -> Ended:
+    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, by: _SignedBy) -> Ended:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
             # One live settle of a signer and job. The content id is not signed: who copied the signature out of a
             # pending transaction could have another result mined first, from another account.
-            dedupe=hashlib.sha256(b"settle" + op.job_id + signer).digest(),
+            dedupe=hashlib.sha256(b"settle" + op.job_id + by.wallet).digest(),
             target=self.jobs.address,
             calldata=_settle_calldata(op, posted, cid),
             priority=Priority.EXIT,
-            content=hashlib.sha256(same + cid.encode()).digest(),
-            signer=signer,
+            content=hashlib.sha256(by.same + cid.encode()).digest(),
+            signer=by.wallet,
             gas_estimate=gas_estimate(RelayKind.SETTLE),
         )
-        outcome = _ended(await self.relaying.relay(relay), _poll(op.job_id))
+        relayed = await self.relaying.relay(relay, stored=by.stored, hold=by.hold)
+        outcome = _ended(relayed, _poll(op.job_id))
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpTookEffect) else outcome
 
-    async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, signer: bytes, same: bytes) -> Ended:
+    async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, by: _SignedBy) -> Ended:
         """No budget refuses it: it frees a client's money, and there are no more exits than claims."""
         relay = NewRelay(
             kind=kind,
             subject=job_id,
-            dedupe=hashlib.sha256(same).digest(),
+            dedupe=hashlib.sha256(by.same).digest(),
             target=self.jobs.address,
             calldata=calldata,
             priority=Priority.EXIT,
-            signer=signer,
+            signer=by.wallet,
             gas_estimate=gas_estimate(kind),
         )
-        return _ended(await self.relaying.relay(relay), _poll(job_id))
+        return _ended(await self.relaying.relay(relay, stored=by.stored, hold=by.hold), _poll(job_id))
 
-    async def _run_provider_op(
-        self, kind: RelayKind, calldata: bytes, signer: bytes, provider_id: int, same: bytes
-    ) -> Ended:
-        subject = bytes(12) + signer
-        admitted = await self.budgets.admit(kind, signer, subject, len(calldata))
+    async def _run_provider_op(self, kind: RelayKind, calldata: bytes, by: _SignedBy) -> Ended:
+        subject = bytes(12) + by.wallet
+        admitted = await self.budgets.admit(kind, by.wallet, subject, len(calldata))
         relay = NewRelay(
             kind=kind,
             subject=subject,
-            dedupe=hashlib.sha256(same).digest(),
+            dedupe=hashlib.sha256(by.same).digest(),
             target=self.providers.address,
             calldata=calldata,
             priority=Priority.OP,
-            signer=signer,
+            signer=by.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
         )
-        return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{provider_id}")
+        return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{by.provider_id}")
 
 
 def _poll(job_id: bytes) -> str:

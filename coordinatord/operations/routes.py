@@ -11,12 +11,24 @@ from common.wire import providers as shapes
 from common.wire.fields import ADDRESS, BYTES32, object_example, wire
 from common.wire.shapes import OMITTED
 from common.wire.words import WORDS
+from coordinatord.base.concurrency import Stored, ignored
 from coordinatord.base.errors import NotSigned, SessionRow, WouldRefuse
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain.registries import JobRegistry
+from coordinatord.events.progress import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import CHAIN, RELAY, STORE, Body, Reply, Request, Route, malformed, refused_by_chain
+from coordinatord.http.routing import (
+    CHAIN,
+    RELAY,
+    STORE,
+    Body,
+    Reply,
+    Request,
+    Route,
+    malformed,
+    refused_by_chain,
+)
 from coordinatord.operations import asks, ops
 from coordinatord.operations.asks import Asks, AsksBody
 from coordinatord.operations.ops import OPS, Ops, read_op
@@ -90,6 +102,7 @@ class OperationRoutes:
     asks: Asks
     registry: JobRegistry
     posted: PostedJobs
+    before_blocks: BeforeBlocks
 
     def routes(self) -> list[Route]:
         return [
@@ -106,10 +119,12 @@ class OperationRoutes:
                     " joins the one under way."
                 ),
                 handler=self.run,
+                headers=PREFER,
                 body=Body.any_of(list(OPS.values()), read_op, _examples, limits.ORDER_BODY),
                 session=True,
                 replies=(
                     Reply(201, shape=shapes.OpDoneShape, about="The op is mined"),
+                    STORED,
                     *malformed("result_required", "result_ambiguous", "unknown_result"),
                     Reply(401, "invalid_session"),
                     Reply(403, "invalid_op_signature"),
@@ -171,7 +186,14 @@ class OperationRoutes:
         ]
 
     async def run(self, request: Request) -> Response:
-        return op_ended(await self.ops.run(request.body, _session(request).address))
+        op: ops.ProviderOp = request.body
+
+        async def act(stored: Stored) -> Response:
+            return op_ended(await self.ops.run(op, _session(request).address, stored))
+
+        if isinstance(op, ops.ClaimOp | ops.SettleOp | ops.FailOp) and request.prefers(RESPOND_ASYNC):
+            return await self.before_blocks.answer(op.job_id, act)
+        return await act(ignored)
 
     async def simulate_claim(self, request: Request) -> Response:
         body: SimulateBody = request.body

@@ -31,6 +31,7 @@ from common.wire.fields import (
     read_object,
     wire,
 )
+from common.wire.worked_order import ORDER_SIGNATURE
 from coordinatord.base.clock import ORDER_LIFE
 from coordinatord.chain import registries
 from coordinatord.chain.registries import JobRegistry, PaymentToken, read_balance
@@ -71,7 +72,7 @@ class OrderBody(Order):
     )
     owner: bytes = wire(ADDRESS)
     job_id: bytes = wire(BYTES32)
-    signature: bytes = wire(SIGNATURE, "the owner's Order signature")
+    signature: bytes = wire(SIGNATURE, "the owner's Order signature", example=ORDER_SIGNATURE)
     auth_sig: bytes | None = wire(SIGNATURE, optional=True)
     amount: int | None = wire(UINT256, "the quoted amount, in base units of the payment token", optional=True)
     container: bytes | None = wire(Base64(INLINE_BYTES), optional=True)

@@ -12,11 +12,13 @@ from common.wire.fields import BYTES32, object_example
 from common.wire.shapes import Digits
 from common.wire.states import job_status
 from common.wire.words import NOTHING, WORDS
+from coordinatord.base.concurrency import Stored, ignored
 from coordinatord.base.errors import NoSuchObject, WouldRefuse
 from coordinatord.book.bodies import digits_or_omitted, reliability
 from coordinatord.book.candidates_sql import LiveAsk
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.sql import JobRow
+from coordinatord.events.progress import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
@@ -195,6 +197,7 @@ class OrderRoutes:
     preflight: Preflight
     cancels: Cancels
     reads: IndexReads
+    before_blocks: BeforeBlocks
 
     def routes(self) -> list[Route]:
         return [
@@ -215,9 +218,11 @@ class OrderRoutes:
                     " again."
                 ),
                 handler=self.post,
+                headers=PREFER,
                 body=Body.any_of([MarketProbe, OrderBody], read_submission, _examples, limits.ORDER_BODY),
                 replies=(
                     Reply(201, shape=jobs.PostedShape, about="The job is posted"),
+                    STORED,
                     Reply(402, shape=market.Candidates[Digits], about="Asked without rates: the live asks, ranked"),
                     Reply(402, shape=market.QuoteBodyShape, about="Asked with rates: the quote. Not an error"),
                     *malformed(*_REFUSALS),
@@ -306,7 +311,13 @@ class OrderRoutes:
     async def post(self, request: Request) -> Response:
         body: MarketProbe | OrderBody = request.body
         poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
-        return submitted(await self.submissions.submit(body), self.book, poll)
+
+        async def act(stored: Stored) -> Response:
+            return submitted(await self.submissions.submit(body, stored), self.book, poll)
+
+        if isinstance(body, OrderBody) and request.prefers(RESPOND_ASYNC):
+            return await self.before_blocks.answer(body.job_id, act)
+        return await act(ignored)
 
     async def check(self, request: Request) -> Response:
         return checked(await self.preflight.check(request.body), self.book)

@@ -14,7 +14,7 @@ from common.domains import Domains
 from common.messages.jobs import Order
 from common.quotes import Quote, Terms
 from coordinatord.base.clock import Clock
-from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom, InTray
+from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom, InTray, Stored, ignored
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.book import candidates_sql
 from coordinatord.book.candidates_sql import Demand, LiveAsk
@@ -118,6 +118,7 @@ class Posting:
     terms: Terms
     admitted: Admitted
     promise: Promise | None
+    stored: Stored
 
     def offered(self, relay_id: int, task_cid: str) -> PendingJob:
         body = self.paid.body
@@ -142,8 +143,9 @@ class Submissions:
     clock: Clock
     room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
-    async def submit(self, body: MarketProbe | OrderBody) -> SubmitOutcome:
-        """Raises Refused for what the specification answers with 400, Retryable for errors outside."""
+    async def submit(self, body: MarketProbe | OrderBody, stored: Stored = ignored) -> SubmitOutcome:
+        """Raises Refused for what the specification answers with 400, Retryable for errors outside. `stored` is told
+        when the post is in the outbox."""
         if isinstance(body, MarketProbe):
             return Probed(await self.market.probe(body))
         order = submission_of(body)
@@ -156,12 +158,12 @@ class Submissions:
             return await self._quoted(body, terms, changed=True)
         if fault is not None:
             raise fault.refused()
-        return await self._submit(order, terms)
+        return await self._submit(order, terms, stored)
 
     async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> QuotedOrder:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
 
-    async def _submit(self, paid: Paid, terms: Terms) -> SubmitOutcome:
+    async def _submit(self, paid: Paid, terms: Terms, stored: Stored) -> SubmitOutcome:
         body, token = paid.body, self.promises.token
         admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         upload = await self._check_container(paid)
@@ -180,7 +182,7 @@ class Submissions:
         promise = await self.promises.promise(admitted.standing, body.owner, paid.amount, balance)
         if promise is None and not await self.budgets.is_under_way(body.job_id):
             return insufficient()
-        outcome = await self._post(Posting(paid, terms, admitted, promise), upload)
+        outcome = await self._post(Posting(paid, terms, admitted, promise, stored), upload)
         if isinstance(outcome, RefusedByChain) and outcome.name == "WrongAmount":
             return await self._quoted(body, await self.registry.fees(), changed=True)  # changed since we read it
         return outcome
@@ -235,6 +237,7 @@ class Submissions:
 
         def stored(relay_id: int) -> None:
             self.offered.put(posting.offered(relay_id, task_cid))
+            posting.stored(relay_id)
 
         try:
             outcome = await self.room.passing(lambda: self.relaying.relay(relay, stored=stored))

@@ -208,10 +208,16 @@ def _submitted(outcome: str, relay_id: int | None) -> Submitted:
     return _REFUSED[outcome]
 
 
-async def is_under_way(connection: Connection, subject: bytes) -> bool:
-    """True when a relay of this subject is queued or signed."""
+async def is_under_way(
+    connection: Connection, subject: bytes, kind: RelayKind | None = None, signer: bytes | None = None
+) -> bool:
+    """True when a relay of this subject, and of this kind and signer where they are named, is queued or signed."""
     live: bool = await connection.fetchval(
-        "select exists (select from relays where subject = $1 and state in ('queued', 'signed'))", subject
+        "select exists (select from relays where subject = $1 and state in ('queued', 'signed')"
+        " and ($2::text is null or kind = $2) and ($3::bytea is null or signer = $3))",
+        subject,
+        kind,
+        signer,
     )
     return live
 

@@ -175,6 +175,11 @@ class Relaying:
                 await queue_sql.hold(connection, [submitted.id], hold)
         return await self._outcome(submitted)
 
+    async def claims(self, wallet: bytes, job_id: bytes) -> bool:
+        """True while a claim of the job by this wallet is under way."""
+        async with self._database.connection() as connection:
+            return await outbox_sql.is_under_way(connection, job_id, RelayKind.CLAIM, wallet)
+
     async def _queue(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()

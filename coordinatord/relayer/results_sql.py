@@ -273,7 +273,7 @@ async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
 
 
 # Those that posted and claimed a job are told beside it. Spelled out, because an index has the same condition.
-_BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
+BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
 
 
 @attrs.frozen(slots=True)
@@ -290,7 +290,7 @@ async def transactions_of(connection: Connection, job_id: bytes) -> list[JobTran
     relayed = " union all ".join(
         f"select r.id, r.kind, t.mined_hash, t.block_number from relays r join relay_txs t on t.id = r.tx_id"
         f" where r.subject = $1 and {which}"
-        for which in (_BEGINNING, ENDING)
+        for which in (BEGINNING, ENDING)
     )
     rows = await connection.fetch(f"{relayed} order by 1", job_id)
     found = [JobTransaction(*row[1:]) for row in rows if row["mined_hash"] is not None]

@@ -93,7 +93,7 @@ async def _serve(name: str, port: int) -> None:
         unused: Any = None  # of the job routes only the read is asked for
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
-            routes = OrderRoutes(unused, unused, unused, unused, reads).routes()
+            routes = OrderRoutes(unused, unused, unused, unused, reads, unused).routes()
             await serve(our_stack(routes, reads.position))
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
@@ -120,7 +120,7 @@ async def _serve(name: str, port: int) -> None:
             present = BatchedReads[bytes, IndexRead[LoggedEvent]](
                 database.prepared_connection(), with_snapshot(read_present)
             )
-            routes = EventRoutes(hub, Places(_MOST, _MOST), present).routes()
+            routes = EventRoutes(hub, Places(_MOST, _MOST), present, unused).routes()
             app, room = our_stack(routes, reads.position), ConnectionLimits(_MOST, _MOST)
             await serve_until(app, listening, anyio.sleep_forever, grace_seconds=1, room=room)
     elif name == "uploads":

@@ -16,6 +16,7 @@ INDEX_BACKED = (
     f"/v1/jobs/{JOB}",
     f"/v1/jobs/{JOB}/why",
     f"/v1/jobs/{JOB}/events",
+    f"/v1/jobs/{JOB}/progress",
     "/evm/events",
     "/evm/jobs",
     f"/evm/jobs/summary?owner=0x{'12' * 20}",
@@ -34,6 +35,7 @@ INDEX_BACKED = (
 @shows("GET /v1/jobs/{id}", 503, "not_ready")
 @shows("GET /v1/jobs/{id}/why", 503, "not_ready")
 @shows("GET /v1/jobs/{id}/events", 503, "not_ready")
+@shows("GET /v1/jobs/{id}/progress", 503, "not_ready")
 @shows("GET /evm/events", 503, "not_ready")
 @shows("GET /evm/jobs", 503, "not_ready")
 @shows("GET /evm/jobs/summary", 503, "not_ready")
@@ -64,6 +66,7 @@ async def test_index_behind_the_chain_holds_back_index_backed_routes_alone(clien
 @shows("GET /evm/jobs/summary", 400, "invalid_request_error")
 @shows("GET /evm/jobs/{job_id}", 400, "invalid_request_error")
 @shows("GET /v1/jobs/{id}", 400, "invalid_request_error")
+@shows("GET /v1/jobs/{id}/progress", 400, "invalid_request_error")
 @shows("GET /evm/asks", 400, "invalid_request_error")
 @shows("GET /evm/asks/floors", 400, "invalid_request_error")
 @shows("GET /evm/providers", 400, "invalid_request_error")
@@ -71,6 +74,7 @@ async def test_index_behind_the_chain_holds_back_index_backed_routes_alone(clien
 @shows("GET /evm/allowlist", 400, "invalid_request_error")
 async def test_malformed_query_or_id_names_the_parameter(stage: Stage) -> None:
     for path, param in (
+        ("/v1/jobs/0x77/progress", "id"),
         ("/v1/models?limit=0", "limit"),
         ("/v1/models?limit=1001", "limit"),
         ("/evm/models?limit=1001", "limit"),

@@ -1,86 +1,30 @@
 """Jobs offered while their post is under way: to whom, for how long, and what becomes of their claims."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-
 import anyio
-import httpx
 import pytest
 
 from common.quotes import Terms, amount
 from coordinatord.base.metrics import REGISTRY
-from tests.integration.coordinatord.relayer.mining import mining_by_hand, money_moves, until_pooled
-from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.relayer.mining import money_moves, until_pooled
+from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
+from tests.integration.coordinatord.scene.unmined import (
+    POLL,
+    claiming,
+    mined_again,
+    no_blocks,
+    polling,
+    posting,
+    until_true,
+)
 
 pytestmark = pytest.mark.anyio
 
-POLL = "/evm/jobs?state=Open&model=1&free=1"
 _LEASED = "select provider_id from leases where job_id = $1 and expires_at > clock_timestamp()"
-
-
-class Outcome:
-    """Answer to a request that runs in a task."""
-
-    def __init__(self) -> None:
-        self._done = anyio.Event()
-        self._answer: httpx.Response | None = None
-
-    def hear(self, answer: httpx.Response) -> None:
-        self._answer = answer
-        self._done.set()
-
-    async def get(self) -> httpx.Response:
-        with anyio.fail_after(20):
-            await self._done.wait()
-        assert self._answer is not None
-        return self._answer
-
-
-class Running:
-    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
-        self._tasks = tasks
-
-    def start(self, ask: Callable[[], Awaitable[httpx.Response]]) -> Outcome:
-        outcome = Outcome()
-
-        async def run() -> None:
-            outcome.hear(await ask())
-
-        self._tasks.start_soon(run)
-        return outcome
-
-
-@asynccontextmanager
-async def no_blocks(stage: Stage) -> AsyncIterator[Running]:
-    """No block is mined but by hand; what still runs at the end is left."""
-    async with mining_by_hand(stage.world.anvil), anyio.create_task_group() as tasks:
-        yield Running(tasks)
-        tasks.cancel_scope.cancel()
-
-
-def polling(
-    who: Party, more: str = "&pending=1&wait=20", http: httpx.AsyncClient | None = None
-) -> Callable[[], Awaitable[httpx.Response]]:
-    return lambda: (http or who.http).get(POLL + more, headers=who.authorization)
-
-
-def posting(who: Party, body: Body) -> Callable[[], Awaitable[httpx.Response]]:
-    return lambda: who.http.post("/v1/jobs", json=body)
-
-
-def claiming(who: Party, job: str) -> Callable[[], Awaitable[httpx.Response]]:
-    return lambda: who.http.post("/evm/ops", json=who.claim(job), headers=who.authorization)
 
 
 def counted(outcome: str) -> float:
     return REGISTRY.get_sample_value("coordinatord_pending_offers_total", {"outcome": outcome}) or 0.0
-
-
-async def until_true(look: Callable[[], Awaitable[object]]) -> None:
-    with anyio.fail_after(15):
-        while not await look():  # noqa: ASYNC110 - the table tells nobody
-            await anyio.sleep(0.02)
 
 
 async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behind_the_post(
@@ -101,8 +45,7 @@ async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behi
         await until_true(lambda: stage.fetchval("select true from relays where kind = 'claim'"))
         assert await stage.fetchval(_LEASED, bytes.fromhex(job[2:])) == 1
         await until_pooled(stage.world.anvil)
-        await stage.world.anvil.call("evm_setAutomine", True)
-        await stage.world.anvil.call("evm_mine")
+        await mined_again(stage)
         assert (await posted.get()).status_code == 201
         assert (await claimed.get()).status_code == 201
     row = (await client.http.get(f"/evm/jobs/{job}")).json()
@@ -167,8 +110,7 @@ async def test_poll_at_another_coordinator_is_offered_the_job_and_claims_it_ther
         claimed = running.start(lambda: second.http.post("/evm/ops", json=op, headers=provider.authorization))
         await until_true(lambda: stage.fetchval("select true from relays where kind = 'claim'"))
         await until_pooled(stage.world.anvil)
-        await stage.world.anvil.call("evm_setAutomine", True)
-        await stage.world.anvil.call("evm_mine")
+        await mined_again(stage)
         assert [(await outcome.get()).status_code for outcome in (posted, claimed)] == [201, 201]
 
 
@@ -183,8 +125,7 @@ async def test_claim_of_a_job_whose_post_is_refused_ends_refused(client: Party, 
         await until_true(lambda: stage.fetchval("select true from relays where kind = 'claim'"))
         await until_pooled(stage.world.anvil)
         await money_moves(stage.world, client.wallet)
-        await stage.world.anvil.call("evm_setAutomine", True)
-        await stage.world.anvil.call("evm_mine")
+        await mined_again(stage)
         refused = await posted.get()
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "InsufficientBalance")
         told = await claimed.get()

@@ -48,6 +48,7 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     "GET /v1/models/{name...}": {(200, None), (404, "model_not_found"), INDEX_TRAILS},
     "POST /v1/jobs": {
         (201, None),
+        (202, None),  # respond-async
         (402, None),
         MALFORMED,
         (400, "cap_overflow"),
@@ -80,6 +81,7 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (503, "job_read"),
     },
     "GET /v1/jobs/{id}": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
+    "GET /v1/jobs/{id}/progress": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
     "GET /v1/jobs/{id}/why": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
     "POST /v1/jobs/{id}/cancel": {
         (200, None),
@@ -176,6 +178,7 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     "GET /evm/jobs/{job_id}/transactions": {(200, None), MALFORMED},
     "POST /evm/ops": {
         (201, None),
+        (202, None),  # respond-async
         MALFORMED,
         (400, "result_required"),
         (400, "result_ambiguous"),

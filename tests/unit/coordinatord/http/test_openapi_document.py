@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from common.wire.words import WORDS
+from common.wire.worked_order import ANY_SIGNATURE
 from coordinatord.http.openapi import describe
 from coordinatord.orders.judgement import OrderBody, read_submission
 from tests.openapi.__main__ import COMMON, declared, pages
@@ -180,6 +181,24 @@ def test_example_of_a_submission_is_the_worked_order() -> None:
     )
     job = OPERATIONS["getJob"]["responses"]["200"]["content"]["application/json"]["examples"]["ClientJob"]["value"]
     assert (job["result_cid"], job["svc"]["task_cid"]) == (order["result_cid"], order["task_cid"])
+
+
+def test_signatures_of_examples_are_true_or_can_be_told_from_true_ones() -> None:
+    [order] = cases("worked_order.json")
+    found = set()
+    for one in _objects(DOCUMENT):
+        for name, value in one.items():
+            if isinstance(value, str) and re.fullmatch("0x[0-9a-f]{130}", value):
+                of_order = one.get("c") == order["c"]
+                true = {
+                    order["order_signature"]: name == "signature" and of_order,
+                    order["auth_sig"]: name == "auth_sig" and of_order,
+                    order["settle_signature"]: one.get("op") == "settle" and one["job_id"] == order["job_id"],
+                    ANY_SIGNATURE: not of_order and one.get("op") != "settle",
+                }
+                assert true.get(value), one
+                found.add(value)
+    assert len(found) == 4
 
 
 def test_nothing_in_it_is_of_one_deployment() -> None:
