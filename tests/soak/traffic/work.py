@@ -147,7 +147,7 @@ class Work:
         while True:
             try:
                 async with buyer.anywhere() as client:
-                    submitted = await client.submit(prepared)
+                    submitted = await client.submit(prepared, final=True)
             except SvcError as trouble:
                 if not may_come_again(trouble):
                     raise
