@@ -157,5 +157,5 @@ def _idle_claims(done: Iterable[Done]) -> list[Span]:
     return [
         Span(_IDLE_CLAIM, one.at - one.seconds, one.at + _IDLE_SECONDS)
         for one in done
-        if one.what == "idle provider" and one.outcome.startswith("claim 201")
+        if one.what == "idle provider" and one.outcome.startswith(("claim 201", "claim 504"))
     ]
