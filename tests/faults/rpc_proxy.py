@@ -237,13 +237,18 @@ class RpcProxy:
         return False
 
     async def _answer(self, client: httpx.AsyncClient, calls: list[Json]) -> list[Json]:
-        passed = [call for call in calls if self._refusal(call) is None]
+        # Decided once: a fault may begin or end while the node is asked.
+        refusals = [self._refusal(call) for call in calls]
+        passed = [call for call, refusal in zip(calls, refusals, strict=True) if refusal is None]
         answers: dict[Json, Json] = {}
         if passed:
             await self._watch(passed)
             response = await client.post(self._upstream, json=passed)
             answers = {answer["id"]: answer for answer in response.json()}
-        return [self._refusal(call) or self._rewritten(call, answers[call["id"]]) for call in calls]
+        return [
+            refusal if refusal is not None else self._rewritten(call, answers[call["id"]])
+            for call, refusal in zip(calls, refusals, strict=True)
+        ]
 
     async def _watch(self, calls: list[Json]) -> None:
         raws = [bytes.fromhex(c["params"][0][2:]) for c in calls if c["method"] == "eth_sendRawTransaction"]

@@ -86,7 +86,7 @@ _RISKS: Final = (
     ),
     _Counted("I2", "relays of jobs", "select count(*) from relays where kind in ('post', 'claim', 'settle')", 10),
     _Counted(
-        "I2", "pieces of work posted at two coordinators at once", lambda run: _pieces(run, "job posted twice"), 1
+        "I2", "pieces of work posted at two coordinators at once", lambda run: _pieces(run, "job posted twice"), 0.3
     ),
     _Counted("I3", "nonces given out", "select count(*) from relay_txs where purpose <> 'foreign'", 10),
     _Counted(
@@ -109,13 +109,14 @@ _RISKS: Final = (
     ),
     _Counted("I7", "objects referred to", "select count(*) from objects where cid is not null", 10),
     _Counted("I8", "sessions opened", "select count(*) from session_history", 10),
-    _Counted("I8", "nonces shown to every coordinator at once", _ended("one session"), 5),
-    _Counted("I8", "sessions used after their time", _ended("ended in time"), 1),
+    _Counted("I8", "nonces shown to every coordinator at once", _ended("one session"), 2),
+    _Counted("I8", "sessions used after their time", _ended("ended in time"), 0.5),
     _Counted("I9", "leases", "select count(*) from lease_history where provider_id <> 0", 5),
     _Counted("I10", "broadcasts", lambda run: run.broadcasts, 20),
     _Counted("I11", "exits relayed", "select count(*) from relays where kind in ('settle', 'fail', 'reclaim')", 5),
     _Counted("I12", "answers that a limit was reached", _ended("429"), 1),
     _Counted("I13", "jobs claimed and ended", _told("JobSettled", "JobFailed", "JobReclaimed"), 5),
+    _Counted("I13", "windows missed, and jobs reclaimed", _told("JobReclaimed")),
     _Counted("I13", "kinds of work done once all was quiet", _in_quiet, always=len(USEFUL)),
 )
 
@@ -126,6 +127,11 @@ def _pieces(run: Run, what: str) -> int:
 
 async def counted(connection: "asyncpg.Connection[asyncpg.Record]", run: Run) -> list[Risk]:
     return [Risk(one.invariant, one.what, await _count(connection, run, one.count), _least(run, one)) for one in _RISKS]
+
+
+def least_of(run: Run) -> dict[str, int]:
+    """How often each has to have been met, by what it is."""
+    return {one.what: _least(run, one) for one in _RISKS}
 
 
 def hollow(risks: Sequence[Risk]) -> list[str]:

@@ -85,6 +85,7 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "NotCancellable": _UNSETTLED,
     "DuplicateJob": _AWAY | _CHAIN,
     "UnknownJob": _AWAY | _CHAIN,
+    "NotTheOwner": _AWAY | _CHAIN,  # of a job that is not on the chain any more
 }
 
 
@@ -99,16 +100,16 @@ class Work:
 
 _OPENED: Final = frozenset({"opened"})
 USEFUL: Final[Mapping[str, Work]] = {
-    "open job": Work(_OPENED, 3.0),
-    "market job": Work(_OPENED, 2.0),
-    "designated job": Work(_OPENED, 0.5),
-    "job posted twice": Work(_OPENED, 1.0),
-    "uploaded job": Work(_OPENED, 0.5),
+    "open job": Work(_OPENED, 1.0),
+    "market job": Work(_OPENED, 0.7),
+    "designated job": Work(_OPENED, 0.2),
+    "job posted twice": Work(_OPENED, 0.3),
+    "uploaded job": Work(_OPENED, 0.3),
     "large job": Work(_OPENED, 0.2),
-    "cancelled job": Work(frozenset({"cancelled"}), 2.0),
-    "batch": Work(frozenset({"completed"}), 0.5),
-    "cancelled batch": Work(frozenset({"cancelled", "completed"}), 0.5),
-    "file": Work(frozenset({"read back"}), 3.0),
+    "cancelled job": Work(frozenset({"cancelled"}), 0.7),
+    "batch": Work(frozenset({"completed"}), 0.3),
+    "cancelled batch": Work(frozenset({"cancelled", "completed"}), 0.3),
+    "file": Work(frozenset({"read back"}), 1.0),
 }
 
 
@@ -156,5 +157,5 @@ def _idle_claims(done: Iterable[Done]) -> list[Span]:
     return [
         Span(_IDLE_CLAIM, one.at - one.seconds, one.at + _IDLE_SECONDS)
         for one in done
-        if one.what == "idle provider" and one.outcome.startswith("claim 201")
+        if one.what == "idle provider" and one.outcome.startswith(("claim 201", "claim 504"))
     ]

@@ -140,7 +140,7 @@ BREAKS: Final[dict[str, tuple[str, Break]]] = {
             "an owner of a model": "update models set owned_by = owned_by || 'x'",
             "a window": "update slas set allowed = not allowed",
             "a fee": "update fees set fee_bps = fee_bps + 1",
-            "an entry of the allowlist": "insert into allowlist values ('', 1, '')",
+            "an entry of the allowlist": "insert into allowlist values (decode(repeat('01', 32), 'hex'), 1, '')",
             "an ask": "insert into asks values (1, 1, 60, 1, 1)",
             "a time of asks": "insert into ask_times values (1, 1)",
         }.items()

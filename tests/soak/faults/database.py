@@ -5,7 +5,7 @@ that cannot be serialized come when it commits, those of a disk when a row is wr
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Final
 
@@ -43,6 +43,7 @@ _WITHOUT: Final = ("drop trigger if exists refuse_write on {table}", "drop trigg
 _STARTS: Final = (
     30  # attempts, a tenth of a second apart at the least: what crashed leaves memory that has to be given back
 )
+_TAKEN_AT_ONCE: Final = 25
 _MOST_CONNECTIONS: Final = 250  # more than the server takes
 
 
@@ -86,12 +87,24 @@ async def pool_exhausted(ground: Ground, random: Random, seconds: float) -> None
 
 async def connections_exhausted(ground: Ground, _random: Random, seconds: float) -> None:
     """The server takes no more connections: others have them."""
-    async with AsyncExitStack() as stack:
-        with suppress(asyncpg.TooManyConnectionsError):
-            for _ in range(_MOST_CONNECTIONS):
-                connection = await asyncpg.connect(ground.database_url, timeout=10)
-                stack.push_async_callback(connection.close)
+    taken: list[asyncpg.Connection[asyncpg.Record]] = []
+
+    async def take() -> None:
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            taken.append(await asyncpg.connect(ground.database_url, timeout=10))
+
+    try:
+        for _ in range(_MOST_CONNECTIONS // _TAKEN_AT_ONCE):
+            before = len(taken)
+            async with anyio.create_task_group() as takers:
+                for _ in range(_TAKEN_AT_ONCE):
+                    takers.start_soon(take)
+            if len(taken) < before + _TAKEN_AT_ONCE:  # there are no more
+                break
         await anyio.sleep(seconds)
+    finally:
+        for connection in taken:
+            connection.terminate()
 
 
 async def database_killed(ground: Ground, _random: Random, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """Clients of every kind, each doing its piece of work again and again until the run is over."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from random import Random
@@ -160,7 +161,8 @@ class Crowd:
                 self._timeline.finished(f"{client.what}, in quiet", since, met[-1])
             return
         self._timeline.complain(
-            f"I13: no {client.what} came to its end within {patience:g} s after the last fault: {met} {client.at}"
+            f"I13: no {client.what} came to its end within {patience:g} s after the last fault: {dict(Counter(met))},"
+            f" now {client.at}"
         )
 
     async def _again(self, client: Client) -> None:

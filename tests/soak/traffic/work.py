@@ -189,7 +189,7 @@ class Work:
 
 
 def may_come_again(trouble: SvcError) -> bool:
-    return trouble.retryable or trouble.type == "receipt_timeout"
+    return trouble.retryable or trouble.type == "receipt_timeout" or trouble.code == "outcome_unknown"
 
 
 def outcome_of(trouble: SvcError, timeline: Timeline, what: str) -> str:

@@ -1,5 +1,6 @@
+from tests.soak.faults.kinds import KINDS
 from tests.soak.timeline import Done, Span, Timeline
-from tests.soak.useful import USEFUL, too_little, unexplained
+from tests.soak.useful import EXPLAINED, USEFUL, too_little, unexplained
 
 
 def run_of(*done: Done, faults: tuple[Span, ...] = ()) -> Timeline:
@@ -13,8 +14,8 @@ def all_done(**instead: str) -> Timeline:
 
 
 def test_kind_of_work_that_is_never_done_is_below_its_floor() -> None:
-    assert too_little(all_done(), 1.5) == []
-    (found,) = too_little(all_done(file="expired"), 1.5)
+    assert too_little(all_done(), 3) == []
+    (found,) = too_little(all_done(file="expired"), 3)
     assert found.startswith("I13: 0 of file")
     assert "'expired': 5" in found
 
@@ -59,3 +60,7 @@ def test_claim_of_a_provider_that_does_not_deliver_explains_a_job_that_failed() 
 
 def test_what_is_no_useful_work_may_end_as_it_likes() -> None:
     assert unexplained(run_of(Done("garbage", 5.0, 1.0, "400 invalid_request_error"))) == []
+
+
+def test_every_fault_explains_something_and_nothing_is_explained_by_what_is_none() -> None:
+    assert set().union(*EXPLAINED.values()) - {"idle claim"} == set(KINDS)
