@@ -163,9 +163,10 @@ pytest: setup ## unit, integration and end-to-end tests
 .PHONY: test-long
 test-long: setup ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
-	@echo "tests: the long ones (about 5 minutes)"
 	@mkdir -p build
-	@SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
+	@SOAK_SEED=$${SOAK_SEED:-$$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}; export SOAK_SEED; \
+	echo "tests: the long ones (about 5 minutes); the soak's is SOAK_SEED=$$SOAK_SEED"; \
+	SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
 	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
 
 # The loops end with the target, however it ends.
@@ -369,12 +370,15 @@ LINES ?= 50000
 KILLS ?= 10
 POLLERS ?= 10000
 
-.PHONY: soak soak-market soak-batches soak-pollers
+.PHONY: soak soak-market soak-batches soak-pollers soak-selftest
 soak: soak-market soak-batches soak-pollers ## the whole market under load and faults, then its promises checked: build/soak.html
 
 soak-market: setup
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --jobs $(JOBS) --providers $(PROVIDERS) \
 		--coordinators $(COORDINATORS) --seed $(SEED) --faults $(FAULTS)
+
+soak-selftest: setup ## faults put into the market one by one, each of which the soak has to find (half an hour)
+	@$(WITH_NODE) $(BIN)/python -m tests.soak.planted
 
 soak-pollers: setup
 	@POLLERS=$(POLLERS) $(BIN)/python -m pytest -q tests/integration/coordinatord/faults/test_many_pollers.py

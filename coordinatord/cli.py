@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from common.daemon.process import RELEASE, hide_memory
+from common.extras import loading
 from coordinatord.config import variables
 
 _COMMANDS: Final = {
@@ -26,7 +27,8 @@ def main() -> None:
     command line."""
     arguments = _parser().parse_args()
     hide_memory()  # before a key is read
-    from coordinatord import commands  # noqa: PLC0415 - most of a start, which a command line that is read needs first
+    with loading():  # most of a start, which a command line that is read needs first
+        from coordinatord import commands  # noqa: PLC0415
 
     match arguments.command:
         case "check":

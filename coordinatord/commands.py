@@ -1,6 +1,7 @@
 """Commands of `coordinatord`: what each does with the settings, once the command line is read.
 
-Imported by `cli.py` when a command is run: `--help`, `--version` and a wrong command line do without them.
+Imported by `cli.py` when a command is run: `--help`, `--version` and a wrong command line do without them. What a
+command alone works with (the database, the node, the server) is imported by that command, once its settings are read.
 """
 
 import os
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import structlog
@@ -16,26 +17,22 @@ from structlog.typing import Processor
 
 from common.daemon.logs import error_reporting, set_up_logging
 from common.daemon.process import RELEASE, Fatal
+from common.extras import loading
 from common.secp256k1 import Wallet
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.checkup.examine import examine, unknown_settings
-from coordinatord.checkup.rows import check_json, check_table
-from coordinatord.config import Config, read_config
-from coordinatord.database.connections import open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.dependencies import open_dependencies
+from coordinatord.config import Config, read_config, unknown_settings
 from coordinatord.keys import key_lines, new_key, relayer_table
-from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender, top_spenders
-from coordinatord.relayer.signers import open_signer
-from coordinatord.relayer.transactions_sql import account_uses
+
+if TYPE_CHECKING:
+    from coordinatord.relayer.budgets_sql import TopSpender
 
 log = structlog.get_logger(__name__)
 
 _HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
 
 
-def spender_table(spenders: Sequence[TopSpender]) -> str:
+def spender_table(spenders: "Sequence[TopSpender]") -> str:
     """Table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
     if not spenders:
         return "no gas was spent in the last 24 hours"
@@ -47,6 +44,8 @@ def spender_table(spenders: Sequence[TopSpender]) -> str:
 
 
 def _name(signer: bytes) -> str:
+    from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS  # noqa: PLC0415
+
     if signer == ALL_NEWCOMERS:
         return "all newcomers"
     return "0x" + signer.hex() if signer else "the coordinator"
@@ -56,12 +55,17 @@ _SPENDERS: Final = 40  # lines of the table
 
 
 async def _serve(config: Config) -> None:
-    from coordinatord import app  # noqa: PLC0415 - a quarter of the imports, which the other commands do without
+    with loading():
+        from coordinatord import app  # noqa: PLC0415
 
     await app.run(config)
 
 
 async def _migrate(config: Config) -> None:
+    with loading():
+        from coordinatord.database.migrate import migrate  # noqa: PLC0415
+        from coordinatord.dependencies import open_dependencies  # noqa: PLC0415
+
     async with AsyncExitStack() as stack:
         dependencies = await open_dependencies(config, stack)
         async with dependencies.database.unhurried() as connection:
@@ -71,6 +75,10 @@ async def _migrate(config: Config) -> None:
 
 async def _budgets(config: Config) -> None:
     """From the database alone: it answers while the node is away."""
+    with loading():
+        from coordinatord.database.connections import open_database  # noqa: PLC0415
+        from coordinatord.relayer.budgets_sql import top_spenders  # noqa: PLC0415
+
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with database as opened, opened.connection() as connection:
         print(spender_table(await top_spenders(connection, _SPENDERS)))
@@ -86,6 +94,11 @@ def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
 
 async def _relayers(config: Config) -> None:
     """From the database alone, too: a rotation is watched while the node is away as well."""
+    with loading():
+        from coordinatord.database.connections import open_database  # noqa: PLC0415
+        from coordinatord.relayer.signers import open_signer  # noqa: PLC0415
+        from coordinatord.relayer.transactions_sql import account_uses  # noqa: PLC0415
+
     former = [Wallet(bytes.fromhex(key.reveal())).address for key in config.former_relayer_keys]
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
@@ -121,6 +134,10 @@ def run(command: str) -> None:
 
 def check(as_json: bool) -> int:
     """The exit status: 1 when something is wrong."""
+    with loading():
+        from coordinatord.checkup.examine import examine  # noqa: PLC0415
+        from coordinatord.checkup.rows import check_json, check_table  # noqa: PLC0415
+
     set_up_logging("error")  # the table tells what a warning would
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows))

@@ -21,6 +21,7 @@ from coordinatord.environment import (
     secret,
     set_variables,
     text,
+    unknown_variables,
     url,
     variable,
 )
@@ -344,6 +345,11 @@ def read_config(environ: Mapping[str, str]) -> Config:
 def variables() -> list["attrs.Attribute[Any]"]:
     """The fields that are read from a variable each, with their metadata: what documentation and tests list."""
     return [field for field in attrs.fields(Config) if "variable" in field.metadata]
+
+
+def unknown_settings(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables that look like settings and are none, each with the setting that it is nearest to."""
+    return unknown_variables(environ, {*(field.metadata["variable"] for field in variables()), *ADDRESSES})
 
 
 def _check_together(config: Config, present: Mapping[str, str]) -> None:

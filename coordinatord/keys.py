@@ -4,7 +4,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from common.box import escrow_key
 from common.daemon.process import Fatal
@@ -12,12 +12,14 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from coordinatord.config import Config
-from coordinatord.relayer.transactions_sql import AccountUse
+
+if TYPE_CHECKING:
+    from coordinatord.relayer.transactions_sql import AccountUse
 
 _SETTLED: Final = 3600.0  # seconds: no reorganisation reaches back so far
 
 
-def relayer_table(uses: Sequence[AccountUse], current: bytes, former: Sequence[bytes]) -> str:
+def relayer_table(uses: "Sequence[AccountUse]", current: bytes, former: Sequence[bytes]) -> str:
     """Table of `coordinatord relayers`: one line for each account, with what its key is needed for."""
     lines = []
     for use in uses:

@@ -65,6 +65,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                     directory=state.provider,
                     logs=state.logs,
                     slots=chosen.slots,
+                    ahead=chosen.ahead,
                 ) as provider:
                     watches.start_soon(provider.child.fail_when_it_ends)
                     up = Devnet(World(anvil, pins, postgres, cast, market), coordinator, provider)

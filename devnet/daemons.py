@@ -117,6 +117,7 @@ async def running_provider(
     directory: Path,
     logs: Path,
     slots: int = SLOTS,
+    ahead: bool = False,
 ) -> AsyncIterator[ProviderService]:
     """Up when its asks are on the book and its polls are answered: an order finds it as a candidate."""
     config = write_config(
@@ -127,6 +128,7 @@ async def running_provider(
         address_book=address_book,
         metrics_port=metrics_port,
         slots=slots,
+        ahead=ahead,
     )
     program = Program(
         "provider",
@@ -159,6 +161,7 @@ def write_config(
     metrics_port: int,
     rpc_url: str | None = None,
     slots: int = SLOTS,
+    ahead: bool = False,
 ) -> Path:
     """The daemon's configuration; its keys come from the environment (`key_variables`). With `rpc_url` it reads claims
     from the chain before it works."""
@@ -179,7 +182,7 @@ def write_config(
         f"port = {metrics_port}",
         "[limits]",
         f"shutdown_grace_seconds = {_GRACE_SECONDS}",
-        *(line for model in MODELS for line in _model(model, slots)),
+        *(line for model in MODELS for line in _model(model, slots, ahead=ahead)),
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -189,7 +192,7 @@ def key_variables(account: DevWallet) -> dict[str, str]:
     return {_WALLET_VARIABLE: account.private_key, _BOX_VARIABLE: "0x" + account.box_secret.hex()}
 
 
-def _model(model: CatalogueModel, slots: int) -> list[str]:
+def _model(model: CatalogueModel, slots: int, *, ahead: bool) -> list[str]:
     lines = [
         "[[model]]",
         f"name = {json.dumps(model.name)}",
@@ -200,6 +203,8 @@ def _model(model: CatalogueModel, slots: int) -> list[str]:
     ]
     for seconds in SLA_SECONDS:
         lines += ["[[model.ask]]", f"sla_seconds = {seconds}", f'rate_in = "{_RATE_IN}"', f'rate_out = "{_RATE_OUT}"']
+    if ahead:
+        lines += ["[model.ahead]", 'most_amount = "1000000"', 'most_in_flight = "100000000"', "settled_jobs = 5"]
     return [*lines, "[model.backend]", 'kind = "echo"']
 
 

@@ -116,7 +116,7 @@ class Shop:
     async def _one(self, what: str, model_input: Input, terms: dict[str, Any]) -> Terms:
         prepared = await self.client.prepare(_MODEL, model_input, window=_WINDOW, **terms)
         quote = (await self.client.quote(prepared)).quote
-        submitted = await self.client.submit(prepared)
+        submitted = await self.client.submit(prepared, final=True)
         self.say(f"{what}: {submitted.job_id} is posted; {self._money(submitted.amount)} authorised")
         result = await self.client.open(await self.client.wait(submitted.job_id))
         self._require(result.job, result.output, model_input)

@@ -25,6 +25,7 @@ class DevnetSettings:
     metrics_port: int | None = None
     provider_metrics_port: int | None = None
     slots: int = SLOTS
+    ahead: bool = False  # the demo provider runs jobs ahead of their claims
 
     @property
     def listening(self) -> tuple[WantedPort, ...]:

@@ -2,12 +2,13 @@
 
 import sys
 
-from common.extras import missing_extra
+from common.extras import loading, missing_extra
 
 
 def main() -> int:
     try:
-        from svc.cli.main import main as run  # noqa: PLC0415
+        with loading():
+            from svc.cli.main import main as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(missing_extra(error, "svc", "client"))
     return run()

@@ -36,6 +36,7 @@ class Account:
     gateways: Gateways
     signer: Signer | None
     vouching: Vouching
+    tells_progress: bool | None = None  # whether the coordinator tells of jobs before their blocks; None: not known
     _market: Market | None = None
     _windows: tuple[int, ...] | None = None
     _derived: SecretKey | None = None

@@ -30,6 +30,7 @@ from svc.files import Files
 from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
 from svc.orders import Market, Models, Orders, Submitted
+from svc.progress import ProvisionalResults
 from svc.receipts import Receipts
 from svc.records import Cancelled, Candidate, Checked, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results, read_job_id
@@ -56,6 +57,7 @@ class Client:
     batches: Batches
     market: Market
     orders: Orders
+    results: Results
     webhooks: Webhooks
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
@@ -87,8 +89,9 @@ class Client:
         self.models, self.jobs = Models(account), Jobs(account)
         self.files, self.market = Files(account), Market(account)
         self.webhooks = Webhooks(account)
-        self.orders, self._results = Orders(account, self.files), Results(account)
-        opened = BatchResults(self.files, self.jobs, self._results)
+        self.orders, self.results = Orders(account, self.files), Results(account)
+        self._provisional = ProvisionalResults(account, self.jobs, self.orders, self.results)
+        opened = BatchResults(self.files, self.jobs, self.results)
         self.batches = Batches(account, self.files, Preparation(account, self.orders), opened)
 
     async def __aenter__(self) -> Self:
@@ -139,6 +142,7 @@ class Client:
         max_amount: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
         on_change: JobSeen | None = None,
+        final: bool = False,
     ) -> Result:
         """Buy one result: probe, pin, quote, sign, submit, wait, open.
 
@@ -146,6 +150,9 @@ class Client:
         best ask is taken; `provider` names who is to do it; with rates and no provider the order is open to all,
         sealed to the escrow. Rates are base units of the payment token per 10^6 units. `max_amount` bounds what is
         authorised, charges included; without it the client's `max_amount` does, or one token.
+
+        The result comes as soon as its settle is stored, before its block: `provisional` says so, and `settled` waits
+        for the chain, which alone decides. With `final` it is the chain's, blocks later.
 
         Raises an SvcError; JobFailed when the job ended without a result, and was refunded.
         """
@@ -161,8 +168,13 @@ class Client:
             endpoint=endpoint,
             custom_id=custom_id,
         )
-        submitted = await self.submit(prepared, max_amount=max_amount)
-        return await self.open(await self.wait(submitted.job_id, timeout=timeout, on_change=on_change))
+        await self.submit(prepared, max_amount=max_amount, final=final)
+        found: Result | Job
+        if final:
+            found = await self.wait(prepared.id, timeout=timeout, on_change=on_change)
+        else:
+            found = await self.first_result(prepared, timeout=timeout, on_change=on_change)
+        return found if isinstance(found, Result) else await self.open(found)
 
     def require_readable(self) -> None:
         """Raises OrderRefused (`reads_disabled`) where a result could be bought and not be read: before it is paid."""
@@ -219,10 +231,36 @@ class Client:
         return await self.orders.payable(prepared, quoted.quote, max_amount)
 
     async def submit(
-        self, prepared: PreparedOrder, quoted: Quoted | None = None, *, max_amount: int | None = None
+        self,
+        prepared: PreparedOrder,
+        quoted: Quoted | None = None,
+        *,
+        max_amount: int | None = None,
+        final: bool = False,
     ) -> Submitted:
-        """Sign the payment and post the job. May be called again with the same order: it is one job."""
-        return await self.orders.submit(prepared, quoted, max_amount)
+        """Sign the payment and post the job. May be called again with the same order: it is one job.
+
+        Returns once the coordinator has stored it and will post it, as `rests_on` says; with `final`, once it is mined.
+        """
+        return await self.orders.submit(prepared, quoted, max_amount, final=final)
+
+    async def first_result(
+        self,
+        prepared: PreparedOrder,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
+        on_change: JobSeen | None = None,
+    ) -> Result | Job:
+        """A provisional result of a submitted order as soon as it opens, else the job once it has ended, for `open`.
+
+        `on_change` is told of the job at each new status, as it will be once the steps under way are mined. Raises
+        WaitTimedOut; PostRefused for an order that was stored and could not be posted.
+        """
+        return await self._provisional.first(prepared, timeout=timeout, on_change=on_change)
+
+    async def settled(self, result: Result, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109
+        """A provisional result once the chain has settled it, as `result.settled`. Raises ResultTakenBack."""
+        return await result.settled(timeout)
 
     async def wait(
         self,
@@ -236,11 +274,11 @@ class Client:
 
     async def open(self, job: Job | str) -> Result:
         """Fetch and open a settled job's result."""
-        return await self._results.open(job if isinstance(job, Job) else await self.jobs.get(job))
+        return await self.results.open(job if isinstance(job, Job) else await self.jobs.get(job))
 
     async def save(self, job: Job | str, path: Path) -> int:
         """Open a result of any size straight into a file; how many bytes of JSON it has."""
-        return await self._results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
+        return await self.results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
 
     async def verify(self, job_id: str) -> Verified:
         """Each fact of a job with who vouches for it. Raises ChainContradicts."""

@@ -14,6 +14,8 @@
     ├── QuoteRefused            the quote is not what the order comes to, or more than allowed
     ├── SigningFailed           the wallet gave no signature of its own
     ├── JobFailed, BatchFailed  it ended without a result
+    │   └── PostRefused         the order was stored, and then could not be posted
+    ├── ResultTakenBack         a provisional result that the chain did not confirm
     ├── WaitTimedOut            it did not end in time; it goes on without us
     └── ResultUnreadable        no gateway gave the result, or it did not open
 
@@ -224,6 +226,24 @@ class JobFailed(SvcError):
         """`returned`: the payment that came back, in words, where it is known."""
         money = NO_RESULT_MONEY.get(code, _NOT_PAID) + (f": {returned}" if returned is not None else "")
         super().__init__(f"job {job_id} ended without a result: {code}; {money}", code=code)
+        self.job_id = job_id
+
+
+class PostRefused(JobFailed):
+    """An order that was stored, and then not posted. `code` is the contract's error, or the coordinator's reason."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(job_id, reason)
+        self.message = f"job {job_id} was not posted: {reason}; nothing was collected"
+        self.args = (self.message,)
+
+
+class ResultTakenBack(SvcError):
+    """A result that was given before its block, and that the chain did not settle. `code`: how the job ended, as of
+    JobFailed, or `other_result` where another one was settled: `open` reads that."""
+
+    def __init__(self, job_id: str, code: str, how: str) -> None:
+        super().__init__(f"a provisional result was taken back: {how}", code=code)
         self.job_id = job_id
 
 

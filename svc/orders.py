@@ -13,6 +13,7 @@ from common.box import PublicKey
 from common.envelope import Envelope
 from common.refusal import Refused
 from common.wire.market import Candidates
+from common.wire.progress import RestsOn
 from svc.account import Account
 from svc.chain import facts
 from svc.core.money import OPEN, Bid, market_bid
@@ -43,6 +44,8 @@ from svc.wire.transport import error_of, read
 
 _PAYMENT_REQUIRED: Final = frozenset({402})
 _SERVER_FAULT: Final = 500
+_ASYNC: Final = {"prefer": "respond-async"}  # answered as soon as the order is stored, by those who know it
+_STORED: Final = 202
 _LOOKS: Final = 8  # at the chain, after an order: a node may be some blocks behind
 _LOOK_PAUSE: Final = 0.75
 
@@ -57,7 +60,9 @@ class OtherWindow(UserWarning):
 
 @attrs.frozen(slots=True)
 class Submitted:
-    """`mined` is False when the transaction was broadcast but not mined within a minute: wait for the job.
+    """`rests_on` says how far the order is: `stored`, and the coordinator will send it; `broadcast`, and not mined
+    within a minute; in a `block`. `mined` is True for the last alone: until then the chain may refuse it, which `wait`
+    tells.
 
     `tx_hash` and `task_cid` are None where the answer was lost and the job was read back instead. `on_chain`: a node
     showed the job with the terms that were signed; False where none was asked, or it had not seen the job yet.
@@ -69,6 +74,7 @@ class Submitted:
     tx_hash: str | None
     mined: bool = True
     on_chain: bool = False
+    rests_on: RestsOn = "block"
 
 
 @attrs.frozen
@@ -112,9 +118,14 @@ class Orders:
         return await self.account.transport.post("/v1/jobs/check", Checked, prepared.body(), safe=True)
 
     async def submit(
-        self, prepared: PreparedOrder, quoted: Quoted | None = None, max_amount: int | None = None
+        self,
+        prepared: PreparedOrder,
+        quoted: Quoted | None = None,
+        max_amount: int | None = None,
+        *,
+        final: bool = False,
     ) -> Submitted:
-        """Pay and post. A quote that changed is paid anew, in three attempts at most."""
+        """Pay and post. A quote that changed is paid anew, in three attempts at most. `final`: wait for its block."""
         quote = (quoted or await self.quote(prepared)).quote
         await self.payable(prepared, quote, max_amount)  # before anything is uploaded
         sealed = prepared.sealed_order.sealed
@@ -124,9 +135,10 @@ class Orders:
         for _ in range(MOST_ATTEMPTS):
             amount = await self.payable(prepared, quote, max_amount)
             auth_sig = await self.account.wallet().sign(prepared.payment(amount))
-            outcome = await self._post(prepared, amount, prepared.submission(amount, auth_sig, container_cid))
+            body = prepared.submission(amount, auth_sig, container_cid)
+            outcome = await self._post(prepared, amount, body, {} if final else _ASYNC)
             if isinstance(outcome, Submitted):
-                return await self._seen_on_chain(prepared, outcome)
+                return attrs.evolve(outcome, on_chain=outcome.mined and await self.require_on_chain(prepared))
             quote = outcome.quote
         raise QuoteRefused("the price changed under every attempt", code="price_changed")
 
@@ -160,19 +172,18 @@ class Orders:
         await self.account.vouching.fees(quote)
         return amount
 
-    async def _seen_on_chain(self, prepared: PreparedOrder, submitted: Submitted) -> Submitted:
-        """Raises ChainContradicts for a job that is not the one that was signed; one that no node shows yet is told."""
+    async def require_on_chain(self, prepared: PreparedOrder) -> bool:
+        """True where a node shows the job as signed; one that none shows yet is told. Raises ChainContradicts."""
         chain = self.account.vouching.chain
-        if chain is None or not submitted.mined:
-            return submitted
-        sealed, transport = prepared.sealed_order, self.account.transport
+        if chain is None:
+            return False
         for attempt in range(_LOOKS):
             if attempt:
-                await transport.sleep(_LOOK_PAUSE)
-            if await facts.is_posted(chain.later(), sealed):
-                return attrs.evolve(submitted, on_chain=True)
+                await self.account.transport.sleep(_LOOK_PAUSE)
+            if await facts.is_posted(chain.later(), prepared.sealed_order):
+                return True
         self.account.vouching.tell(f"no node shows job {prepared.id} yet: svc verify looks again")
-        return submitted
+        return False
 
     async def _check_window(self, window: str, shaped: Shaped) -> None:
         """Before anything is signed. Raises OrderRefused that names the windows that the network takes."""
@@ -236,7 +247,9 @@ class Orders:
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
 
-    async def _post(self, prepared: PreparedOrder, amount: int, body: dict[str, Any]) -> Submitted | Quoted:
+    async def _post(
+        self, prepared: PreparedOrder, amount: int, body: dict[str, Any], preferring: dict[str, str]
+    ) -> Submitted | Quoted:
         """Never made again on an error status; where no answer came, the job is read back first.
 
         Raises OutcomeUnknown once no answer came and it could not be found out what became of it.
@@ -245,7 +258,7 @@ class Orders:
         attempt, lost = 0, False
         while True:
             try:
-                response = await transport.once("POST", "/v1/jobs", json=body)
+                response = await transport.once("POST", "/v1/jobs", json=body, headers=preferring)
             except ConnectionFailed as failed:
                 lost = True
                 found = await self._look_back(prepared, amount)
@@ -256,6 +269,8 @@ class Orders:
                 await transport.sleep(transport.retries.pause(attempt))
                 attempt += 1
                 continue
+            if response.status_code == _STORED:
+                self.account.tells_progress = True
             outcome = _outcome(response, prepared, amount)
             if outcome is not None:
                 return outcome
@@ -302,12 +317,14 @@ def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> 
     if response.status_code == 201:
         posted = read(response, Posted)
         return Submitted(prepared.id, amount, posted.task_cid, posted.tx_hash)
+    if response.status_code == _STORED:
+        return Submitted(prepared.id, amount, None, None, mined=False, rests_on="stored")
     if response.status_code == 409 and "quote" in read(response, dict[str, msgspec.Raw]):
         return read(response, Quoted)
     if response.status_code == 504:
         error = error_of(response)
         if error.type == "receipt_timeout":
-            return Submitted(prepared.id, amount, None, error.code, mined=False)
+            return Submitted(prepared.id, amount, None, error.code, mined=False, rests_on="broadcast")
     return None
 
 

@@ -5,7 +5,7 @@ folder may hence be a link, another user's, or writable by others; on Windows th
 user's own by its access list. A file is written anew beside its place and takes it whole; a lock beside it is held from
 the reading on, so that of two commands neither undoes what the other wrote.
 
-The one module that knows how platforms differ in this.
+The one module that knows how platforms differ in this. What a command writes for its user appears whole as well.
 """
 
 import os
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import attrs
 
@@ -212,3 +212,30 @@ else:
             raise file.unsafe("must belong to you", path)
         if status.st_mode & _OTHERS_WRITE:
             raise file.unsafe(f"must be writable by you alone (chmod go-w {path})", path)
+
+
+# Files that appear whole or not at all.
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, readable by its owner alone; it takes its name when the block ends without an error.
+
+    A device or a pipe is written to as it is, and a link at the named place is followed: to take their place would be
+    to remove them. Until then the bytes are in a file whose name nobody can guess, so that no link can lie in wait.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            yield device
+        return
+    path = path.resolve()
+    partial = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+            yield target
+            target.flush()
+            os.fsync(target.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -3,7 +3,7 @@
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
 """
 
-from common.wire import batches, chain, files, jobs, market, providers, states, why
+from common.wire import batches, chain, files, jobs, market, progress, providers, states, why
 from common.wire.shapes import Shape
 
 Record = Shape
@@ -37,6 +37,9 @@ BookRow = jobs.JobShape[int]
 ModelSummary = jobs.ModelSummary[int]
 Summary = jobs.SummaryFields[int]
 Why = why.WhyFields[int]
+RestsOn = progress.RestsOn
+Progress = progress.JobProgress[int]
+ProgressStep = progress.ProgressStep[int]
 
 
 class Job(jobs.ClientJobFields[int], frozen=True):

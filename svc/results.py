@@ -1,5 +1,6 @@
 """Results: read from a gateway, opened here, held against their job."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,22 +8,37 @@ import attrs
 from anyio import to_thread
 
 from common import quotes
+from common.envelope import ResultBody
 from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
 from svc.core.sealing import ResultReader, read_body
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
-from svc.files import appearing
-from svc.records import ENDED_BECAUSE, Job
+from svc.own_files import appearing
+from svc.records import ENDED_BECAUSE, Job, RestsOn
 
 
 @attrs.frozen(slots=True)
 class Result:
-    """What the model gave. `usage` is the provider's own count; what is charged stands in the job."""
+    """What the model gave. `usage` is the provider's own count; what is charged stands in the job.
+
+    `provisional`: the coordinator has the settle that names it, and the chain has not, or not for sure; `rests_on` says
+    how far it is, and `job` is the job as it will be. `settled` waits for the chain.
+    """
 
     job: Job
     output: Any
     usage: dict[str, object]
+    rests_on: RestsOn = "block"
+    provisional: bool = False
+    confirm: "Callable[[Result, float | None], Awaitable[Result]] | None" = attrs.field(
+        default=None, repr=False, eq=False
+    )
+
+    async def settled(self, timeout: float | None = None) -> "Result":  # noqa: ASYNC109 - it goes on
+        """The same result once the chain has settled it, with what was paid. Raises ResultTakenBack where the job ended
+        without it, WaitTimedOut."""
+        return self if self.confirm is None else await self.confirm(self, timeout)
 
     @property
     def job_id(self) -> str:
@@ -55,7 +71,12 @@ class Results:
 
     async def open(self, job: Job) -> Result:
         """Raises JobFailed for a job that ended without a result, ResultUnreadable for one that cannot be had."""
-        raw = read_job_id(job.id)
+        body = await self.read(job.id, self._cid(job))
+        return Result(job, body.output, body.usage)
+
+    async def read(self, job_id: str, cid: str) -> ResultBody:
+        """The result of this content id, which must be of this job. Raises ResultUnreadable."""
+        raw = read_job_id(job_id)
         plaintext = bytearray()
 
         def begin() -> ResultReader:
@@ -68,11 +89,9 @@ class Results:
         def end(reader: ResultReader) -> None:
             plaintext.extend(reader.finish())
 
-        cid = self._cid(job)
         market, keys = await self.account.market(), await self.account.result_keys()
         await self.account.gateways.read(cid, begin, take, end)
-        body = await to_thread.run_sync(read_body, bytes(plaintext), raw)
-        return Result(job, body.output, body.usage)
+        return await to_thread.run_sync(read_body, bytes(plaintext), raw)
 
     async def save(self, job: Job, path: Path) -> int:
         """Open a result of any size into a file, which appears once it is whole; how many bytes it has.

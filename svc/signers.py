@@ -6,15 +6,17 @@ used: it must be a signature by that address over exactly what was asked.
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 from anyio import to_thread
 
 from common.scalars import read_hex
 from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
-from svc.core.typed_data import SigningRequest
 from svc.errors import SigningFailed
+
+if TYPE_CHECKING:
+    from svc.core.typed_data import SigningRequest
 
 _ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
@@ -32,7 +34,7 @@ class Signer(Protocol):
     @property
     def deterministic(self) -> bool: ...
 
-    async def sign(self, request: SigningRequest) -> bytes:
+    async def sign(self, request: "SigningRequest") -> bytes:
         """65 bytes: r ‖ s ‖ v, s in the lower half, v 27 or 28. Raises SigningFailed."""
         ...
 
@@ -55,7 +57,7 @@ class LocalSigner:
     def deterministic(self) -> bool:
         return True
 
-    async def sign(self, request: SigningRequest) -> bytes:
+    async def sign(self, request: "SigningRequest") -> bytes:
         return self.wallet.sign(request.digest)
 
 
@@ -81,7 +83,7 @@ class RemoteSigner:
         if (self.by_digest is None) == (self.by_typed_data is None):
             raise TypeError("a remote signer takes either by_digest or by_typed_data")
 
-    async def sign(self, request: SigningRequest) -> bytes:
+    async def sign(self, request: "SigningRequest") -> bytes:
         try:
             signature = _usual_form(await self._ask(request))
         except SigningFailed:
@@ -92,7 +94,7 @@ class RemoteSigner:
             raise SigningFailed(f"what the wallet returned does not sign the {request.purpose} for its address")
         return signature
 
-    async def _ask(self, request: SigningRequest) -> Signed:
+    async def _ask(self, request: "SigningRequest") -> Signed:
         def ask() -> tuple[Signed | Awaitable[Signed]]:  # in a tuple: threads hand no coroutine over as such
             if self.by_digest is not None:
                 return (self.by_digest(request.digest),)

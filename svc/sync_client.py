@@ -72,6 +72,7 @@ class SyncMarket(_Part):
 class SyncJobs(_Part):
     get = blocking(Jobs.get)
     wait = blocking(Jobs.wait)
+    progress = blocking(Jobs.progress)
     cancel = blocking(Jobs.cancel)
     book = blocking(Jobs.book)
     mine = blocking(Jobs.mine)
@@ -211,6 +212,8 @@ class SyncClient:
     check = blocking(Client.check)
     check_quote = blocking(Client.check_quote)
     submit = blocking(Client.submit)
+    first_result = blocking(Client.first_result)
+    settled = blocking(Client.settled)
     wait = blocking(Client.wait)
     open = blocking(Client.open)
     save = blocking(Client.save)

@@ -24,6 +24,7 @@ from svcd.configuration.config import DaemonConfig
 from svcd.dependencies import DaemonDependencies, Equipment, prepare
 from svcd.health import DaemonHealth, serve_metrics
 from svcd.journal.journal import open_journal
+from svcd.stages.ahead import AheadLimits
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup
 from svcd.stages.guard import Guard
@@ -118,7 +119,10 @@ class Daemon:
         ground, timings, drain = self.ground, self.timings, self.drain
         coordinator, signer, clock = ground.coordinator, ground.signer, ground.clock
         lookup = Lookup(coordinator, ground.provider_id)
-        claimer = Claimer(coordinator, signer, clock, ground.provider_id, pipeline, offers, timings, self.health)
+        limits = AheadLimits({one.name: one.ahead for one in ground.config.models if one.ahead}, ground.journal)
+        claimer = Claimer(
+            coordinator, signer, clock, ground.provider_id, pipeline, offers, timings, self.health, limits
+        )
         uploader = Uploader(coordinator, pipeline)
         sealer = SealStage(ground.deployment, pipeline)
         settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)

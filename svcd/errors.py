@@ -22,7 +22,8 @@ class Unavailable(Exception):
 # it says whether the backend's circuit breaker counts it.
 
 # Reasons under which no `fail` is sent: the job is left to be reclaimed.
-_WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error"})
+UNPAID: Final = "unpaid"  # run ahead of a claim that was refused: nobody holds the job, so nothing is left to fail
+_WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error", UNPAID})
 # Of the reasons that begin with `settle_`, those that are not a contract's error. After a contract's error no `fail`
 # is sent: the chain has ended the job already, or refuses us in any case.
 _SETTLE_TROUBLE: Final = frozenset(
@@ -44,7 +45,7 @@ KNOWN_REASONS: Final = (
     *("unseal_failed", "not_our_bid", "no_cipher", "escrow_unavailable", "escrow_unreachable"),
     # the escrow's own codes
     *("stale_issued_at", "wrap_mismatch", "wrong_wallet", "no_claim", "not_claimed", "escrow_key_lost"),
-    *("modality_unknown", "task_unresolved", "claim_expired", "unservable"),
+    *("modality_unknown", "task_unresolved", "claim_expired", "unservable", UNPAID),
     # what the job registry can say to a settle
     *("settle_SlaExpired", "settle_NotClaimed", "settle_NotTheClaimer", "settle_StaleOp", "settle_TooManyUnits"),
     *("settle_UnknownJob", "settle_UnknownProvider", "settle_InvalidSignature", "settle_InvalidCid"),

@@ -47,6 +47,15 @@ pending_offers = Counter(
     ["outcome"],
     registry=REGISTRY,
 )
+jobs_ahead = Counter(
+    "svcd_jobs_ahead_total",
+    "Jobs run before their claim was in a block: begun, and then claimed, or unpaid because the claim was refused",
+    ["outcome"],
+    registry=REGISTRY,
+)
+unpaid_amount = Counter(
+    "svcd_unpaid_amount_total", "Base units that jobs run ahead would have been paid with", registry=REGISTRY
+)
 claims_withheld = Gauge(
     "svcd_claims_withheld",
     "1 while nothing is claimed because that would cost reputation",
@@ -63,6 +72,8 @@ def start_at_zero(models: Iterable[str]) -> None:
         jobs_failed.labels(reason)
     for reason in HOLD_REASONS:
         claims_withheld.labels(reason)
+    for outcome in ("begun", "claimed", "unpaid"):
+        jobs_ahead.labels(outcome)
     for outcome in ("taken", "left"):
         pending_offers.labels(outcome)
     for model in models:

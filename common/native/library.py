@@ -1,12 +1,12 @@
 """Binding to `signatures.c`, where it could be compiled when the package was built."""
 
+import ctypes
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-import cffi
 from coincurve._libsecp256k1 import ffi, lib
 from coincurve.context import GLOBAL_CONTEXT
 
@@ -22,51 +22,43 @@ _CURVE: Final = (
     "secp256k1_ecdsa_sign_recoverable",
     "secp256k1_ecdsa_recoverable_signature_serialize_compact",
 )
-_DECLARED: Final = """
-    struct curve {
-        void *context, *parse, *recover, *serialize, *sign, *serialize_compact;
-        unsigned uncompressed;
-    };
-    void signers(const struct curve *, size_t count, const unsigned char *items, unsigned char *answers);
-    size_t sign_transaction(
-        const struct curve *, const unsigned char *secret, const unsigned char *fields, size_t, unsigned char *answer
-    );
-"""
+_STRUCT_CURVE: Final = Struct("@6PI")  # as signatures.c declares it: the context, its functions, a number
+# Types that coincurve's binding reads by itself: a declaration of our own would take cffi's parser of C, which is
+# slower to import than all of this program's cryptography.
+_SIGNERS: Final = "void (*)(void *, size_t, char *, unsigned char *)"
+_SIGN_TRANSACTION: Final = "size_t (*)(void *, char *, char *, size_t, unsigned char *)"
 
 
 class _Kept(threading.local):
     """Of one thread: room for short answers, because to allocate it anew costs a microsecond."""
 
-    def __init__(self, native: cffi.FFI) -> None:
-        room = native.new("unsigned char[]", _SHORT)
-        self.room = room, native.buffer(room)
+    def __init__(self) -> None:
+        room = ffi.new("unsigned char[]", _SHORT)
+        self.room = room, ffi.buffer(room)
 
 
 class Library:
     """Raises OSError where the file at `path` is no library for this machine."""
 
     def __init__(self, path: Path) -> None:
-        native = cffi.FFI()
-        native.cdef(_DECLARED)
-        loaded = native.dlopen(str(path))
+        self._loaded = ctypes.CDLL(str(path))
+        functions = [_address(ffi.addressof(lib, name)) for name in _CURVE]
+        packed = _STRUCT_CURVE.pack(_address(GLOBAL_CONTEXT.ctx), *functions, lib.SECP256K1_EC_UNCOMPRESSED)
+        self._curve = ffi.new("unsigned char[]", packed)
+        self._signers = self._function("signers", _SIGNERS)
+        self._sign_transaction = self._function("sign_transaction", _SIGN_TRANSACTION)
+        self._kept = _Kept()
 
-        def pointer(of: Any) -> Any:
-            return native.cast("void *", int(ffi.cast("uintptr_t", of)))
-
-        functions = [pointer(ffi.addressof(lib, name)) for name in _CURVE]
-        self._curve = native.new(
-            "struct curve *", [pointer(GLOBAL_CONTEXT.ctx), *functions, lib.SECP256K1_EC_UNCOMPRESSED]
-        )
-        self._signers, self._sign_transaction = loaded.signers, loaded.sign_transaction
-        self._native = native
-        self._kept = _Kept(native)
+    def _function(self, name: str, kind: str) -> Any:
+        """By cffi's call and not by ctypes', which takes several times as long."""
+        return ffi.cast(kind, ctypes.cast(getattr(self._loaded, name), ctypes.c_void_p).value)
 
     def _room(self, length: int) -> tuple[Any, Any]:
         """Memory to be written to, and how to read it."""
         if length <= _SHORT:
             return self._kept.room
-        room = self._native.new("unsigned char[]", length)
-        return room, self._native.buffer(room)
+        room = ffi.new("unsigned char[]", length)
+        return room, ffi.buffer(room)
 
     def signers(self, questions: Sequence[bytes]) -> list[bytes | None]:
         length = _ANSWER.size * len(questions)
@@ -81,6 +73,10 @@ class Library:
         if not length:
             raise ValueError("the secret is no private key")
         return written[32:length], written[:32]
+
+
+def _address(of: Any) -> int:
+    return int(ffi.cast("uintptr_t", of))
 
 
 def load(path: Path = PATH) -> Library | None:

@@ -23,11 +23,11 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.checkup.chain import ChainLook
 from coordinatord.checkup.nodes import NODE_REMEDY
 from coordinatord.checkup.rows import CheckPart, CheckRow, right, run_parts, told, wrong
-from coordinatord.config import ADDRESSES, ANY_HOST, Config, read_config, variables
+from coordinatord.config import ANY_HOST, Config, read_config, unknown_settings, variables
 from coordinatord.database.connections import open_database, server_facts
 from coordinatord.database.migrate import compare
 from coordinatord.dependencies import open_pins
-from coordinatord.environment import read_fields, set_variables, unknown_variables
+from coordinatord.environment import read_fields, set_variables
 from coordinatord.escrow.handover import Operators
 from coordinatord.escrow.keys import KeyPair
 from coordinatord.escrow.peer import NoKeys, open_peer
@@ -87,11 +87,6 @@ def settings_faults(environ: Mapping[str, str]) -> list[str]:
     except Fatal as fault:
         found += [str(fault)] if str(fault) not in found else []
     return found
-
-
-def unknown_settings(environ: Mapping[str, str]) -> dict[str, str | None]:
-    """Variables that look like settings and are none, each with the setting that it is nearest to."""
-    return unknown_variables(environ, {*(field.metadata["variable"] for field in variables()), *ADDRESSES})
 
 
 def _variables(environ: Mapping[str, str]) -> CheckRow:

@@ -13,7 +13,6 @@ from common.wire.words import NOTHING, WORDS
 from coordinatord.http.routing import Reply
 
 _REF: Final = "#/components/schemas/{name}"
-_TX_HASH_PATTERN: Final = "^0x[0-9a-f]{64}$"
 
 
 class Components:
@@ -38,7 +37,7 @@ class Components:
         name = _error_name(replies[0]) if len(replies) == 1 else f"{operation[0].upper()}{operation[1:]}{status}Error"
         code: Schema = {"description": self._error_members["code"]["description"]}
         if any(reply.code == errors.TX_HASH for reply in replies):
-            code |= {"type": "string", "pattern": _TX_HASH_PATTERN, "description": "hash of the transaction"}
+            code |= {"type": "string", "pattern": "^0x[0-9a-f]{64}$", "description": "hash of the transaction"}
         elif all(error.code is not None for error in known):
             code |= {"type": "string", "enum": codes}
         elif codes:
@@ -157,6 +156,5 @@ def _merged(composed: Any, changed: Any) -> Any:
         kept = {name: value for name, value in composed.items() if changed.get(name, value) is not NOTHING}
         return {**kept, **{name: _merged(kept.get(name), value) for name, value in changed.items() if name in kept}}
     if isinstance(composed, list) and isinstance(changed, list):
-        same = len(composed) == len(changed)
-        return [_merged(one, other) for one, other in zip(composed, changed, strict=True)] if same else changed
+        return changed if len(composed) != len(changed) else list(map(_merged, composed, changed))
     return changed

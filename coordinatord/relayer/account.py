@@ -1,6 +1,5 @@
 """State of one relayer account: its pending transactions, and what the node last said of it."""
 
-from collections.abc import Iterable
 from typing import Final
 
 import anyio
@@ -10,8 +9,9 @@ import msgspec
 from coordinatord.base.metrics import relayer_balance
 from coordinatord.chain.rpc import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc_errors import RpcError
-from coordinatord.relayer.coalesce import GasBook, TxRoom
+from coordinatord.relayer.coalesce import TxRoom
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, HeadBlock, believed_base_fee, believed_tip
+from coordinatord.relayer.gas_book import GasBook
 from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
 from coordinatord.relayer.role import RelayerRole
 from coordinatord.relayer.signers import AccountSigner
@@ -133,36 +133,3 @@ class RelayerAccount:
     def _has(self, balance: int) -> None:
         self.balance = balance
         relayer_balance.labels("0x" + self.address.hex()).set(balance)
-
-
-# Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
-_MOST_SUSPECTS: Final = 256
-
-
-@attrs.frozen(slots=True)
-class Findings:
-    """`used`: pending ones of ours below the floor: mined, or lost to somebody else. `suspects`: not pending although
-    the chain waits for them. `foreign`: used by somebody else before they were given out. `next`: to give out next."""
-
-    used: tuple[int, ...]
-    suspects: tuple[int, ...]
-    foreign: range
-    next: int
-
-
-def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
-    """Nonces to give out, and those that went wrong.
-
-    The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
-    of ours: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out, None
-    for a new account (it starts at the floor, and what it did before is no business of ours).
-    """
-    waiting = set(pending)
-    following = floor if stored_next is None else stored_next
-    last = min(following, floor + len(waiting) + _MOST_SUSPECTS)
-    return Findings(
-        used=tuple(sorted(nonce for nonce in waiting if nonce < floor)),
-        suspects=tuple(nonce for nonce in range(floor, last) if nonce not in waiting),
-        foreign=range(following, max(following, floor)),
-        next=max(following, floor),
-    )

@@ -23,7 +23,8 @@ from coordinatord.chain.rpc import Rpc
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.database.connections import Connection
 from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.coalesce import GasBook, Simulated, enough_gas
+from coordinatord.relayer.coalesce import Simulated
+from coordinatord.relayer.gas_book import GasBook, enough_gas
 from coordinatord.relayer.outbox_sql import RelayKind
 from coordinatord.relayer.queue_sql import WaitingRelay
 from coordinatord.relayer.results_sql import Undecided, undecided_with
@@ -146,7 +147,8 @@ def _on_top(chain: Sequence[_Chained], ran: Sequence[Ran], book: GasBook) -> lis
             gas = book.limit(*link.call)
             if not result.passed or gas is None:
                 continue
-            found.append(Simulated.of(link.relay, gas, book, after.id))
+            on_top = after.relay is not None  # of this round, so that they ride together
+            found.append(Simulated.of(link.relay, gas, book, after.id, on_top=on_top))
         # What is ahead anyway must not hide what has to ride along.
         if link.relay is not None or after.relay is None:
             after = link

@@ -172,17 +172,19 @@ class HeadBlock:
     gas_limit: int
     next_base_fee: int
     transactions: tuple[str, ...] = attrs.field(repr=False)
+    gas_left: int = 0
 
     @classmethod
     def of(cls, raw: _RawBlock) -> Self:
-        limit = quantity(raw.gasLimit)
+        limit, used = quantity(raw.gasLimit), quantity(raw.gasUsed)
         return cls(
             quantity(raw.number),
             raw.hash,
             raw.parentHash,
             limit,
-            next_base_fee(quantity(raw.baseFeePerGas), quantity(raw.gasUsed), limit),
+            next_base_fee(quantity(raw.baseFeePerGas), used, limit),
             tuple(raw.transactions),
+            max(limit - used, 0),
         )
 
 

@@ -97,7 +97,7 @@ class RelayIntake:
 
     def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
         room = self._account.room.at(anyio.current_time())
-        return coalesce(simulated, most=self._coalesce_max, room=room)
+        return coalesce(simulated, most=self._coalesce_max, room=room, book=self._account.gas)
 
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
         """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""

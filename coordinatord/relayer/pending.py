@@ -6,14 +6,15 @@ from typing import Final, Self
 
 import attrs
 
-from coordinatord.relayer.coalesce import BASE_GAS, Shape
 from coordinatord.relayer.fees import Fee
+from coordinatord.relayer.gas_book import BASE_GAS, OpKind
 from coordinatord.relayer.transactions_sql import StoredTx, Version
 
 _FIRST_RETRY: Final = 0.25  # seconds
 _LAST_RETRY: Final = 5.0
 # A node may forget a transaction that it took (a restart, a full pool): identical bytes remind it.
 REMIND_AFTER: Final = 10.0
+_REMINDED_OF: Final = 32  # at once, where a block shows that a node lost what it took: two blocks' worth, or a megabyte
 RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block's state to its receipts
 # What proves that identical bytes are refused for good, whatever a node says of them: so many refusals in a row, and
 # that it works for others meanwhile: it took another transaction of ours, or its chain went on for this long.
@@ -67,7 +68,7 @@ class PendingTx:
     # Every sending of it was answered by an endpoint that serves no sending at all: nobody can have these bytes. Known
     # of what was signed in this term only: who was here before may have sent it, and not heard the answer.
     kept_back: bool = False
-    shapes: tuple[Shape, ...] = ()  # of its ops; known of what was signed in this term
+    kinds: tuple[OpKind, ...] = ()  # of its ops; known of what was signed in this term
     intrinsic: int = 0  # gas for its own bytes
     taken_at: float | None = None  # when a node first took it
     latest_taken_at: float | None = None  # when a node first took its last version
@@ -103,6 +104,9 @@ class PendingTx:
             self.latest_taken_at = now
         self.failures, self.due = 0, now + REMIND_AFTER
         self.refusals = Refusals()
+
+    def was_with_a_node(self, since: float) -> bool:
+        return self.latest_taken_at is not None and self.latest_taken_at < since
 
     def waits_in_vain(self, since: float, now: float, patience: float) -> bool:
         """True when a node has had it for longer than it should take, with its nonce the next one `since`. Each version
@@ -163,6 +167,15 @@ class PendingTxs:
 
     def due(self, now: float) -> list[PendingTx]:
         return [tx for tx in self if tx.due <= now]
+
+    def remind_of_lost(self, since: float, room: int) -> None:
+        """Make the first transactions due at once where a node has lost them: it had the one whose turn it is `since`
+        before the block before the last, and that one went by without it, with as much gas left as `room`."""
+        waiting = list(self)
+        if waiting and waiting[0].was_with_a_node(since) and waiting[0].gas <= room:
+            for tx in waiting[:_REMINDED_OF]:
+                if tx.was_with_a_node(since):
+                    tx.due = 0.0
 
     def next_due(self) -> float | None:
         return min((tx.due for tx in self._by_id.values()), default=None)

@@ -1,16 +1,17 @@
 """Keeping an account's nonces moving: lost ones given up, gaps closed, fees raised. Run after each look at the head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import anyio
+import attrs
 import structlog
 
 from coordinatord.base import metrics
 from coordinatord.chain.rpc import Rpc
 from coordinatord.database.locks import RoleConnection
 from coordinatord.relayer import results_sql, transactions_sql
-from coordinatord.relayer.account import RelayerAccount, examine
+from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.fees import HeadBlock, blocks_by_number, replacement
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.receipts import receipts_and_count, receipts_of
@@ -45,6 +46,39 @@ async def revive_unmined(
     account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
     log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
     return count
+
+
+# Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
+_MOST_SUSPECTS: Final = 256
+
+
+@attrs.frozen(slots=True)
+class Findings:
+    """`used`: pending ones of ours below the floor: mined, or lost to somebody else. `suspects`: not pending although
+    the chain waits for them. `foreign`: used by somebody else before they were given out. `next`: to give out next."""
+
+    used: tuple[int, ...]
+    suspects: tuple[int, ...]
+    foreign: range
+    next: int
+
+
+def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
+    """Nonces to give out, and those that went wrong.
+
+    The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
+    of ours: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out, None
+    for a new account (it starts at the floor, and what it did before is no business of ours).
+    """
+    waiting = set(pending)
+    following = floor if stored_next is None else stored_next
+    last = min(following, floor + len(waiting) + _MOST_SUSPECTS)
+    return Findings(
+        used=tuple(sorted(nonce for nonce in waiting if nonce < floor)),
+        suspects=tuple(nonce for nonce in range(floor, last) if nonce not in waiting),
+        foreign=range(following, max(following, floor)),
+        next=max(following, floor),
+    )
 
 
 _EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request

@@ -96,9 +96,9 @@ def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: 
     if _is_fill(tx, receipt.tx_hash):
         return
     if receipt.succeeded and not any(call.tx_id == tx.id for call in refused):
-        account.gas.was_used(tx.shapes, receipt.gas_used - tx.intrinsic)
-    elif not receipt.succeeded and len(tx.shapes) > 1:
-        account.gas.starved(tx.shapes)
+        account.gas.was_used(tx.kinds, receipt.gas_used - tx.intrinsic)
+    elif not receipt.succeeded and len(tx.kinds) > 1:
+        account.gas.starved(tx.kinds)
 
 
 def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:

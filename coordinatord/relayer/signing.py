@@ -13,8 +13,9 @@ from common.transactions import SignedTransaction, Transaction
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import queue_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.coalesce import Planned, intrinsic_gas
+from coordinatord.relayer.coalesce import Planned
 from coordinatord.relayer.fees import Fee, offer, replacement, substitute
+from coordinatord.relayer.gas_book import intrinsic_gas
 from coordinatord.relayer.outside_signer import SignerAway
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.signers import sign_in_order
@@ -65,7 +66,7 @@ async def sign_planned(
             tx.gas,
             [tx.version],
             kept_back=True,
-            shapes=plan.shapes,
+            kinds=plan.kinds,
             intrinsic=intrinsic_gas(plan.calldata),
         )
         for tx_id, tx, plan in zip(ids, txs, plans, strict=True)

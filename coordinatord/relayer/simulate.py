@@ -14,7 +14,7 @@ from common.artifacts import decode_error
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import Json, Quantity, Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.relayer.coalesce import GasBook
+from coordinatord.relayer.gas_book import GasBook
 
 
 @attrs.frozen(slots=True)

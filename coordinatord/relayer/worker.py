@@ -1,5 +1,6 @@
 """The relayer of one account, in whichever process holds its role."""
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -86,6 +87,7 @@ class _Worker:
         self._caught_up = anyio.Event()
         self._to_sign, self._to_send, self._to_look = Wake(), Wake(), Wake()
         self._read_at = 0.0
+        self._headed_at = -math.inf  # when the head was first seen
 
     async def run(self) -> None:
         async with (
@@ -110,11 +112,14 @@ class _Worker:
 
     async def _look(self) -> None:
         pending_before = len(self._account.pending)
-        new_head = self._follower.head
+        last_head = self._follower.head
         block = await self._follower.step()
         if block is None:
             return
-        if block.hash != new_head or anyio.current_time() >= self._read_at + _REFRESH:
+        if block.hash != last_head:
+            self._account.pending.remind_of_lost(self._headed_at, block.gas_left)
+            self._headed_at = anyio.current_time()
+        if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH:
             await self._account.read(self._rpc, block)
             self._read_at = anyio.current_time()
             self._show_fees()

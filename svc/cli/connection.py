@@ -9,21 +9,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from subprocess import list2cmdline
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import attrs
 import click
 from anyio import to_thread
 
+from common.extras import loading
 from common.refusal import Refused
 from svc.cli import failures
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Gauge, Output, one_line
-from svc.client import Client
 from svc.errors import NO_WALLET, OrderRefused, OverCeiling, SvcError
 from svc.profiles import NAME_VARIABLE, with_profile
 from svc.wallets import KEY_FILE, PASSWORD_FILE, signer_of
+
+if TYPE_CHECKING:
+    from svc.client import Client
 
 Body = Callable[..., Awaitable[Exit | None]]
 
@@ -49,7 +52,7 @@ class Connection:
     output: Output
 
     @asynccontextmanager
-    async def client(self, *, wallet: bool | None = False) -> AsyncIterator[Client]:
+    async def client(self, *, wallet: bool | None = False) -> "AsyncIterator[Client]":
         """`wallet`: the command needs one, so that the lack of it is found before anything is asked; None: it uses one
         where there is one."""
         try:
@@ -59,6 +62,8 @@ class Connection:
                 signer = signer_of(with_profile(environment), self.key_file, ask_password)
             if wallet and signer is None:
                 raise Refused(NO_WALLET, KEY_FILE)
+            with loading():  # half of a start, which a command that goes no further does without
+                from svc.client import Client  # noqa: PLC0415
             made = Client(
                 self.base_url,
                 gateways=self.gateways,

@@ -9,8 +9,7 @@ import attrs
 import click
 
 from svc.cli.answers import ReadableAnswer, as_text, read_answer, suffix_of
-from svc.cli.output import not_writable, written
-from svc.files import appearing
+from svc.own_files import appearing
 
 
 @attrs.frozen
@@ -86,3 +85,22 @@ def takes_destination(command: Any) -> Any:
     ):
         command = option(command)
     return command
+
+
+# Files that a command writes: whole or not at all, and for their owner alone, since it was sealed until now.
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """The file to write to. Where there can be none is a mistake of the command line, found before the block begins."""
+    with ExitStack() as opened:
+        try:
+            target = opened.enter_context(appearing(path))
+        except OSError as error:
+            raise not_writable(path, error) from None
+        yield target
+
+
+def not_writable(path: Path, error: OSError) -> click.UsageError:
+    remedy = "; make the folder first" if isinstance(error, FileNotFoundError) else ""
+    return click.UsageError(f"{path}: {error.strerror}{remedy}")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from common.extras import DISTRIBUTION
+from common.extras import DISTRIBUTION, loading
 from svc.cli.exit_codes import MEANINGS, Exit
 
 # Completion in the shell: `svc completion bash` writes what the shell is to read.
@@ -40,9 +40,9 @@ def completion(ctx: click.Context, shell: str) -> Exit:
 
 _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
-        ("run", "jobs:run", "Order one job, wait for it, and show its answer."),
-        ("quote", "jobs:quote", "Say what an order would come to, without paying for it."),
-        ("submit", "jobs:submit", "Order one job and write its id."),
+        ("run", "orders:run", "Order one job, wait for it, and show its answer."),
+        ("quote", "orders:quote", "Say what an order would come to, without paying for it."),
+        ("submit", "orders:submit", "Order one job and write its id."),
         ("status", "jobs:status", "Show one job, anybody's."),
         ("why", "checks:why", "Say why nobody has claimed a job, and what would change that."),
         ("wait", "jobs:wait", "Wait until a job has ended."),
@@ -147,7 +147,8 @@ class _Sections(click.Group):
         if place is None:
             return None
         module, _, name = place.rpartition(":")
-        found = import_module(f"svc.cli.commands.{module}" if module else f"svc.cli.{name}")
+        with loading():
+            found = import_module(f"svc.cli.commands.{module}" if module else f"svc.cli.{name}")
         command: click.Command = getattr(found, name)
         return command
 

@@ -33,10 +33,13 @@ def cost_of(job: Job, quote: Quote) -> Cost:
     return Cost(quote.amount, shares.provider, shares.treasury, shares.owner)
 
 
-def in_words(cost: Cost, chain: Deployment) -> str:
+def in_words(cost: Cost, chain: Deployment, *, provisional: bool = False) -> str:
     shares = (cost.paid, cost.provider, cost.fees, cost.returned)
     paid, provider, fees, returned = (in_token(share, chain.decimals) for share in shares)
-    return f"paid {paid} {chain.token_domain.name} (provider {provider}, fees {fees}); {returned} came back"
+    shared = f"paid {paid} {chain.token_domain.name} (provider {provider}, fees {fees})"
+    if provisional:
+        return f"to be {shared} once it is settled; {returned} is to come back"
+    return f"{shared}; {returned} came back"
 
 
 def became(job: Job, chain: Deployment) -> str:

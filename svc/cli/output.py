@@ -4,30 +4,24 @@ Results go to standard output, all else to standard error, so that a pipe carrie
 table is drawn; in a pipe it is one line per row with tabs between its cells; with `--json` standard output is JSON.
 
 No terminal obeys what somebody else wrote: messages are cleaned wherever they go, results where they go to a terminal.
-A pipe gets results as they are.
+A pipe gets results as they are, and no rich, which is what takes longest to import of all that a command line needs.
 """
 
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import IO, Any, Final, TextIO
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import attrs
-import click
-import msgspec
-from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
-from rich.layout import Layout
-from rich.live import Live
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
-from rich.text import Text
 
-from svc.files import appearing
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
+    from rich.table import Table as RichTable
 
 # Text of strangers on its way to a terminal, with what the terminal would obey instead of show made visible.
 #
@@ -82,6 +76,7 @@ def _json_escape(sign: str) -> str:
 
 
 _NOTHING: Final = "—"
+_FORCING: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # variables that make rich see a terminal in a pipe
 
 
 @attrs.frozen
@@ -118,12 +113,14 @@ class NextStep:
 class Gauge:
     """A bar of something that is under way. Says nothing when nobody looks."""
 
-    _progress: Progress | None
+    _progress: "Progress | None"
     _task: Any = None
 
     def show(self, what: str, done: int | None = None, total: int | None = None) -> None:
         if self._progress is None:
             return
+        from rich.markup import escape  # noqa: PLC0415
+
         if self._task is None:
             self._task = self._progress.add_task(escape(one_line(what)), total=total, count="")
         count = "" if done is None or total is None else f"{done}/{total}"
@@ -148,15 +145,34 @@ class Output:
         self.next: NextStep | None = None  # told if the command fails or is interrupted
         self._quiet = quiet
         self._stdout = sys.stdout if out is None else out
-        self._out = Console(file=self._stdout, highlight=False)
-        self._err = Console(file=sys.stderr if err is None else err, highlight=False, soft_wrap=True)
+        self._stderr = sys.stderr if err is None else err
+
+    @cached_property
+    def _out(self) -> "Console":
+        from rich.console import Console  # noqa: PLC0415
+
+        return Console(file=self._stdout, highlight=False)
+
+    @cached_property
+    def _err(self) -> "Console":
+        from rich.console import Console  # noqa: PLC0415
+
+        return Console(file=self._stderr, highlight=False, soft_wrap=True)
+
+    @cached_property
+    def _out_shown(self) -> bool:
+        return _may_be_terminal(self._stdout) and self._out.is_terminal
+
+    @cached_property
+    def _err_shown(self) -> bool:
+        return _may_be_terminal(self._stderr) and self._err.is_terminal
 
     def table(self, table: Table, data: Any) -> None:
         """`data` is what the table shows, in the words of the interface: that is what `--json` gives."""
         if self.as_json:
             self.json(data)
-        elif self._out.is_terminal:
-            self._draw(table)
+        elif self._out_shown:
+            self._out.print(_drawn(table, self._out.width))
         else:
             for row in table.rows:
                 self._write("\t".join(_flat(cell) for cell in row))
@@ -169,14 +185,14 @@ class Output:
         shown = [(name, value) for name, value in facts if value is not None]
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
-            self._write(f"{name:<{width}}  {_flat(value)}" if self._out.is_terminal else f"{name}\t{_flat(value)}")
+            self._write(f"{name:<{width}}  {_flat(value)}" if self._out_shown else f"{name}\t{_flat(value)}")
 
     def text(self, text: str) -> None:
         """A result: as it is in a pipe, cleaned on a terminal."""
-        self._write(cleaned(text) if self._out.is_terminal else text)
+        self._write(cleaned(text) if self._out_shown else text)
 
     def json(self, data: Any) -> None:
-        if self._out.is_terminal:
+        if self._out_shown:
             self._write(cleaned_json(json.dumps(data, indent=2, ensure_ascii=False)))
         else:
             self._write(json.dumps(data, ensure_ascii=False))
@@ -184,15 +200,15 @@ class Output:
     def json_line(self, data: Any) -> None:
         """One of many results, each a line."""
         line = json.dumps(data, ensure_ascii=False)
-        self._write(cleaned_json(line) if self._out.is_terminal else line)
+        self._write(cleaned_json(line) if self._out_shown else line)
 
     def say(self, line: str) -> None:
         """A remark for whoever watches."""
         if not self._quiet:
-            self._err.print(escape(one_line(line)))
+            self._remark(line)
 
     def warn(self, line: str) -> None:
-        self._err.print(f"[yellow]svc: warning:[/] {escape(one_line(line))}")
+        self._remark(line, "svc: warning:", "yellow")
 
     def fail(self, line: str, hint: str | None, data: Any) -> None:
         """Why the command fails: a line, and what may be done; under `--json` one object, on standard error too."""
@@ -200,51 +216,64 @@ class Output:
         if self.as_json:
             if following is not None:
                 data = data | {"next": {"where": following.where, "commands": list(following.commands)}}
-            self._err.print(cleaned_json(json.dumps({"error": data}, ensure_ascii=False)), markup=False)
+            self._stderr.write(cleaned_json(json.dumps({"error": data}, ensure_ascii=False)) + "\n")
             return
-        self._err.print(f"[red]svc:[/] {escape(one_line(line))}")
+        self._remark(line, "svc:", "red")
         if hint is not None:
-            self._err.print(f"     {escape(one_line(hint))}")
+            self._remark(f"     {hint}")
         if following is not None:
-            self._err.print(f"     {escape(one_line(following.where))}{':' if following.commands else ''}")
+            self._remark(f"     {following.where}{':' if following.commands else ''}")
             for command in following.commands:  # alone on its line, where it can be copied from
-                self._err.print(f"  {escape(one_line(command))}")
+                self._remark(f"  {command}")
+
+    def _remark(self, line: str, head: str = "", colour: str = "") -> None:
+        """A line on standard error, after a head that a terminal shows in a colour."""
+        shown = one_line(line)
+        if not self._err_shown:
+            self._stderr.write(f"{head} {shown}\n" if head else f"{shown}\n")
+            return
+        from rich.text import Text  # noqa: PLC0415
+
+        self._err.print(Text.assemble((head, colour), " ", shown) if head else Text(shown))
 
     @contextmanager
     def gauge(self, *, among_results: bool = False) -> Iterator[Gauge]:
         """`among_results`: they are written meanwhile; on one terminal with them a bar would cut their lines."""
-        shown = (
-            self._err.is_terminal and not self._err.is_dumb_terminal and not (among_results and self._out.is_terminal)
-        )
+        shown = self._err_shown and not self._err.is_dumb_terminal and not (among_results and self._out_shown)
         if self._quiet or self.as_json or not shown:
             yield Gauge(None)
             return
+        from rich import progress  # noqa: PLC0415
+
         columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            *(BarColumn(bar_width=30), TextColumn("{task.fields[count]}"), TimeElapsedColumn()),
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=30),
+            progress.TextColumn("{task.fields[count]}"),
+            progress.TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self._err, transient=True) as progress:
-            yield Gauge(progress)
+        with progress.Progress(*columns, console=self._err, transient=True) as bar:
+            yield Gauge(bar)
 
     @property
     def to_terminal(self) -> bool:
-        return self._out.is_terminal and not self.as_json
+        return self._out_shown and not self.as_json
 
     @contextmanager
     def live(self) -> Iterator[Callable[[Table], None]]:
         """On a terminal, a table that is drawn anew in its place."""
+        from rich.live import Live  # noqa: PLC0415
+
         with Live(console=self._out, auto_refresh=False) as live:
             yield lambda table: live.update(_drawn(table, self._out.width), refresh=True)
 
     @contextmanager
     def screen(self) -> Iterator[Callable[[Screen], None]]:
         """The whole terminal, given back as it was."""
+        from rich.live import Live  # noqa: PLC0415
+
         with Live(console=self._out, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
             yield lambda screen: live.update(_screen(screen, self._out.width, self._out.height), refresh=True)
-
-    def _draw(self, table: Table) -> None:
-        self._out.print(_drawn(table, self._out.width))
 
     def flush(self) -> None:
         """Now: whoever reads waits for what is next."""
@@ -255,7 +284,19 @@ class Output:
         self._stdout.write(line + "\n")
 
 
-def _drawn(table: Table, width: int) -> RenderableType:
+def _may_be_terminal(file: TextIO) -> bool:
+    """False where rich, which looks at more than the file, would say so too."""
+    return file.isatty() or not _FORCING.isdisjoint(os.environ)
+
+
+# The drawing itself, by rich. Only a terminal comes here.
+
+
+def _drawn(table: Table, width: int) -> "RenderableType":
+    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     widths = [max(cell_len(_flat(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)]
     if not table.whole or sum(widths) + 2 * (len(widths) - 1) <= width:
         return _grid(table)
@@ -278,8 +319,12 @@ def _drawn(table: Table, width: int) -> RenderableType:
 _FRAME: Final = 5  # lines of a screen that are no rows: head, its rule, the columns' names, the keys and their rule
 
 
-def _screen(screen: Screen, width: int, height: int) -> RenderableType:
+def _screen(screen: Screen, width: int, height: int) -> "RenderableType":
     """Panes and status at the top, the table as far as it fits, the keys at the bottom."""
+    from rich.console import Group  # noqa: PLC0415
+    from rich.layout import Layout  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     head = Text(" ").join(
         Text(f" {at + 1} {name} ", "reverse bold" if at == screen.at else "") for at, name in enumerate(screen.panes)
     )
@@ -303,7 +348,10 @@ def _screen(screen: Screen, width: int, height: int) -> RenderableType:
     return layout
 
 
-def _grid(table: Table, *, one_line_each: bool = False) -> RichTable:
+def _grid(table: Table, *, one_line_each: bool = False) -> "RichTable":
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table as RichTable  # noqa: PLC0415
+
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
         drawn.add_column(
@@ -324,25 +372,6 @@ def _flat(cell: str | None) -> str:
     return "".join(sign if sign.isprintable() else " " for sign in cell)
 
 
-# Files that a command writes: whole or not at all, and for their owner alone, since it was sealed until now.
-
-
-@contextmanager
-def written(path: Path) -> Iterator[IO[bytes]]:
-    """The file to write to. Where there can be none is a mistake of the command line, found before the block begins."""
-    with ExitStack() as opened:
-        try:
-            target = opened.enter_context(appearing(path))
-        except OSError as error:
-            raise not_writable(path, error) from None
-        yield target
-
-
-def not_writable(path: Path, error: OSError) -> click.UsageError:
-    remedy = "; make the folder first" if isinstance(error, FileNotFoundError) else ""
-    return click.UsageError(f"{path}: {error.strerror}{remedy}")
-
-
 # Records as `--json` gives them: plain values, and decimal strings for what JSON's readers would round.
 
 _LARGEST_SAFE: Final = 2**53 - 1
@@ -353,6 +382,8 @@ def wire_form(value: Any) -> Any:
     >>> wire_form({"amount": 2**53, "units": [7]})
     {'amount': '9007199254740992', 'units': [7]}
     """
+    import msgspec  # noqa: PLC0415 - for answers alone
+
     return _safe(msgspec.to_builtins(value))
 
 

@@ -7,6 +7,7 @@ gateway for whoever asks again.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -25,14 +26,16 @@ from svc.errors import (
     JobFailed,
     NodeFailed,
     NotFound,
+    PostRefused,
     ReceiptTimeout,
     SvcError,
     WaitTimedOut,
 )
 from svc.jobs import JobSeen
 from svc.records import ENDED_BECAUSE, Job, Quoted
+from svc.results import Result
 from svc.serve.budgets import Budgets
-from svc.serve.ledger import Ledger, LedgerJob, LedgerPurchase
+from svc.serve.ledger import GivenResult, Ledger, LedgerJob, LedgerPurchase
 from svc.serve.media_answers import Bought
 from svc.serve.prices import MarketOffer, Prices
 from svc.serve.problems import Problem
@@ -42,6 +45,9 @@ from svc.serve.settings import ServeSettings
 _PERHAPS_POSTED: Final = (ConnectionFailed, ReceiptTimeout, NodeFailed, InternalError)
 _SERVER_FAULT: Final = 500
 _LOOK_SECONDS: Final = 1.0  # between attempts to take a job back that the coordinator does not know yet
+_CONFIRMED_AT_ONCE: Final = 64  # given answers whose end is waited for: each holds a stream, and their callers are gone
+_CONFIRM_SECONDS: Final = 15.0  # before another one has its turn
+_LONGEST_SECONDS: Final = 3 * 86_400.0  # of any job, and a day: what the chain does not have by then it never will
 _AWAY_SECONDS: Final = 15.0  # between looks at a coordinator that is away
 
 
@@ -59,6 +65,7 @@ class Trade:
     clock: Callable[[], float] = time.time
     say: Callable[[str], object] = lambda _: None
     stopping: bool = False
+    confirming: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(_CONFIRMED_AT_ONCE))
 
 
 @attrs.define(eq=False)
@@ -111,8 +118,10 @@ class OpenPurchase:
 class JobAttempts:
     trade: Trade
 
-    async def posted(self, purchase: OpenPurchase, wanted: Wanted, offer: MarketOffer) -> LedgerJob:
-        """The job, written down before it is posted."""
+    async def posted(
+        self, purchase: OpenPurchase, wanted: Wanted, offer: MarketOffer
+    ) -> tuple[LedgerJob, PreparedOrder]:
+        """The job, written down before it is posted, and its order."""
         orders = self.trade.client.orders
         prepared = await orders.prepare_for(wanted.order(), wanted.model, offer.bid, offer.recipient)
         quoted = await self.trade.prices.quote(prepared)
@@ -132,14 +141,15 @@ class JobAttempts:
         job = purchase.job = await self._submit(purchase, prepared, quoted, job)
         purchase.status = "queued"
         purchase.tell()
-        return job
+        return job, prepared
 
     async def _submit(
         self, purchase: OpenPurchase, prepared: PreparedOrder, quoted: Quoted, job: LedgerJob
     ) -> LedgerJob:
         """The job as it was posted: at a lower price than was known, where the charges went down."""
         try:
-            submitted = await self.trade.client.submit(prepared, quoted, max_amount=job.amount)
+            final = self.trade.settings.buying.final
+            submitted = await self.trade.client.submit(prepared, quoted, max_amount=job.amount, final=final)
         except ChainContradicts:
             self.trade.tasks.start_soon(self.account_for, purchase, job)
             raise
@@ -164,29 +174,39 @@ class JobAttempts:
         await self.trade.ledger.renew_job(job.job_id, job.at, amount, job.terms)
         return job
 
-    async def followed(self, purchase: OpenPurchase, job: LedgerJob, *, just_posted: bool) -> Bought:
-        ended = await self._ended(purchase, job, just_posted=just_posted)
-        return await self.opened(job, ended)
+    async def followed(self, purchase: OpenPurchase, job: LedgerJob, prepared: PreparedOrder | None) -> Bought:
+        """`prepared`: its order, where it was just posted; one of before a restart is answered from the chain."""
+        found = await self._found(purchase, job, prepared)
+        if isinstance(found, Result):
+            return await self._given(purchase, job, found, prepared)
+        return await self.opened(job, found)
 
-    async def _ended(self, purchase: OpenPurchase, job: LedgerJob, *, just_posted: bool) -> Job:
-        """The settled job, with its cost in the ledger. Raises JobFailed for one that cost nothing."""
+    async def _found(self, purchase: OpenPurchase, job: LedgerJob, prepared: PreparedOrder | None) -> Result | Job:
+        """A provisional result, or the settled job, with its cost in the ledger. Raises JobFailed for one that cost
+        nothing."""
         seen: list[str] = []
         load, began = self.trade.prices.load, anyio.current_time()
 
         def changed(found: Job) -> None:
             if found.status == "in_progress" and "in_progress" not in seen:
-                load.claimed(job.provider, anyio.current_time() - began if just_posted else None)
+                load.claimed(job.provider, anyio.current_time() - began if prepared is not None else None)
             seen.append(found.status)
             purchase.status = found.status
             purchase.tell()
 
         watch = anyio.CancelScope()
         self.trade.tasks.start_soon(self._take_back, purchase, job, seen, watch)
+        early = None if self.trade.settings.buying.final else prepared
         try:
-            ended = await self._waited(job, seen, changed)
+            ended = await self._waited(job, seen, changed, early)
+        except PostRefused:
+            await self._end(job, 0, paid=False)
+            raise
         finally:
             watch.cancel()
             load.ended(job.provider, claimed="in_progress" in seen)
+        if isinstance(ended, Result):
+            return ended
         if ended is None:
             await self._end(job, 0, paid=False)
             raise JobFailed(job.job_id, "expired")
@@ -196,11 +216,16 @@ class JobAttempts:
         await self._end(job, cost_in_all(ended, job.terms), paid=True)
         return ended
 
-    async def _waited(self, job: LedgerJob, seen: list[str], changed: JobSeen) -> Job | None:
-        """The job once it has ended; None for one that was never posted, which only a coordinator that answers can
-        say: while it is away, a job may be under way, and paid."""
+    async def _waited(
+        self, job: LedgerJob, seen: list[str], changed: JobSeen, early: PreparedOrder | None
+    ) -> Result | Job | None:
+        """The job once it has ended, or a provisional result of its order where that is wanted; None for one that was
+        never posted, which only a coordinator that answers can say: while it is away, a job may be under way, and
+        paid."""
         while True:
             try:
+                if early is not None:
+                    return await self.trade.client.first_result(early, on_change=changed)
                 return await self.trade.client.wait(job.job_id, on_change=changed)
             except WaitTimedOut:
                 pass
@@ -220,6 +245,76 @@ class JobAttempts:
         provider = ended.svc.provider_id
         return Bought(job.job_id, provider, job.amount, cost, int(job.at), result.output, result.usage)
 
+    async def _given(
+        self, purchase: OpenPurchase, job: LedgerJob, result: Result, prepared: PreparedOrder | None
+    ) -> Bought:
+        """The answer before its block: written down first; all that was authorised stays reserved until the chain says
+        what was paid."""
+        provider, cost = result.job.svc.provider_id or job.provider, cost_in_all(result.job, job.terms)
+        given = GivenResult(result.job.result_cid or "", provider, cost)
+        await self.trade.ledger.give(job, purchase.row.key, given)
+        self.trade.tasks.start_soon(self.confirmed, job, prepared)
+        rests_on = result.rests_on
+        return Bought(job.job_id, provider, job.amount, cost, int(job.at), result.output, result.usage, rests_on)
+
+    async def given_again(self, job: LedgerJob, given: GivenResult) -> Bought:
+        """An answer that was given before its block, read again by its content id: the chain may not have it, or have
+        refused it since, and it is not bought twice."""
+        body = await self.trade.client.results.read(job.job_id, given.result_cid)
+        rests_on = "stored" if job.state == "given" else None
+        cost = given.cost if job.cost is None else job.cost
+        at = int(job.at)
+        return Bought(job.job_id, given.provider, job.amount, cost, at, body.output, body.usage, rests_on)
+
+    async def confirmed(self, job: LedgerJob, prepared: PreparedOrder | None) -> None:
+        """Book what the chain made of a given answer. Never raises: the next start takes up what is not booked."""
+        try:
+            await self._confirm(job, prepared)
+        except Exception as error:
+            self.trade.say(f"job {job.job_id}, answered before its block: {type(error).__name__}: {error}")
+
+    async def _confirm(self, job: LedgerJob, prepared: PreparedOrder | None) -> None:
+        given = await self.trade.ledger.given(job.job_id)
+        try:
+            ended = await self._chains_end(job)
+        except PostRefused as refused:
+            await self._refund(job, refused.code or "refused")
+            return
+        if ended is None:
+            await self._refund(job, "expired")
+            return
+        if ended.status != "completed":
+            await self._refund(job, ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
+            return
+        if given is not None and given.result_cid != ended.result_cid:
+            self.trade.say(f"job {job.job_id}: its answer was given before its block, and another result was settled")
+        await self._end(job, cost_in_all(ended, job.terms), paid=True)
+        if prepared is not None:
+            await self.trade.client.orders.require_on_chain(prepared)
+
+    async def _chains_end(self, job: LedgerJob) -> Job | None:
+        """The job once the chain has its end; None for one that it never had. In turns, since answers are given faster
+        than blocks come."""
+        while True:
+            async with self.trade.confirming:
+                with suppress(WaitTimedOut):
+                    return await self.trade.client.wait(job.job_id, timeout=_CONFIRM_SECONDS)
+            if self.trade.clock() - job.at > _LONGEST_SECONDS:
+                try:
+                    await self.trade.client.jobs.get(job.job_id)
+                except NotFound:
+                    return None
+                except SvcError as error:
+                    if not error.retryable:
+                        raise
+            await anyio.sleep(_LOOK_SECONDS)
+
+    async def _refund(self, job: LedgerJob, because: str) -> None:
+        self.trade.budgets.settle(job.job_id, 0, self.trade.clock())
+        await self.trade.ledger.refund(job.job_id)
+        what = f"its answer was given before its block, and came to nothing: {because}; nothing was paid for it"
+        self.trade.say(f"job {job.job_id}: {what}")
+
     async def _end(self, job: LedgerJob, cost: int, *, paid: bool) -> None:
         self.trade.budgets.settle(job.job_id, cost, self.trade.clock())
         await self.trade.ledger.end_job(job.job_id, "done" if paid else "unpaid", cost)
@@ -228,7 +323,7 @@ class JobAttempts:
         """A job that nobody waits for any more: only its cost is to be known."""
         self.trade.prices.load.chosen(job.provider)
         try:
-            await self._ended(OpenPurchase(purchase.row, None, abandoned=True), job, just_posted=False)
+            await self._found(OpenPurchase(purchase.row, None, abandoned=True), job, None)
         except SvcError as error:
             self.trade.say(f"job {job.job_id}: {error.message}")
 
@@ -239,7 +334,10 @@ class JobAttempts:
         began = anyio.current_time()
         soon, late = self.trade.prices.load.patience(job.provider), self.trade.settings.buying.claim_seconds
         with watch:
-            while not seen or seen[-1] == "queued":
+            while True:
+                if seen and seen[-1] != "queued":  # a claim that is in no block yet may come to nothing
+                    await purchase.changed()
+                    continue
                 waited = anyio.current_time() - began
                 unwanted = purchase.abandoned or purchase.ended
                 if unwanted or (waited >= soon and self._elsewhere(purchase, job, with_room=waited < late)):

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 from anyio import to_thread
 
-from svc.files import appearing
+from svc.own_files import appearing
 from svc.serve.exchange import LocalRequest, WholeReply
 from svc.serve.http import Handled, handled
 from svc.serve.ledger import Ledger

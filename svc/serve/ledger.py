@@ -9,8 +9,11 @@ here and not by SQLite, whose integers end at 2^63 base units.
 
                  posting ──► done        the result is there and paid
                     │   └──► unpaid      failed, cancelled, expired, or never posted: nothing was collected
+                    └─► given ──► done       the answer was given before its block; the whole amount is reserved
+                          └─────► refunded   it came to nothing on the chain: nothing was collected
 """
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +29,9 @@ from common.refusal import Refused
 
 T = TypeVar("T")
 
-JobEnd = Literal["posting", "done", "unpaid"]
+JobState = Literal["posting", "given", "done", "unpaid", "refunded"]
+UNDER_WAY: Final = frozenset({"posting", "given"})
+_GIVEN: Final = "given"  # things: results that were given before their block, by job
 LEDGER_FILE: Final = "ledger.sqlite3"
 _SCHEMA: Final = """
 create table if not exists purchases (
@@ -71,12 +76,21 @@ class LedgerJob:
     amount: int
     terms: Terms
     cost: int | None = None
-    state: JobEnd = "posting"
+    state: JobState = "posting"
 
     @property
     def committed(self) -> int:
         """What it takes of a budget: all that was authorised until it has ended, then what it cost."""
         return self.amount if self.cost is None else self.cost
+
+
+@attrs.frozen(slots=True)
+class GivenResult:
+    """A result that was given before its block: where it is read again, and what it is to cost."""
+
+    result_cid: str
+    provider: int
+    cost: int
 
 
 @attrs.frozen(slots=True)
@@ -176,16 +190,58 @@ class Ledger:
         values = (at, str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
         await self.run(lambda connection: connection.execute(statement, values))
 
-    async def end_job(self, job_id: str, state: JobEnd, cost: int) -> None:
-        statement = "update jobs set state = ?, cost = ? where job_id = ?"
-        await self.run(lambda connection: connection.execute(statement, (state, str(cost), job_id)))
+    async def end_job(self, job_id: str, state: JobState, cost: int) -> None:
+        def act(connection: sqlite3.Connection) -> None:
+            connection.execute("update jobs set state = ?, cost = ? where job_id = ?", (state, str(cost), job_id))
+            connection.execute("delete from things where kind = ? and id = ?", (_GIVEN, job_id))
+
+        await self.run(act)
+
+    async def give(self, job: LedgerJob, key: str, given: GivenResult) -> None:
+        """Before the answer leaves: whatever the chain makes of the job, it is not bought again."""
+        body = json.dumps([given.result_cid, given.provider, str(given.cost)])
+
+        def act(connection: sqlite3.Connection) -> None:
+            connection.execute("update jobs set state = 'given' where job_id = ?", (job.job_id,))
+            statement = "insert or replace into things values (?, ?, ?, ?, ?)"
+            connection.execute(statement, (_GIVEN, job.job_id, job.at, key, body))
+
+        await self.run(act)
+
+    async def given(self, job_id: str) -> GivenResult | None:
+        body = await self.get(_GIVEN, job_id, None)
+        if body is None:
+            return None
+        result_cid, provider, cost = json.loads(body)
+        return GivenResult(result_cid, provider, int(cost))
+
+    async def refund(self, job_id: str) -> None:
+        """A given answer came to nothing on the chain. Where nobody has had it, its purchase makes room for another."""
+
+        def act(connection: sqlite3.Connection) -> None:
+            connection.execute("update jobs set state = 'refunded', cost = '0' where job_id = ?", (job_id,))
+            connection.execute(
+                "update purchases set state = 'failed'"
+                " where delivered = 0 and id = (select purchase from jobs where job_id = ?)",
+                (job_id,),
+            )
+
+        await self.run(act)
+
+    async def unconfirmed(self) -> list[LedgerJob]:
+        """Given answers of purchases that are over, whose end on the chain is not known."""
+        statement = (
+            "select j.* from jobs j join purchases p on p.id = j.purchase"
+            " where j.state = 'given' and p.state <> 'running' order by j.at"
+        )
+        return await self.run(lambda c: [_job(row) for row in c.execute(statement)])
 
     async def end_purchase(self, purchase: str, state: str) -> None:
         statement = "update purchases set state = ? where id = ?"
         await self.run(lambda connection: connection.execute(statement, (state, purchase)))
 
     async def deliver(self, purchase: str) -> None:
-        statement = "update purchases set delivered = 1 where id = ?"
+        statement = "update purchases set delivered = 1, state = 'done' where id = ?"
         await self.run(lambda connection: connection.execute(statement, (purchase,)))
 
     async def asked_before(self, key: str, idempotency: str) -> LedgerPurchase | None:
@@ -260,7 +316,7 @@ def _purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
     return LedgerPurchase(str(id), float(str(at)), *texts, known, str(state), bool(delivered))
 
 
-def _job(row: tuple[str, str, float, int, str, str | None, int, str, JobEnd]) -> LedgerJob:
+def _job(row: tuple[str, str, float, int, str, str | None, int, str, JobState]) -> LedgerJob:
     job_id, purchase, at, provider, amount, cost, fee_bps, gas_fee, state = row
     paid = None if cost is None else int(cost)
     return LedgerJob(job_id, purchase, at, provider, int(amount), Terms(fee_bps, int(gas_fee)), paid, state)

@@ -19,7 +19,8 @@ _LARGEST_BASE64: Final = 1 << 28
 
 @attrs.frozen(slots=True)
 class Bought:
-    """One settled job: what it gave and what it came to, in base units. `cost` is all that was paid."""
+    """One settled job: what it gave and what it came to, in base units. `cost` is all that was paid, and will be where
+    the settle is in no block yet: `rests_on` says how far it is."""
 
     job_id: str
     provider: int
@@ -28,17 +29,21 @@ class Bought:
     created: int
     output: Any = attrs.field(repr=False)
     usage: Mapping[str, Any] = attrs.field(factory=dict)
+    rests_on: str | None = None
 
     def told(self) -> Json:
+        standing = {} if self.rests_on is None else {"provisional": True, "rests_on": self.rests_on}
         return {
             "job_id": self.job_id,
             "provider": self.provider,
             "amount": str(self.amount),
             "cost": str(self.cost),
+            **standing,
         }
 
     def headers(self) -> dict[str, str]:
-        return {f"x-svc-{name.replace('_', '-')}": str(value) for name, value in self.told().items()}
+        texts = {name: "true" if value is True else str(value) for name, value in self.told().items()}
+        return {f"x-svc-{name.replace('_', '-')}": text for name, text in texts.items()}
 
 
 def not_understood(bought: Bought, what: str) -> Problem:

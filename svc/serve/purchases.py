@@ -18,12 +18,12 @@ import anyio
 import attrs
 from anyio.streams.memory import MemoryObjectSendStream
 
-from svc.errors import ApiError, JobFailed, NoProvider, OverCeiling, SvcError
+from svc.errors import ApiError, JobFailed, NoProvider, OverCeiling, PostRefused, SvcError
 from svc.serve.answers import headline
 from svc.serve.attempts import JobAttempts, OpenPurchase, Trade
 from svc.serve.budgets import DAY
 from svc.serve.keys import ApiKey
-from svc.serve.ledger import LedgerJob, LedgerPurchase
+from svc.serve.ledger import UNDER_WAY, LedgerJob, LedgerPurchase
 from svc.serve.media_answers import Bought
 from svc.serve.prices import MarketOffer
 from svc.serve.problems import Problem, invalid, problem_of, unexpected
@@ -64,7 +64,7 @@ class AnswerPurchases:
         """Follow what was under way when this ended last."""
         for row in await self.trade.ledger.running():
             jobs = await self.trade.ledger.jobs_of(row.id)
-            open_jobs = [job for job in jobs if job.state == "posting"]
+            open_jobs = [job for job in jobs if job.state in UNDER_WAY]
             if not open_jobs:  # it ended between two attempts: whoever asks again asks anew
                 await self.trade.ledger.end_purchase(row.id, "failed")
                 continue
@@ -73,6 +73,8 @@ class AnswerPurchases:
             for job in open_jobs[1:]:
                 self.trade.tasks.start_soon(self._attempts.account_for, purchase, job)
             self.trade.tasks.start_soon(self._run, purchase, open_jobs[0])
+        for job in await self.trade.ledger.unconfirmed():
+            self.trade.tasks.start_soon(self._attempts.confirmed, job, None)
 
     async def buy(self, key: ApiKey, wanted: Wanted, digest: str, idempotency: str | None) -> OpenPurchase:
         """The purchase of this answer: one that is under way or was not delivered, or a new one. Raises Problem."""
@@ -194,11 +196,17 @@ class AnswerPurchases:
         return any(job.state == "done" for job in await self.trade.ledger.jobs_of(purchase.row.id))
 
     async def _read_again(self, purchase: OpenPurchase) -> Bought:
-        done = [job for job in await self.trade.ledger.jobs_of(purchase.row.id) if job.state == "done"]
-        if not done:
-            raise Problem(409, "what was bought under this idempotency key has no result", code="no_result")
-        purchase.job = done[0]
-        return await self._attempts.opened(done[0], await self.trade.client.jobs.get(done[0].job_id))
+        jobs = await self.trade.ledger.jobs_of(purchase.row.id)
+        for job in jobs:
+            if job.state == "done":
+                purchase.job = job
+                return await self._attempts.opened(job, await self.trade.client.jobs.get(job.job_id))
+        for job in jobs:
+            given = await self.trade.ledger.given(job.job_id)
+            if given is not None:
+                purchase.job = job
+                return await self._attempts.given_again(job, given)
+        raise Problem(409, "what was bought under this idempotency key has no result", code="no_result")
 
     async def _bought(self, purchase: OpenPurchase, job: LedgerJob | None) -> Bought:
         """The first attempt that succeeds; several at a time only where hedging is set."""
@@ -264,17 +272,17 @@ class AnswerPurchases:
     async def _attempt(self, purchase: OpenPurchase, wanted: Wanted, offer: MarketOffer, send: Outcomes) -> None:
         async def attempt() -> Bought:
             try:
-                job = await self._attempts.posted(purchase, wanted, offer)
+                job, prepared = await self._attempts.posted(purchase, wanted, offer)
             except BaseException:
                 self.trade.prices.load.ended(offer.provider, claimed=False)
                 raise
-            return await self._attempts.followed(purchase, job, just_posted=True)
+            return await self._attempts.followed(purchase, job, prepared)
 
         await _tell(send, await self._outcome(offer.provider, purchase, attempt))
 
     async def _attempt_before(self, purchase: OpenPurchase, job: LedgerJob, send: Outcomes) -> None:
         async def attempt() -> Bought:
-            return await self._attempts.followed(purchase, job, just_posted=False)
+            return await self._attempts.followed(purchase, job, None)
 
         await _tell(send, await self._outcome(job.provider, purchase, attempt))
 
@@ -286,6 +294,8 @@ class AnswerPurchases:
             return await attempt()
         except Problem as problem:
             return _Failed(problem, provider, again=False)
+        except PostRefused as refused:  # says nothing of its provider
+            return _Failed(problem_of(refused, refused.job_id), provider, again=False)
         except JobFailed as failed:
             unclaimed = failed.job_id in purchase.unclaimed
             # One that was taken back since nobody wanted it any more says nothing of its provider.

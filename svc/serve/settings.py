@@ -50,8 +50,9 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class Buying(Struct, frozen=True, forbid_unknown_fields=True):
     """How jobs are bought, for every model that does not say otherwise.
 
-    `providers`: none but these. `rate_in` and `rate_out` bid rates of one's own instead of what is asked; without
-    `providers` that is an open order, which whoever runs the coordinator can read, so that `open_orders` must allow it.
+    `final`: answers wait for the chain, and are never given before their block. `providers`: none but these. `rate_in`
+    and `rate_out` bid rates of one's own instead of what is asked; without `providers` that is an open order, which
+    whoever runs the coordinator can read, so that `open_orders` must allow it.
     """
 
     window: str = "1h"
@@ -65,6 +66,7 @@ class Buying(Struct, frozen=True, forbid_unknown_fields=True):
     retry_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
     exclude_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
     hedge_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    final: bool = False
 
 
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True):

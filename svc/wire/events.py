@@ -18,7 +18,6 @@ from svc.errors import ApiError, ConnectionFailed
 from svc.wire.transport import Transport, error_of, is_of_a_proxy, opened, whole
 
 QUIET: Final = 25.0  # seconds between looks while events come; a heartbeat comes sooner, or they do not
-_LONGEST_MESSAGE: Final = 1 << 20
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _STREAM: Final = "text/event-stream"
@@ -28,8 +27,7 @@ Authorised = Callable[[Callable[[dict[str, str]], Awaitable[None]]], Awaitable[N
 
 
 async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """`data` of each message as it is complete; None for anything else that comes. Raises ConnectionFailed when one has
-    no end."""
+    """`data` of each complete message; None for whatever else comes. Raises ConnectionFailed when one has no end."""
     data: list[bytes] = []
     rest, size = b"", 0
     async for piece in pieces:
@@ -43,7 +41,7 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
                 if data:
                     yield b"\n".join(data)
                 data, size = [], 0
-        if size + len(rest) > _LONGEST_MESSAGE:
+        if size + len(rest) > 1 << 20:
             raise ConnectionFailed("an event without an end")
 
 
@@ -52,6 +50,7 @@ class ToldChanges:
     """`status`: of what is waited for, as it was last read; an event that says the same is none."""
 
     transport: Transport
+    take: Callable[[bytes], bool] = lambda _: False  # True for a message that it has read, and that is worth a look
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
     _heard: anyio.Event = attrs.field(factory=anyio.Event)
@@ -117,9 +116,8 @@ class ToldChanges:
 
     def _came(self, data: bytes | None) -> None:
         self._heard_at = anyio.current_time()
-        if data is None or (self.status is not None and _status_in(data) == self.status):
-            return
-        self._heard.set()
+        if data is not None and (self.take(data) or self.status is None or _status_in(data) != self.status):
+            self._heard.set()
 
     def _lost(self) -> None:
         """One more look: what happened since the last one may not have been told."""
@@ -137,9 +135,11 @@ def _status_in(data: bytes) -> Any:
 
 
 @asynccontextmanager
-async def changes_of(transport: Transport, path: str, authorised: Authorised) -> AsyncIterator[ToldChanges]:
+async def changes_of(
+    transport: Transport, path: str, authorised: Authorised, take: Callable[[bytes], bool] = lambda _: False
+) -> AsyncIterator[ToldChanges]:
     """Changes that the stream at `path` tells of, once `listen` is called, while the block runs."""
-    changes = ToldChanges(transport)
+    changes = ToldChanges(transport, take)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)

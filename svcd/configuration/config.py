@@ -100,6 +100,18 @@ class AskTable(TomlTable, frozen=True, kw_only=True):
             raise Refused("both rates are 0, which withdraws an ask: leave it out instead")
 
 
+class Amount(Rate):
+    """Base units of the payment token, as a string for the same reason."""
+
+
+class AheadTable(TomlTable, frozen=True, kw_only=True):
+    """Jobs of one model that may be run before their claim is in a block, as far as an owner has earned it."""
+
+    most_amount: Amount  # of one job
+    most_in_flight: Amount  # of all at a time: what may be lost at most
+    settled_jobs: Annotated[int, Meta(ge=1, le=1_000_000)] = 5  # of the owner, by this daemon's own record
+
+
 class ModelConfig(TomlTable, frozen=True, kw_only=True):
     """One model that is offered. No other SLA window than those of its asks is claimed."""
 
@@ -110,6 +122,7 @@ class ModelConfig(TomlTable, frozen=True, kw_only=True):
     margin_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     poll_seconds: Annotated[float, Meta(ge=0.05, le=600)] = 2.0
     discount: DiscountTable = DiscountTable()
+    ahead: AheadTable | None = None
     backend: BackendSettings
     load: ProbeSettings = SlotsSettings()
 

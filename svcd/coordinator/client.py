@@ -24,6 +24,7 @@ from svcd.coordinator.outcomes import (
     OpMined,
     OpOutcome,
     OpPending,
+    OpStored,
     ReleasedKey,
     ReleaseOutcome,
     Uploaded,
@@ -36,6 +37,7 @@ from svcd.job.held import Job, PendingOffer
 
 _LONGEST_SEALED_KEY: Final = 256
 _WINDOWS: Final = "windows"
+_NO_MORE: Final[Mapping[str, str]] = {}
 
 # This provider as the registry has it, and what it asks for. Unknown members are ignored.
 ProviderRecord = ProviderFields[int]
@@ -197,10 +199,18 @@ class Coordinator(MarketReads):
     async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> OpOutcome:
         """Sending an op again is safe: the same signed op is one transaction, however often it is sent. It may still
         have taken effect when this says `NoAnswer`."""
-        reply = await self._with_session("POST", "/evm/ops", give_up_at, json=op, resend=resend)
+        outcome = await self._op(op, give_up_at, {}, resend=resend)
+        return CoordinatorRefusal(202, None) if isinstance(outcome, OpStored) else outcome
+
+    async def _op(
+        self, op: Body, give_up_at: float, headers: Mapping[str, str], *, resend: bool = True
+    ) -> OpOutcome | OpStored:
+        reply = await self._with_session("POST", "/evm/ops", give_up_at, json=op, resend=resend, more_headers=headers)
         if isinstance(reply, Unanswered | SignInRefused):
             return reply
         fields = reply.fields
+        if reply.status == 202:
+            return OpStored()
         if reply.status == 201:
             return OpMined(str(fields.get("tx_hash")), fields.get("status") == "success")
         if reply.status == 409 and fields.get("ok") is False:
@@ -208,6 +218,11 @@ class Coordinator(MarketReads):
         if reply.status == 504:
             return OpPending(reply.code or "")
         return CoordinatorRefusal(reply.status, reply.code)
+
+    async def store(self, op: Body, give_up_at: float) -> OpOutcome | OpStored:
+        """Hand an op of a job over without waiting for its block. A coordinator that does not know how waits for it,
+        and tells its end."""
+        return await self._op(op, give_up_at, {"prefer": "respond-async"})
 
     async def publish(self, body: Body, give_up_at: float) -> CoordinatorReply | Unanswered | SignInRefused:
         return await self._with_session("PUT", "/evm/asks", give_up_at, json=body, resend=True)
@@ -247,15 +262,23 @@ class Coordinator(MarketReads):
         return session
 
     async def _with_session(
-        self, method: str, path: str, give_up_at: float, *, resend: bool, **request: Any
+        self,
+        method: str,
+        path: str,
+        give_up_at: float,
+        *,
+        resend: bool,
+        more_headers: Mapping[str, str] = _NO_MORE,
+        **request: Any,
     ) -> CoordinatorReply | Unanswered | SignInRefused:
         """A session that the coordinator forgot is renewed once."""
         for renewed in (False, True):
             session = await self.sessions.current(give_up_at)
             if isinstance(session, SignInRefused):
                 return session
+            headers = {**session.headers, **more_headers}
             reply = await self.requests.ask(
-                method, path, headers=session.headers, give_up_at=give_up_at, resend=resend, **request
+                method, path, headers=headers, give_up_at=give_up_at, resend=resend, **request
             )
             if isinstance(reply, Unanswered) or reply.status != 401 or renewed:
                 return reply

@@ -17,6 +17,11 @@ class OpMined:
 
 
 @attrs.frozen(slots=True)
+class OpStored:
+    """The coordinator has it, and will send it; how it ends is told to who sends the same again."""
+
+
+@attrs.frozen(slots=True)
 class ChainRefused:
     """The chain refuses the op, or would: nothing took effect. `reason` is the contract error's name."""
 

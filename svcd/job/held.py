@@ -1,7 +1,8 @@
 """Jobs of the provider: a row of the book, the slot that it takes, and what each stage adds on its way to the next."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, Self
 
 import attrs
@@ -25,6 +26,7 @@ from common.wire.fields import (
 )
 from common.wire.states import JobState
 from svcd import metrics
+from svcd.errors import UNPAID, WorkFailed
 
 # A row of the job book, read strictly: a foreign coordinator's answer is this and nothing else, or `Refused`.
 
@@ -257,6 +259,46 @@ class WorkOutput:
     usage: dict[str, object] = attrs.field(factory=dict)
 
 
+@attrs.define(slots=True, eq=False)
+class Ahead:
+    """A claim that is under way, of a job that is worked on already. `at_stake`: what the work would be paid with, in
+    base units. `over` is called when the claim's end is known."""
+
+    at_stake: int
+    over: Callable[[], None]
+    confirmed: bool = False
+    _refusal: str | None = None
+    _scopes: set[trio.CancelScope] = attrs.field(factory=set)
+
+    def confirm(self) -> None:
+        self.confirmed = True
+        metrics.jobs_ahead.labels("claimed").inc()
+        self.over()
+
+    def refuse(self, why: str) -> None:
+        """The claim came to nothing, and the work with it."""
+        self._refusal = why
+        metrics.jobs_ahead.labels("unpaid").inc()
+        metrics.unpaid_amount.inc(self.at_stake)
+        self.over()
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Round work that ends as `WorkFailed` (`unpaid`) when the claim is refused."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self._refusal is not None:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise WorkFailed(UNPAID, f"the claim was refused: {self._refusal}")
+
+
 # A signed claim is good for 600 seconds, so one that is not on the chain after this never will be.
 CLAIM_DEAD_AFTER: Final = 660.0
 
@@ -270,6 +312,7 @@ class ClaimedJob:
     slot: Slot
     sla_ends: float
     recovered: bool = False  # found held at start, not claimed by this run
+    ahead: Ahead | None = None  # of a job that is run before its claim is in a block
 
     @property
     def held(self) -> "ClaimedJob":
@@ -285,6 +328,10 @@ class ClaimedJob:
     def claim_dies(self) -> float:
         """In the loop's time: a claim that is off the chain then, after a reorganisation, does not come back."""
         return self.claimed_at + CLAIM_DEAD_AFTER
+
+    def work(self) -> AbstractContextManager[None]:
+        """Round each step: it ends when there is nothing to be had for it any more."""
+        return nullcontext() if self.ahead is None else self.ahead.work()
 
     @property
     def name(self) -> str:

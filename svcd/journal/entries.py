@@ -22,6 +22,8 @@ from svcd.job.held import Job
 #         │           └───────────┴─────► given_up
 #         └──► not_claimed
 #
+# A job that is run ahead of its claim goes from `claiming` to `sealed`, `failing` or `given_up` (`unpaid`) at once.
+#
 # A state is written before what it names is acted on: `claiming` before the claim is sent, `sealed` (with the result)
 # before the settle, `failing` (with the reason) before the fail.
 
@@ -35,7 +37,8 @@ NOT_AGAIN: Final[tuple[JournalState, ...]] = ("sealed", "failing", "settled", "f
 
 Statement = tuple[str, tuple[object, ...]]
 
-_VERSION: Final = 1  # of the tables below: a change of theirs raises it, and brings older ones along
+# Of the tables below. A change that an older svcd could not live with raises it, and brings older journals along.
+_VERSION: Final = 1
 _SCHEMA: Final = """
 create table if not exists jobs (
     job_id blob primary key,
@@ -53,6 +56,22 @@ create table if not exists jobs (
 create index if not exists jobs_by_state on jobs (state);
 create table if not exists latest (name text primary key, value integer not null) strict;
 create table if not exists home (chain_id integer not null, job_registry text not null, wallet text not null) strict;
+create table if not exists owners (
+    owner text primary key,
+    settled integer not null,           -- jobs, ever
+    unpaid integer not null,            -- jobs that were run ahead for nothing
+    settled_since integer not null      -- the last of these
+) strict;
+create trigger if not exists owner_settled after update of state on jobs
+when new.state = 'settled' and old.state <> 'settled' begin
+    insert into owners values (json_extract(new.row, '$.owner'), 1, 0, 0)
+        on conflict (owner) do update set settled = settled + 1, settled_since = settled_since + 1;
+end;
+create trigger if not exists owner_unpaid after update of state on jobs
+when new.reason = 'unpaid' and new.state = 'given_up' and old.state <> 'given_up' begin
+    insert into owners values (json_extract(new.row, '$.owner'), 0, 1, 0)
+        on conflict (owner) do update set unpaid = unpaid + 1, settled_since = 0;
+end;
 """
 _LIVE: Final = ", ".join(f"'{state}'" for state in LIVE)
 # Put together from this package's constants; values are parameters.
@@ -93,6 +112,15 @@ class Home:
 
     def __str__(self) -> str:
         return f"chain {self.chain_id}, job registry {self.job_registry}, wallet {self.wallet}"
+
+
+@attrs.frozen(slots=True)
+class OwnerRecord:
+    """How an owner's jobs ended here. `settled_since`: since the last that was run ahead for nothing."""
+
+    settled: int = 0
+    unpaid: int = 0
+    settled_since: int = 0
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -137,7 +165,8 @@ def adopted(job: Job, model: str, at: float) -> Statement:
 
 
 def claimed(job_id: bytes, at: float) -> Statement:
-    return "update jobs set state = 'claimed', updated = ? where job_id = ?", (at, job_id)
+    """Of one that was run ahead, the entry says more than that by now, and stays."""
+    return "update jobs set state = 'claimed', updated = ? where job_id = ? and state = 'claiming'", (at, job_id)
 
 
 def sealed(job_id: bytes, completion_tok: int, inline: bytes | None, length: int, at: float) -> Statement:
@@ -208,6 +237,13 @@ def read_result(connection: sqlite3.Connection, job_id: bytes) -> bytes | None:
 def read_latest(connection: sqlite3.Connection, name: str) -> int:
     row = connection.execute("select value from latest where name = ?", (name,)).fetchone()
     return int(row[0]) if row is not None else 0
+
+
+def read_owner(connection: sqlite3.Connection, owner: bytes) -> OwnerRecord:
+    row = connection.execute(
+        "select settled, unpaid, settled_since from owners where owner = ?", ("0x" + owner.hex(),)
+    ).fetchone()
+    return OwnerRecord(*row) if row is not None else OwnerRecord()
 
 
 def read_home(connection: sqlite3.Connection) -> Home | None:

@@ -21,7 +21,7 @@ import trio
 from common.daemon.process import Fatal
 from svcd.job.held import Job
 from svcd.journal import entries
-from svcd.journal.entries import Home, JobEntry, JournalState, Statement
+from svcd.journal.entries import Home, JobEntry, JournalState, OwnerRecord, Statement
 
 # Sealed results that are too large to lie in the journal's database: a file each, durable before it is named there.
 
@@ -140,6 +140,9 @@ class Journal:
     async def unknown(self, job_ids: Collection[bytes]) -> set[bytes]:
         """Those that, as far as is remembered, were never ours."""
         return await self._read(lambda connection: entries.read_unknown(connection, job_ids))
+
+    async def owner(self, owner: bytes) -> OwnerRecord:
+        return await self._read(lambda connection: entries.read_owner(connection, owner))
 
     async def failed_before(self) -> set[bytes]:
         return await self._read(entries.read_failed)

@@ -189,6 +189,9 @@ class _Checkup:
             else:
                 windows = ", ".join(map(str, sorted(model.asks)))
                 yield Checked(f"model {name}", True, f"id {known[name]}, windows of {windows} s")
+            if model.ahead is not None:
+                most = f"{model.ahead.most_in_flight} base units may be worked for in vain at a time"
+                yield Checked(f"{name}, ahead of its claims", None, most)
 
     def _chain(self) -> ChainReader | None:
         url, book = self.config.rpc_url, self.config.addresses

@@ -9,11 +9,12 @@ import trio
 from common.wire.states import JobState
 from svcd import metrics
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, describe
-from svcd.coordinator.sessions import OpSigner, SignInRefused
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpStored, describe
+from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
 from svcd.errors import Unavailable
 from svcd.health import DaemonHealth
-from svcd.job.held import ClaimedJob, Job
+from svcd.job.held import ClaimedJob
+from svcd.stages.ahead import AheadLimits
 from svcd.stages.offers import DeadlineChannel, Offer
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings
@@ -37,6 +38,7 @@ class Claimer:
     offers: DeadlineChannel[Offer]
     timings: Timings
     health: DaemonHealth
+    limits: AheadLimits
 
     async def serve(self) -> None:
         while True:
@@ -62,24 +64,57 @@ class Claimer:
         # compares no clocks.
         sent = trio.current_time()
         op = self.signer.claim(job.job_id, self.clock.now())
-        outcome = await self.coordinator.run(op, sent + _PATIENCE)
-        claimed = await self._is_claimed(job, outcome, sent + _PATIENCE)
+        held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs)
+        ahead = await self.limits.permit(offer)
+        if ahead is not None:
+            stored = await self.coordinator.store(op, sent + _PATIENCE)
+            if isinstance(stored, OpStored):
+                await self._run_ahead(attrs.evolve(held, ahead=ahead), offer, op, sent + _PATIENCE)
+                return
+            outcome: OpOutcome = stored
+            ahead.over()
+        else:
+            outcome = await self.coordinator.run(op, sent + _PATIENCE)
+        claimed = await self._is_claimed(held, outcome, sent + _PATIENCE)
         if claimed is None:
             # It may be mined yet. The journal keeps it as `claiming`, and reconciliation takes it up if it is.
             log.warning("claim without an answer", job=job.job_id.hex(), outcome=describe(outcome))
             offer.slot.give_back()
         elif not claimed:
-            await self._not_claimed(offer, outcome)
+            self._told(offer, outcome)
+            await self.pipeline.journal.ended(job.job_id, "not_claimed", describe(outcome))
+            offer.slot.give_back()
         else:
             if not offer.pending:  # its claim waited for its post, too
                 self.timings.relayed(trio.current_time() - sent)
-            await self.pipeline.journal.claimed(job.job_id)
-            metrics.jobs_claimed.inc()
-            held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs)
-            log.info("job claimed", job=held.name, model=offer.model, sla_secs=job.sla_secs)
+            await self._claimed(held)
             await self.pipeline.to_open.send(held.sla_ends, held)
 
-    async def _is_claimed(self, job: Job, outcome: OpOutcome, until: float) -> bool | None:
+    async def _claimed(self, held: ClaimedJob) -> None:
+        await self.pipeline.journal.claimed(held.job.job_id)
+        metrics.jobs_claimed.inc()
+        log.info("job claimed", job=held.name, model=held.model, sla_secs=held.job.sla_secs)
+
+    async def _run_ahead(self, held: ClaimedJob, offer: Offer, op: Body, until: float) -> None:
+        """The stages have the job from now on; this finds out what became of its claim."""
+        ahead = held.ahead
+        if ahead is None:
+            raise AssertionError("a job is run ahead with a permit")
+        log.info("job run ahead of its claim", job=held.name, model=held.model, at_stake=ahead.at_stake)
+        await self.pipeline.to_open.send(held.sla_ends, held)
+        outcome = await self.coordinator.run(op, until)
+        claimed = await self._is_claimed(held, outcome, until)
+        if claimed is False:
+            self._told(offer, outcome)
+            ahead.refuse(describe(outcome))
+            return
+        if claimed is None:  # the settle's end will tell
+            log.warning("claim without an answer", job=held.name, outcome=describe(outcome))
+        else:
+            await self._claimed(held)
+        ahead.confirm()
+
+    async def _is_claimed(self, held: ClaimedJob, outcome: OpOutcome, until: float) -> bool | None:
         """None when it could not be found out."""
         match outcome:
             case OpMined(succeeded=succeeded):
@@ -92,17 +127,20 @@ class Claimer:
                 return False
         while True:
             try:
-                found = await self.coordinator.job(job.job_id)
+                found = await self.coordinator.job(held.job.job_id)
             except Unavailable:
                 found = None
             # A job that the chain does not call open, and the index does, is one that the index is behind with.
             if found is not None and found.state != JobState.OPEN:
-                return found.state == JobState.CLAIMED and found.provider_id == self.provider_id
+                # One that is run ahead may have been ended by us meanwhile.
+                ours = found.state == JobState.CLAIMED or held.ahead is not None
+                return ours and found.provider_id == self.provider_id
             if trio.current_time() + _LOOK_AGAIN >= until:
                 return None
             await trio.sleep(_LOOK_AGAIN)
 
-    async def _not_claimed(self, offer: Offer, outcome: OpOutcome) -> None:
+    def _told(self, offer: Offer, outcome: OpOutcome) -> None:
+        """What a refused claim says of the job, or of us."""
         reason = describe(outcome)
         log.info("claim refused", job=offer.job.job_id.hex(), reason=reason)
         if outcome == STALE:
@@ -114,8 +152,6 @@ class Claimer:
                 self.pipeline.exclusions.for_a_while(offer.job.job_id)
             case ChainRefused() | CoordinatorRefusal() | SignInRefused():
                 self.pipeline.exclusions.pause(offer.model)
-        await self.pipeline.journal.ended(offer.job.job_id, "not_claimed", reason)
-        offer.slot.give_back()
 
 
 # Lookup of an op whose answer was lost or refused: the chain is asked, nothing is assumed.

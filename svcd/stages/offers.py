@@ -30,6 +30,7 @@ _FOR_GOOD: Final = 2 * 86_400  # no order is open for longer
 class Exclusions:
     clock: Clock
     _until: dict[bytes, float] = attrs.field(factory=dict)  # Unix seconds
+    _resting: dict[bytes, float] = attrs.field(factory=dict)  # loop time: a machine's clock may be wrong, and set right
     _paused: dict[str, float] = attrs.field(factory=dict)  # loop time
     _no_escrow_until: float = 0.0
 
@@ -47,9 +48,13 @@ class Exclusions:
     def for_a_while(self, job_id: bytes) -> None:
         """The chain refused a claim of it for what may pass: a token that is paused, an owner who is short of funds, a
         reorganisation between its post and its claim."""
-        self.add(job_id, self.clock.wall() + _A_WHILE)
+        now = trio.current_time()
+        self._resting = {known: until for known, until in self._resting.items() if until > now}
+        self._resting[job_id] = now + _A_WHILE
 
     def __contains__(self, job_id: bytes) -> bool:
+        if (resting := self._resting.get(job_id)) is not None and resting > trio.current_time():
+            return True
         return self._until.get(job_id, 0.0) > self.clock.wall()
 
     def pause(self, model: str) -> None:

@@ -63,7 +63,8 @@ class PayloadOpener:
         if trio.current_time() >= deadline:
             raise WorkFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run it in")
         with self.drain.work():
-            if self.chain is not None:
+            # What is run ahead is not on the chain yet: its offer was held against what the owner signed.
+            if self.chain is not None and (held.ahead is None or held.ahead.confirmed):
                 await self._checked(self.chain, held, deadline)
             work = await self._work(held, model, deadline)
         await self.pipeline.to_run[held.model].send(held.sla_ends, work)

@@ -67,7 +67,8 @@ class Pipeline:
         while True:
             item = await channel.receive()
             try:
-                await step(item)
+                with item.held.work():
+                    await step(item)
             except WorkFailed as failure:
                 await self.give_up(item.held, failure)
             except Exception as bug:  # the specification's `internal_error`: counted and logged as our fault

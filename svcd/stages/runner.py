@@ -43,7 +43,7 @@ class Runner:
         if started >= opened.work.deadline:
             raise WorkFailed("deadline_wait", "no time is left to run it in")
         try:
-            with self.drain.work(), metrics.backend_latency.labels(self.model).time():
+            with self.drain.work(), opened.held.work(), metrics.backend_latency.labels(self.model).time():
                 output = await self._run(opened)
         except WorkFailed as failure:
             self.breaker.failed(failure.backend_fault)

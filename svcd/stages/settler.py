@@ -62,7 +62,8 @@ class Settler:
             outcome = await self.coordinator.run(op, held.sla_ends, resend=False)
             match outcome:
                 case OpMined(succeeded=True):
-                    self.timings.relayed(trio.current_time() - started)
+                    if held.ahead is None:  # it waited for its claim, too
+                        self.timings.relayed(trio.current_time() - started)
                     return await self.pipeline.settled(held, sealed.started)
                 case CoordinatorRefusal(code="unknown_result") if sealed.result_cid is not None:
                     # The upload has lapsed: they live a few minutes until a settle names them.

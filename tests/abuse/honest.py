@@ -78,7 +78,7 @@ class Honest:
         prepared = await self.client.prepare(
             wish.model, question, window=wish.window, rate_in=wish.rate_in, rate_out=wish.rate_out
         )
-        submitted = await self.client.submit(prepared)
+        submitted = await self.client.submit(prepared, final=True)
         assert submitted.mined
         self.times.posts.append(time.monotonic() - began)
         self.bought.append(prepared.id)

@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 
 from tests.bench import (
+    answers,
     batches,
     beside_ponder,
+    block_gas,
     checking,
     client,
     events,
@@ -47,10 +49,12 @@ BENCHMARKS = {
     "indexing": indexing.rows,
     "memory": memory.rows,
     "relaying": relaying.rows,
+    "gas": block_gas.rows,
     "http": http.rows,
     "client": client.rows,
     "serve": serving.rows,
     "provider": provider.rows,
+    "answers": answers.rows,
     "market": market.rows,
     "batches": batches.rows,
     "polls": polls.rows,

@@ -4,8 +4,11 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import attrs
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -81,7 +84,7 @@ def interleaved(candidates: dict[str, Callable[[], int]], rounds: int) -> Turns:
     return Turns(rates)
 
 
-def in_turn(names: Iterable[str], turn: int) -> Iterable[str]:
+def in_turn(names: Iterable[T], turn: int) -> Iterable[T]:
     """Forwards, and every other time backwards."""
     order = list(names)
     return order if turn % 2 else reversed(order)

@@ -64,7 +64,7 @@ class _Side:
 async def _claimed_ms(client: Client, provider: int) -> float:
     """From the answer to a post until its claim is told, by events."""
     order = await client.prepare("demo/text-small", "sealed jobs", window="async", provider=provider)
-    posted = await client.submit(order, max_amount=10**6)
+    posted = await client.submit(order, max_amount=10**6, final=True)
     began = anyio.current_time()
     told: list[float] = []
 
@@ -94,7 +94,7 @@ async def _spent(up: Devnet, client: Client, provider: int) -> _Spent:
 
     async def one() -> None:
         order = await client.prepare("demo/text-small", "sealed jobs", window="async", provider=provider)
-        posted = await client.submit(order, max_amount=10**6)
+        posted = await client.submit(order, max_amount=10**6, final=True)
         await client.wait(posted.job_id)
 
     await one()  # the deployment and the models are read once

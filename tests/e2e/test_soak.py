@@ -1,31 +1,36 @@
-"""A minute of the soak, by a fixed seed: the market as a whole, under almost every fault there is."""
+"""A minute of the soak, by a seed that nobody tried: the market as a whole, under many of the faults that there are."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.soak.faults.kinds import KINDS
 from tests.soak.verdict import INVARIANTS
 
-# Of this seed's plan, the minute holds most kinds.
-SEED = 7
+# Kept until the next run: what is left of a red one, its seed among it, which is given back by SOAK_SEED.
+OUT: Final = Path(__file__).parents[2] / "build" / "soak-e2e"
+SEED: Final = os.environ.get("SOAK_SEED", "random")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # a minute of faults, then as long as the machine takes to bring what was begun to its end
-def test_a_minute_of_faults_leaves_every_promise_kept(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.soak", "--minutes", "1", "--fault-every", "1", "--seed", str(SEED)]
-    ran = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+def test_a_minute_of_faults_leaves_every_promise_kept() -> None:
+    shutil.rmtree(OUT, ignore_errors=True)
+    command = [sys.executable, "-m", "tests.soak", "--minutes", "1", "--fault-every", "1", "--seed", SEED]
+    ran = subprocess.run([*command, "--out", str(OUT)], capture_output=True, text=True, check=False)
     said = f"{ran.stdout}\n{ran.stderr}"
-    assert (tmp_path / "soak.json").exists(), said
-    told = json.loads((tmp_path / "soak.json").read_text())
+    assert (OUT / "soak.json").exists(), said
+    told = json.loads((OUT / "soak.json").read_text())
     assert {name: one for name, one in told["invariants"].items() if not one["holds"]} == {}, said
     assert ran.returncode == 0, said
     assert set(told["invariants"]) == {*INVARIANTS, "other"}
-    assert len(told["faults"]) >= len(KINDS) // 2, told["faults"]
+    assert len(told["faults"]) >= len(KINDS) // 3, told["faults"]
     assert told["jobs"] > 0
     assert told["broadcasts"] > 0
-    assert (tmp_path / "soak.html").stat().st_size > 0
+    assert (OUT / "soak.html").stat().st_size > 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import httpx
+import trio
 
 from common.address_book import AddressBook, TokenDomain
 from common.box import PublicKey, SecretKey, data_key, seal
@@ -75,6 +76,8 @@ class Market:
     behind: float | None = None  # seconds that the coordinator's clock is behind ours; None: it tells no time
     jobs: dict[str, Body] = attrs.field(factory=dict)
     posting: dict[str, Body] = attrs.field(factory=dict)  # rows that the book will have of them
+    slow_blocks: bool = False  # claims that prefer not to wait are under way until they are mined or refused
+    under_way: dict[str, trio.Event] = attrs.field(factory=dict)  # by job; what is sent behind them waits
     pending: dict[str, Body] = attrs.field(factory=dict)  # offers of jobs whose post is under way
     content: dict[str, bytes] = attrs.field(factory=dict)
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
@@ -164,6 +167,17 @@ class Market:
         self.pending[job] = {**same, **signed, **changed}
         self.posting[job] = row
 
+    def mine(self, job: str) -> None:
+        """The claim that is under way, and the post before it."""
+        self.jobs[job] = self.posting.pop(job, None) or self.jobs[job]
+        self.claim(job)
+        self.under_way.pop(job).set()
+
+    def refuse(self, job: str) -> None:
+        """The same, refused for its post."""
+        del self.posting[job]
+        self.under_way.pop(job).set()
+
     def claim(self, job: str, *, ago: int = 0) -> None:
         """As an earlier run of the provider did."""
         self.jobs[job] |= {
@@ -182,6 +196,12 @@ class Market:
         name = self._name(request)
         self.calls.append(name)
         script = self.scripts[name].pop(0) if self.scripts[name] else self.always.get(name)
+
+        if name in ("claim", "settle", "fail") and "prefer" not in request.headers:
+            behind = self.under_way.get(json.loads(request.content)["job_id"])
+            if behind is not None:
+                self.calls.append(f"{name} behind")
+                await behind.wait()
 
         def perform() -> httpx.Response:
             return self._perform(name, request)
@@ -376,6 +396,11 @@ class Market:
             return _refused("StaleOp")
         if not self._signed(body, Claim(_bytes(body["job_id"]), body["issued_at"])):
             return error(403, None, "invalid_op_signature")
+        if self.slow_blocks and request.headers.get("prefer") == "respond-async":
+            self.under_way[body["job_id"]] = trio.Event()
+            steps = [{"op": "post", "rests_on": "broadcast"}, {"op": "claim", "rests_on": "stored"}]
+            told = {"job_id": body["job_id"], "status": "in_progress", "provisional": True, "steps": steps}
+            return answer(202, told | {"block": "1"})
         if (row := self.posting.pop(body["job_id"], None)) is not None:
             self.jobs[body["job_id"]] = row
         if (row := self.jobs.get(body["job_id"])) is None:

@@ -8,6 +8,8 @@
 Faults act on single calls, also inside a batch; `HttpStatus`, `Hang`, `Truncate` and `SwallowAnswer` act on the
 whole HTTP exchange that holds a call of theirs. When several apply to one call, the latest decides.
 
+A caller whose URL is `proxy.url/NAME` can be waited for at one of its calls, and killed there (`moment`).
+
 Given a `WriteAhead`, the proxy has it look at every transaction that the node is about to get.
 """
 
@@ -140,6 +142,18 @@ def logs_of_another_block() -> Rewrite:
     return Rewrite("eth_getLogs", lambda _, logs: [{**log, "blockHash": "0x" + "ab" * 32} for log in logs])
 
 
+@attrs.frozen
+class Moment:
+    """One call of one caller, which is held: `met` once it is there. What was held reaches nobody any more after
+    `over`: the caller has been killed meanwhile."""
+
+    caller: str
+    method: str
+    answered: bool
+    met: anyio.Event = attrs.field(factory=anyio.Event)
+    over: anyio.Event = attrs.field(factory=anyio.Event)
+
+
 @attrs.define
 class RpcProxy:
     url: str
@@ -147,6 +161,7 @@ class RpcProxy:
     _write_ahead: WriteAhead | None = None
     _faults: list[Fault] = attrs.field(factory=list)
     _seen: Counter[str] = attrs.field(factory=Counter)
+    _moments: list[Moment] = attrs.field(factory=list)
 
     @contextmanager
     def fault(self, *faults: Fault) -> Iterator[None]:
@@ -157,6 +172,18 @@ class RpcProxy:
             for fault in faults:
                 self._faults.remove(fault)
 
+    @contextmanager
+    def moment(self, caller: str, method: str, *, answered: bool) -> Iterator[Moment]:
+        """The next call of `method` by the caller, whose URL ends with this name: held before the node gets it, or,
+        `answered`, when the node has acted on it and the caller has not heard."""
+        moment = Moment(caller, method, answered)
+        self._moments.append(moment)
+        try:
+            yield moment
+        finally:
+            self._moments.remove(moment)
+            moment.over.set()
+
     def seen(self, method: str) -> int:
         """How many calls of `method` came in so far, faulty ones too."""
         return self._seen[method]
@@ -166,12 +193,14 @@ class RpcProxy:
             incoming = _Requests(stream)
             try:
                 while (body := await incoming.next_body()) is not None:
-                    if not await self._exchange(stream, client, body):
+                    if not await self._exchange(stream, client, body, incoming.path):
                         return
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
                 return
 
-    async def _exchange(self, stream: anyio.abc.SocketStream, client: httpx.AsyncClient, body: bytes) -> bool:
+    async def _exchange(
+        self, stream: anyio.abc.SocketStream, client: httpx.AsyncClient, body: bytes, caller: str
+    ) -> bool:
         """Answer one request; False when the connection is to be closed."""
         request = json.loads(body)
         calls = request if isinstance(request, list) else [request]
@@ -185,8 +214,10 @@ class RpcProxy:
             case HttpStatus(status=status, body=text):
                 await stream.send(_head(status, len(text)) + text)
                 return True
+        if await self._held(caller, calls, answered=False):
+            return False
         answers = await self._answer(client, calls)
-        if isinstance(fault, SwallowAnswer):
+        if isinstance(fault, SwallowAnswer) or await self._held(caller, calls, answered=True):
             return False
         reply = json.dumps(answers if isinstance(request, list) else answers[0]).encode()
         if isinstance(fault, Truncate):
@@ -195,14 +226,29 @@ class RpcProxy:
         await stream.send(_head(200, len(reply)) + reply)
         return True
 
+    async def _held(self, caller: str, calls: list[Json], *, answered: bool) -> bool:
+        """True for a call that somebody waited for, once whoever made it is gone."""
+        for moment in self._moments:
+            wanted = moment.caller == caller and moment.answered == answered
+            if wanted and any(call["method"] == moment.method for call in calls):
+                moment.met.set()
+                await moment.over.wait()
+                return True
+        return False
+
     async def _answer(self, client: httpx.AsyncClient, calls: list[Json]) -> list[Json]:
-        passed = [call for call in calls if self._refusal(call) is None]
+        # Decided once: a fault may begin or end while the node is asked.
+        refusals = [self._refusal(call) for call in calls]
+        passed = [call for call, refusal in zip(calls, refusals, strict=True) if refusal is None]
         answers: dict[Json, Json] = {}
         if passed:
             await self._watch(passed)
             response = await client.post(self._upstream, json=passed)
             answers = {answer["id"]: answer for answer in response.json()}
-        return [self._refusal(call) or self._rewritten(call, answers[call["id"]]) for call in calls]
+        return [
+            refusal if refusal is not None else self._rewritten(call, answers[call["id"]])
+            for call, refusal in zip(calls, refusals, strict=True)
+        ]
 
     async def _watch(self, calls: list[Json]) -> None:
         raws = [bytes.fromhex(c["params"][0][2:]) for c in calls if c["method"] == "eth_sendRawTransaction"]
@@ -248,6 +294,7 @@ class _Requests:
     def __init__(self, stream: anyio.abc.SocketStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
+        self.path = ""  # of the latest request, without its slash
 
     async def next_body(self) -> bytes | None:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
@@ -256,6 +303,7 @@ class _Requests:
             except anyio.EndOfStream:
                 return None
         head = bytes(self._buffer[:end]).lower().split(b"\r\n")
+        self.path = head[0].split(b" ")[1].strip(b"/").decode("ascii")
         length = next(int(line.split(b":")[1]) for line in head if line.startswith(b"content-length:"))
         while len(self._buffer) < end + 4 + length:
             self._buffer += await self._stream.receive()

@@ -8,6 +8,7 @@ Trouble begins for connections under way too: they are cut when it starts, so th
 so a black hole: connections stay, and nothing comes through them any more.
 """
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum, auto
@@ -21,6 +22,7 @@ _UNAVAILABLE: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\ncontent-length: 7\r\n"
     b"connection: close\r\n\r\ntrouble"
 )
+_RAW_CID: Final = re.compile(rb"bafkrei[a-z2-7]{52}")
 _CUT_AFTER: Final = 64  # bytes of an answer that get through
 
 
@@ -31,6 +33,7 @@ class Trouble(Enum):
     HANG = auto()  # taken, and never answered
     CUT = auto()  # closed after the first bytes of an answer
     UNAVAILABLE = auto()  # an HTTP 503 whatever is asked
+    WRONG_CID = auto()  # answers name another content id: of one raw block, which whoever stored it can tell
 
 
 @attrs.define
@@ -93,14 +96,21 @@ class TcpProxy:
                 async with await anyio.connect_tcp(*self._upstream) as upstream, anyio.create_task_group() as both:
 
                     async def answers() -> None:
-                        await self._copy(upstream, client, _CUT_AFTER if cut is Trouble.CUT else None)
+                        await self._copy(upstream, client, _CUT_AFTER if cut is Trouble.CUT else None, answers=True)
                         both.cancel_scope.cancel()
 
                     both.start_soon(answers)
                     await self._copy(client, upstream, None)
                     await upstream.send_eof()
 
-    async def _copy(self, source: anyio.abc.SocketStream, target: anyio.abc.SocketStream, most: int | None) -> None:
+    async def _copy(
+        self,
+        source: anyio.abc.SocketStream,
+        target: anyio.abc.SocketStream,
+        most: int | None,
+        *,
+        answers: bool = False,
+    ) -> None:
         while most is None or most > 0:
             try:
                 piece = await source.receive(65536 if most is None else most)
@@ -109,7 +119,22 @@ class TcpProxy:
             if most is not None:
                 most -= len(piece)
             await self._passing.wait()
+            if answers and self._trouble is Trouble.WRONG_CID:
+                piece = with_other_cids(piece)
             await target.send(piece)
+
+
+def with_other_cids(piece: bytes) -> bytes:
+    """Names in an answer's head alone: content is nobody's to change here."""
+    head, end, content = piece.partition(b"\r\n\r\n")
+    return _RAW_CID.sub(_another, head) + end + content if head.startswith(b"HTTP/") else piece
+
+
+def _another(found: re.Match[bytes]) -> bytes:
+    """As long, and a content id too."""
+    cid = bytearray(found[0])
+    cid[20] = ord("b") if cid[20] == ord("a") else ord("a")
+    return bytes(cid)
 
 
 @asynccontextmanager

@@ -39,6 +39,7 @@ ADDED: Final[dict[str, int]] = {
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
     "a provider's own HTTP connections": 1,  # svcd/base/connections
+    "jobs that a provider runs before their claim is in a block": 1,  # svcd/stages/ahead
     # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
     "events of jobs, told as they happen": 7,
     # web/: files, routes, sql; of svc's command line commands/watch
@@ -47,12 +48,14 @@ ADDED: Final[dict[str, int]] = {
     "answers to why a job is unclaimed": 4,
     "every check of an order at once": 1,
     "ops of one job in one block": 2,  # relayer: chains, queue_sql
+    "gas of ops that ride together, learnt from receipts of several kinds": 1,  # relayer/gas_book
     "how providers' jobs ended lately": 1,
     "jobs offered before their block": 2,  # book/pending, pending_sql
     "what a job rests on before its blocks": 3,  # common/wire/progress; events/progress, progress_sql
     # common: webhooks, wire/webhooks; coordinatord/webhooks: delivery, destinations, endpoints, fanout, routes, sql;
     # svc/webhooks; svc's commands/webhooks
     "webhooks: signed messages of events, posted until they are answered": 10,
+    "results before their blocks": 2,  # svc/progress; svc's commands/orders
     "a command line that is read before the daemon behind it is imported": 2,  # commands of coordinatord and of svcd
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 28,

@@ -9,6 +9,7 @@ import asyncpg
 from common.address_book import AddressBook
 from common.scalars import hex_of
 from coordinatord.base.concurrency import Wake
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc
 from coordinatord.indexer.fetch import Source
@@ -35,6 +36,8 @@ async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc
         await forget(connection)
         await IndexFollower(source, _settings(book), Wake()).catch_up(connection)
         replayed = await index_rows(connection)
+    except Retryable as wrong:  # the replay is made by the indexer's own code, which may be what is broken
+        return [f"I4: the chain cannot be replayed: {wrong}"]
     finally:
         await transaction.rollback()
     return [

@@ -1,4 +1,4 @@
-"""I4 beside the replay: what the index says of every job and provider is what the registries themselves say.
+"""I4 beside the replay: what the index says of every row is what the registries themselves say, as far as they keep it.
 
 violations = await registry_violations(connection, rpc, address_book)
 assert violations == []
@@ -35,6 +35,7 @@ async def registry_violations(
     providers = await connection.fetch("select * from providers order by provider_id")
     job, provider = abi.selector("job(bytes32)"), abi.selector("provider(uint32)")
     return [
+        *await _rows_differing(connection, rpc, book),
         *await _differing(
             rpc,
             [View(book.job_registry, abi.call(job, abi.bytes32(row["job_id"])), "job_read") for row in jobs],
@@ -49,6 +50,41 @@ async def registry_violations(
             [(f"provider {row['provider_id']}", [row[name] for name in _PROVIDER]) for row in providers],
         ),
     ]
+
+
+# By what the rows are called: the registry that keeps them, its view of one row, the types of the view's arguments, and
+# the rows: arguments first, then what the view says. A registry keeps no model that was refused again, and no prices.
+_VIEWS: Final = {
+    "model": ("job_registry", "modelEnabled(uint32)", 1, "select model_id, enabled from models"),
+    "window": ("job_registry", "slaAllowed(uint32)", 1, "select sla_secs, allowed from slas"),
+    "fees": ("job_registry", "fees()", 0, "select fee_bps, gas_fee from fees"),
+    "entry": ("provider_registry", "allowlistStatus(bytes32)", 1, "select key, status from allowlist"),
+    "provider's model": (
+        *("provider_registry", "modelAllowed(uint32,uint32)", 2),
+        "select provider_id, model_id, true from provider_models join providers using (provider_id)",
+    ),
+    "time of asks": ("ask_registry", "latestSignedAt(uint32)", 1, "select provider_id, signed_at from ask_times"),
+}
+
+
+async def _rows_differing(connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, book: AddressBook) -> list[str]:
+    found = []
+    for name, (registry, view, arguments, query) in _VIEWS.items():
+        rows = [tuple(row) for row in await connection.fetch(query)]
+        views = [
+            View(getattr(book, registry), abi.call(abi.selector(view), *map(_word, row[:arguments])), "view_read")
+            for row in rows
+        ]
+        named = [
+            " ".join([name, *(a.hex() if isinstance(a, bytes) else str(a) for a in row[:arguments])]) for row in rows
+        ]
+        told = [row[arguments:] for row in rows]
+        found += await _differing(rpc, views, list(zip(named, told, strict=True)))
+    return found
+
+
+def _word(value: Any) -> abi.Words:
+    return abi.bytes32(value) if isinstance(value, bytes) else abi.uint(value)
 
 
 async def _differing(rpc: Rpc, views: Sequence[View], indexed: Sequence[tuple[str, Sequence[Any]]]) -> list[str]:

@@ -19,9 +19,12 @@ def main() -> None:
     summary = anyio.run(partial(soak, options, say))
     broken = [one["detail"] for one in summary["invariants"].values() if not one["holds"]]
     print(f"faults: {summary['faults']}\nclients: {summary['outcomes']}")
+    print("at risk:\n" + "\n".join(f"  {risk}" for risk in summary["risks"]))
     print(f"{summary['jobs']} jobs; report: {options.out / 'soak.html'}, {options.out / 'soak.json'}")
     for detail in broken:
         print(f"BROKEN {detail}")
+    if broken:
+        print(f"again: make soak-market SEED={options.seed} MINUTES={options.minutes:g}")
     sys.exit(bool(broken))
 
 

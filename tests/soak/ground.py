@@ -28,6 +28,7 @@ from tests.soak.daemon import Daemon
 from tests.soak.programs import coordinator_program, provider_program
 
 BLOCK_SECONDS: Final = 1
+_DURABLE: Final = ("fsync=on", "full_page_writes=on")  # it is killed, and has to recover
 
 
 @attrs.frozen
@@ -41,8 +42,10 @@ class Ground:
     pin_store: PinStoreService
     cast: Cast
     market: DevnetMarket
+    market_block: int  # by which it was deployed, and its providers admitted
     rpc: RpcProxy
-    write_ahead: WriteAhead  # of `rpc`: looks at every transaction that a coordinator sends
+    second_rpc: RpcProxy  # of the same chain: every other coordinator asks both
+    write_ahead: WriteAhead  # of both: looks at every transaction that a coordinator sends
     store: TcpProxy
     database: TcpProxy
     coordinators: list[Daemon]
@@ -78,13 +81,15 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
     async with (
         running_anvil(pick_free(), folder / "anvil", logs) as anvil,
         running_pin_store(pick_free(), folder / "pins", logs) as pins,
-        running_postgres(pick_free(), folder / "postgres", logs) as postgres,
+        running_postgres(pick_free(), folder / "postgres", logs, *_DURABLE) as postgres,
         rpc_proxy(anvil.rpc_url, write_ahead := WriteAhead(postgres.url())) as rpc,
+        rpc_proxy(anvil.rpc_url, write_ahead) as second_rpc,
         tcp_proxy(LOOPBACK, urlsplit(pins.endpoint).port or 0) as store,
         tcp_proxy(LOOPBACK, postgres.port) as database,
     ):
         cast = accounts.derive()
         market = await deployed_market(anvil, cast)
+        market_block = int(await anvil.call("eth_blockNumber"), 16)
         await anvil.mine_every(BLOCK_SECONDS)
         proxied_url = postgres.url().replace(f":{postgres.port}/", f":{database.port}/")
         proxied_store = attrs.evolve(pins, endpoint=f"http://{LOOPBACK}:{store.port}")
@@ -98,7 +103,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
                 f"coordinator-{n}",
                 port=port,
                 metrics_port=metrics_port,
-                rpc_url=rpc.url,
+                rpc_urls=[f"{node.url}/coordinator-{n}" for node in (rpc, second_rpc)[: 1 + n % 2]],
                 database_url=proxied_url,
                 pins=proxied_store,
                 market=market,
@@ -132,7 +137,9 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             pin_store=pins,
             cast=cast,
             market=market,
+            market_block=market_block,
             rpc=rpc,
+            second_rpc=second_rpc,
             write_ahead=write_ahead,
             store=store,
             database=database,

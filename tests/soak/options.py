@@ -1,6 +1,7 @@
 """What a person may choose about a soak."""
 
 import argparse
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,14 @@ class Options:
     seed: int = 1
     faults: tuple[str, ...] = tuple(KINDS)
     fault_every: float = 8.0  # seconds from the end of one fault to the start of the next, on average
+    patience: float = (
+        150.0  # seconds, after the last fault, for each: clients, a piece of each kind of work, what rests
+    )
     out: Path = Path("build")
+
+
+def _seed(text: str) -> int:
+    return secrets.randbelow(10**9) if text == "random" else int(text)
 
 
 def read_options(arguments: Sequence[str]) -> Options:
@@ -34,9 +42,21 @@ def read_options(arguments: Sequence[str]) -> Options:
     add("--jobs", type=int, default=defaults.jobs, help="jobs at most; 0: as many as fit (%(default)s)")
     add("--providers", type=int, default=defaults.providers, choices=(1, 2, 3), help="svcd processes (%(default)s)")
     add("--coordinators", type=int, default=defaults.coordinators, help="coordinatord processes (%(default)s)")
-    add("--seed", type=int, default=defaults.seed, help="decides faults, their order and their length (%(default)s)")
+    add(
+        "--seed",
+        type=_seed,
+        default=defaults.seed,
+        help="decides faults, their order and their length; `random`: one"
+        " that nobody tried, which is printed and kept in soak.json (%(default)s)",
+    )
     add("--faults", default="all", help="kinds, comma-separated; `all`, or `none` for a quiet run (%(default)s)")
     add("--fault-every", type=float, default=defaults.fault_every, help="seconds between faults (%(default)s)")
+    add(
+        "--patience",
+        type=float,
+        default=defaults.patience,
+        help="seconds for what has to end after the last fault (%(default)s)",
+    )
     add("--out", type=Path, default=defaults.out, help="where soak.html and soak.json go (%(default)s)")
     parsed = parser.parse_args(arguments)
     kinds = {"all": tuple(KINDS), "none": ()}.get(parsed.faults, tuple(parsed.faults.split(",")))
@@ -52,5 +72,6 @@ def read_options(arguments: Sequence[str]) -> Options:
         seed=parsed.seed,
         faults=kinds,
         fault_every=parsed.fault_every,
+        patience=parsed.patience,
         out=parsed.out,
     )

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,7 @@ def coordinator_program(
     *,
     port: int,
     metrics_port: int,
-    rpc_url: str,
+    rpc_urls: Sequence[str],
     database_url: str,
     pins: PinStoreService,
     market: DevnetMarket,
@@ -52,13 +53,15 @@ def coordinator_program(
         "ADDRESSES_JSON": json.dumps(market.address_book),
         "DATABASE_URL": database_url,
         "RELAYER_KEY": relayer_key,
-        "RPC_URL": rpc_url,
+        "RPC_URL": rpc_urls[0],
+        **({"RPC_URLS": ",".join(rpc_urls[1:])} if rpc_urls[1:] else {}),
         "PORT": str(port),
         "METRICS_PORT": str(metrics_port),
         "ESCROW_MODE": "static",
         "OPERATOR_KEY": _OPERATOR_KEY,
         "CORS_ORIGINS": ORIGIN,
         "BLOCK_TIME_MS": "500",
+        "JOURNAL_BLOCKS": "64",  # so that a run of minutes has reorganisations that go deeper
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
         "CONNECTIONS_PER_CALLER": "100000",

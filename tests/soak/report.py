@@ -19,6 +19,7 @@ table {{ border-collapse: collapse; }} td, th {{ padding: .2rem .8rem .2rem 0; t
 <h1>Soak: {verdict}</h1>
 <p>Seed {seed}, {minutes:g} minutes, {coordinators} coordinators, {providers} providers, {jobs} jobs promised.</p>
 <h2>Invariants</h2><table>{invariants}</table>
+<h2>At risk</h2><ul>{risks}</ul>
 <h2>Faults</h2><table>{faults}</table>
 <h2>What clients met</h2><table>{outcomes}</table>
 <h2>Course</h2>{plot}
@@ -49,6 +50,7 @@ def _page(summary: dict[str, Any], timeline: Timeline) -> str:
         jobs=summary["jobs"],
         verdict="everything held" if held else "broken",
         invariants="".join(rows),
+        risks="".join(f"<li>{escape(risk)}</li>" for risk in summary["risks"]),
         faults="".join(
             f"<tr><td>{escape(kind)}</td><td>{count}</td></tr>" for kind, count in summary["faults"].items()
         ),

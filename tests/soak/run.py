@@ -4,21 +4,24 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anyio
+import asyncpg
 
+from tests.invariants.market_log import read_market_log
 from tests.soak import report
+from tests.soak.audits import install_audits
+from tests.soak.faults.database import install_trouble, remove_trouble
 from tests.soak.faults.schedule import lanes, strike_until_cancelled
 from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
-from tests.soak.lease_audit import install_lease_audit
 from tests.soak.options import Options
+from tests.soak.risks import Risk, Run, counted, hollow
 from tests.soak.sampling import sample_until_cancelled
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
-from tests.soak.verdict import Remains, come_to_rest, judged, violations
-
-_PATIENCE: Final = 150.0  # seconds that clients get to finish once nothing disturbs them any more
+from tests.soak.useful import too_little, unexplained
+from tests.soak.verdict import Remains, come_to_rest, judged, keep_unended, violations
 
 
 async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
@@ -32,12 +35,15 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         async with soaked_market(
             Path(folder), logs, coordinators=options.coordinators, providers=options.providers
         ) as ground:
-            await install_lease_audit(ground.database_url)
+            await install_audits(ground.database_url)
+            await install_trouble(ground.database_url)
             crowd = Crowd(ground, options, timeline)
+            await crowd.until_sold()
             timeline.began += timeline.now
             say(f"{options.minutes:g} minutes of load and faults, seed {options.seed}")
             await _disturb(ground, options, timeline, crowd)
             say("coming to rest")
+            await remove_trouble(ground.database_url)
             remains = Remains(
                 ground.anvil,
                 ground.database_url,
@@ -45,10 +51,15 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
                 ground.book,
                 ground.config,
                 timeline.moments("relayer_empty"),
+                timeline.fault_counts().get("foreign_transaction", 0),
+                options.patience,
             )
-            found = [*timeline.complaints, *await come_to_rest(remains)]
+            found = [*timeline.complaints, *too_little(timeline, options.minutes), *unexplained(timeline)]
+            found += await come_to_rest(remains)
             say("checking the invariants")
             found += [*await violations(remains, crowd.promised), *await ground.write_ahead.found()]
+            risks = await _risks(remains, options, timeline, crowd, ground)
+            found += hollow(risks)
             say("stopping every daemon")
             await ground.anvil.mine_every(BLOCK_SECONDS)  # what a provider still publishes must get its receipt
             found += await _ended_well(ground)
@@ -60,6 +71,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         "jobs": len(crowd.promised),
         "broadcasts": ground.write_ahead.broadcasts,
         **timeline.as_json(),
+        "risks": [str(risk) for risk in risks],
         "invariants": judged(found),
     }
     report.write(options.out, summary, timeline)
@@ -80,12 +92,24 @@ async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: 
                 await crowd.until_enough(options.minutes * 60)
                 faults.cancel_scope.cancel()
             crowd.close()
-            clients.cancel_scope.deadline = anyio.current_time() + _PATIENCE
+            clients.cancel_scope.deadline = anyio.current_time() + options.patience
         if clients.cancel_scope.cancelled_caught:
             timeline.complain(
-                f"I1: clients had not finished {_PATIENCE:g} s after the last fault: {', '.join(crowd.unfinished)}"
+                f"I1: clients were not done {options.patience:g} s after the last fault: {', '.join(crowd.unfinished)}"
             )
+            await keep_unended(ground.database_url, options.out / "soak-logs" / "unended.json")
+        await crowd.one_of_each()
         watching.cancel_scope.cancel()
+
+
+async def _risks(remains: Remains, options: Options, timeline: Timeline, crowd: Crowd, ground: Ground) -> list[Risk]:
+    log = await read_market_log(remains.anvil.rpc_url, remains.book)
+    run = Run(timeline, options.minutes, log, len(crowd.promised), ground.write_ahead.broadcasts)
+    connection = await asyncpg.connect(remains.database_url)
+    try:
+        return await counted(connection, run)
+    finally:
+        await connection.close()
 
 
 async def _ended_well(ground: Ground) -> list[str]:

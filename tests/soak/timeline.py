@@ -81,4 +81,9 @@ class Timeline:
         return {what: dict(sorted(outcomes.items())) for what, outcomes in sorted(counts.items())}
 
     def as_json(self) -> dict[str, Any]:
-        return {"faults": self.fault_counts(), "outcomes": self.outcome_counts()}
+        struck = sorted(self.faults, key=lambda span: span.start)
+        return {
+            "faults": self.fault_counts(),
+            "outcomes": self.outcome_counts(),
+            "plan": [[span.kind, round(span.start, 1), round(span.end, 1)] for span in struck],
+        }

@@ -1,6 +1,9 @@
 """What the run left behind, held against what the system promises."""
 
+import json
 from collections.abc import Collection, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -22,11 +25,16 @@ from tests.invariants.exits import exit_violations
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
+from tests.invariants.liveness import liveness_violations
+from tests.invariants.market_log import read_market_log
+from tests.invariants.nonces import nonce_violations
 from tests.invariants.objects import object_violations
 from tests.invariants.registries import registry_violations
 from tests.invariants.relays import relay_violations
+from tests.invariants.replay import replay_violations
 from tests.invariants.sessions import session_violations
-from tests.soak.lease_audit import lease_violations
+from tests.invariants.transfers import transfer_violations
+from tests.soak.audits import lease_violations, opened_without_nonce
 
 INVARIANTS: Final = {
     "I1": "none lost",
@@ -41,8 +49,9 @@ INVARIANTS: Final = {
     "I10": "write-ahead",
     "I11": "exits",
     "I12": "budgets",
+    "I13": "liveness",
 }
-_QUIET_SECONDS: Final = 120.0
+_RECLAIMED_WITHIN: Final = 120.0  # seconds of the chain's clock, which faults move ahead by up to twenty at a time
 _MINED_AGAIN: Final = 8  # ops of one signer that are under way at a time: a reorganisation makes them cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _OPEN: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
@@ -62,6 +71,8 @@ class Remains:
     book: AddressBook
     config: Config  # what the coordinators were told, budgets among it
     emptied: Sequence[tuple[float, float]] = ()  # when relayers' accounts had nothing left
+    foreign: int = 0  # transactions that others sent from relayers' accounts
+    patience: float = 120.0  # seconds for each kind of thing that is under way to end
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
@@ -71,13 +82,15 @@ async def come_to_rest(remains: Remains) -> list[str]:
     connection = await asyncpg.connect(remains.database_url)
     try:
         await connection.execute(_EXPIRE)
-        stuck = await _until_none(connection, _UNENDED, "I6: {} batches did not end with their window")
-        stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+        until_none = partial(_until_none, connection, remains.patience)
+        stuck = await until_none(_UNENDED, "I6: {} batches did not end with their window")
+        stuck += await until_none(_UNDER_WAY, "I1: {} relays did not end")
+        stuck += liveness_violations(await read_market_log(anvil.rpc_url, remains.book), grace=_RECLAIMED_WITHIN)
         if await connection.fetchval(_CLAIMED):
             await anvil.call("evm_increaseTime", 86_400)
             await anvil.call("evm_mine")
-            stuck += await _until_none(connection, _CLAIMED, "I1: {} jobs are still claimed after their window")
-            stuck += await _until_none(connection, _UNDER_WAY, "I1: {} relays did not end")
+            stuck += await until_none(_CLAIMED, "I1: {} jobs are still claimed after their window")
+            stuck += await until_none(_UNDER_WAY, "I1: {} relays did not end")
         await anvil.call("evm_setIntervalMining", 0)
         await anvil.call("evm_mine")
     finally:
@@ -85,8 +98,31 @@ async def come_to_rest(remains: Remains) -> list[str]:
     return stuck
 
 
-async def _until_none(connection: "asyncpg.Connection[asyncpg.Record]", query: str, told: str) -> list[str]:
-    with anyio.move_on_after(_QUIET_SECONDS):
+_NOT_ENDED: Final = {
+    "jobs": "select * from jobs where state in (0, 1)",
+    "leases": "select l.* from leases l join jobs j using (job_id) where j.state in (0, 1)",
+    "relays": "select r.* from relays r join jobs j on j.job_id = r.subject where j.state in (0, 1)",
+    "batches": "select * from batches where coalesce(completed_at, failed_at, expired_at, cancelled_at) is null",
+    "transactions": "select id, encode(account, 'hex') as account, nonce, purpose, created_at, broadcast_at"
+    " from relay_txs where block_number is null and not lost",
+}
+
+
+async def keep_unended(database_url: str, path: Path) -> None:
+    """Rows of what has not ended, for whoever wonders why: the database goes with the run."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        kept = {name: [dict(row) for row in await connection.fetch(query)] for name, query in _NOT_ENDED.items()}
+    finally:
+        await connection.close()
+    text = json.dumps(kept, indent=1, default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
+    await anyio.Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+async def _until_none(
+    connection: "asyncpg.Connection[asyncpg.Record]", patience: float, query: str, told: str
+) -> list[str]:
+    with anyio.move_on_after(patience):
         while await connection.fetchval(query):  # noqa: ASYNC110 - the event is in another process
             await anyio.sleep(0.25)
         return []
@@ -100,18 +136,23 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
     try:
         async with open_rpc(remains.anvil.rpc_url) as rpc:
             head = quantity(await rpc.call("eth_blockNumber"))
-            with anyio.move_on_after(_QUIET_SECONDS):
+            with anyio.move_on_after(remains.patience):
                 while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.1)
+            log = await read_market_log(remains.anvil.rpc_url, book)
             return [
                 *await relay_violations(connection, rpc, stuck_after=0),
                 *await job_violations(rpc, book, promised=promised),
+                *await nonce_violations(connection, remains.anvil.rpc_url, book.deploy_block, foreign=remains.foreign),
                 *await index_violations(connection, rpc, book),
+                *await replay_violations(connection, log),
                 *await registry_violations(connection, rpc, book),
                 *await fund_violations(rpc, book),
+                *transfer_violations(log, book.job_registry),
                 *await _batch_violations(remains),
                 *await object_violations(connection, remains.pins.gateway),
                 *await session_violations(connection),
+                *await opened_without_nonce(connection),
                 *await lease_violations(connection),
                 *await exit_violations(connection, emptied=remains.emptied),
                 *await budget_violations(connection, remains.config, mined_again=_MINED_AGAIN),

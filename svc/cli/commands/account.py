@@ -1,25 +1,25 @@
 """Commands about one wallet's account: its jobs, listed or watched, who vouches for one, and its money."""
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import attrs
 import click
 
-from common import quotes
-from common.quotes import Terms
 from common.scalars import hex_of, read_hex
-from svc.chain import facts
-from svc.cli import tables
-from svc.cli.commands.market import names_of
 from svc.cli.connection import Connection, connected
 from svc.cli.exit_codes import Exit
-from svc.cli.money import told
 from svc.cli.output import Output, wire_form
-from svc.client import Client
 from svc.errors import ApiError, ConnectionFailed, OrderRefused
-from svc.records import BookRow
+
+if TYPE_CHECKING:
+    from common.quotes import Terms
+    from svc.client import Client
+    from svc.records import BookRow
+
+# What shows an answer is imported once there is a client to ask for one: until then a command line that lacks something
+# is told so, in a third of the time.
 
 
 @click.command()
@@ -34,6 +34,8 @@ async def verify(connection: Connection, job_id: str) -> Exit:
     """
     async with connection.client(wallet=None) as client:
         verified = await client.verify(job_id)
+    from svc.cli import tables  # noqa: PLC0415
+
     connection.output.table(tables.vouched(verified.facts), wire_form(attrs.asdict(verified)))
     if verified.checked_on_chain:
         return Exit.DONE
@@ -63,6 +65,10 @@ async def jobs(
         raise click.UsageError("--summary and --watch are two ways to look: choose one")
     output = connection.output
     async with connection.client(wallet=owner is None) as client:
+        from svc.cli import tables  # noqa: PLC0415
+        from svc.cli.commands.market import names_of  # noqa: PLC0415
+        from svc.cli.money import told  # noqa: PLC0415
+
         whose = owner or client.address
         names = await names_of(client)
         if watch:
@@ -87,7 +93,7 @@ async def jobs(
     output.facts(said, wire_form(totals))
 
 
-async def _looks(client: Client, output: Output, every: float, **query: Any) -> AsyncIterator[list[BookRow]]:
+async def _looks(client: "Client", output: Output, every: float, **query: Any) -> "AsyncIterator[list[BookRow]]":
     """The list again and again. A coordinator that is away for a while is waited for, and that is said once."""
     away = False
     while True:
@@ -104,8 +110,10 @@ async def _looks(client: Client, output: Output, every: float, **query: Any) -> 
 
 
 async def _watch(
-    output: Output, looks: AsyncIterator[list[BookRow]], names: dict[int, str], now: Callable[[], float]
+    output: Output, looks: "AsyncIterator[list[BookRow]]", names: dict[int, str], now: Callable[[], float]
 ) -> None:
+    from svc.cli import tables  # noqa: PLC0415
+
     if output.to_terminal:
         with output.live() as draw:
             async for rows in looks:
@@ -139,6 +147,9 @@ async def balance(connection: Connection, owner: str | None) -> None:
     pays the provider from it or returns it.
     """
     async with connection.client(wallet=owner is None) as client:
+        from svc.chain import facts  # noqa: PLC0415
+        from svc.cli.money import told  # noqa: PLC0415
+
         node = client.vouching.chain
         if node is None:
             message = "a balance is read from the chain: set SVC_RPC_URL to a node of it, or name one with --rpc-url"
@@ -165,6 +176,8 @@ async def balance(connection: Connection, owner: str | None) -> None:
     connection.output.facts(said, wire_form(output | {name: str(value) for name, value in plain.items()}))
 
 
-def _amount(row: BookRow, terms: Terms) -> int:
+def _amount(row: "BookRow", terms: "Terms") -> int:
     """What was authorised for a job, by the present charges."""
+    from common import quotes  # noqa: PLC0415
+
     return quotes.amount(row.rate_in, row.rate_out, row.units_in, row.units_out, terms)

@@ -17,10 +17,11 @@ from svc.batches.results import BatchResult
 from svc.cli import tables
 from svc.cli.commands.market import names_of
 from svc.cli.connection import Connection, connected, within_ceiling
+from svc.cli.destinations import written
 from svc.cli.exit_codes import Exit
 from svc.cli.failures import hint_of
 from svc.cli.inputs import read_bytes
-from svc.cli.output import Gauge, NextStep, Output, wire_form, written
+from svc.cli.output import Gauge, NextStep, Output, wire_form
 from svc.client import Client
 from svc.core.batches import read_lines
 from svc.core.money import read_rates

@@ -15,8 +15,9 @@ from common.scalars import hex_of, read_hex
 from svc.chain.node import Chain, Node
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
+from svc.cli.destinations import written
 from svc.cli.inputs import readers_of_open_orders
-from svc.cli.output import wire_form, written
+from svc.cli.output import wire_form
 from svc.client import Client
 from svc.errors import OrderRefused, ResultUnreadable
 from svc.receipts import check_blocks, check_hashes

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ _OF_JOBS: Final = ("book", "jobs", "providers")  # panes that change when jobs d
 _QUIET: Final = 10.0  # seconds between looks while changes are told and there are none: time goes on, too
 _CLOSEST: Final = 0.5  # seconds between looks, however much is told
 _ROWS: Final = 200
+_FOLLOWED: Final = 8  # open jobs of the wallet that are asked for ahead of their blocks
 _KEYS: Final = "tab next  1-5 choose  r look again  q quit"
 _NO_WALLET: Final = "no wallet is set: SVC_WALLET_KEY_FILE names one, and its jobs are shown here"
 
@@ -170,9 +171,10 @@ async def _pane(
             return Table(("jobs",), [(_NO_WALLET,)]), []
         owner = client.address if pane == "jobs" else None
         rows = await client.jobs.book(owner=owner, order="newest", limit=_ROWS)
-        return (
-            brief_jobs(rows, names, chain, time.time()) if brief else tables.jobs(rows, names, time.time())
-        ), wire_form(rows)
+        if not brief:
+            return tables.jobs(rows, names, time.time()), wire_form(rows)
+        ahead = await _ahead_of_blocks(client, rows) if pane == "jobs" else {}
+        return brief_jobs(rows, names, chain, time.time(), ahead), wire_form(rows)
     if pane == "models":
         floors, asks = await client.market.floors(limit=None), await client.market.asks(limit=None)
         return model_prices(listed, floors, asks, chain), wire_form(listed)
@@ -184,13 +186,35 @@ async def _pane(
     return deployment_facts(ready, chain), wire_form(chain)
 
 
-def brief_jobs(rows: Sequence[BookRow], names: dict[int, str], chain: Deployment, now: float) -> Table:
+async def _ahead_of_blocks(client: Client, rows: Sequence[BookRow]) -> dict[str, str]:
+    """Statuses of the newest open jobs that no block has yet, with what they rest on."""
+    found: dict[str, str] = {}
+
+    async def look(job_id: str) -> None:
+        try:
+            told = await client.jobs.progress(job_id)
+        except (ApiError, ConnectionFailed):  # the book's is shown
+            return
+        if told.provisional and told.steps:
+            found[job_id] = f"{told.status} ({told.steps[-1].rests_on})"
+
+    going_on = [row.job_id for row in rows if tables.status_of(row) in ("queued", "in_progress")]
+    if client.jobs.account.tells_progress is not False:
+        async with anyio.create_task_group() as tasks:
+            for job_id in going_on[:_FOLLOWED]:
+                tasks.start_soon(look, job_id)
+    return found
+
+
+def brief_jobs(
+    rows: Sequence[BookRow], names: dict[int, str], chain: Deployment, now: float, ahead: Mapping[str, str]
+) -> Table:
     """The book with what a person follows: how far each job is, and how long it has left."""
     drawn = [
         (
             f"{row.job_id[:10]}…{row.job_id[-4:]}",
             tables.name_of(row.model_id, names),
-            tables.status_of(row),
+            ahead.get(row.job_id) or tables.status_of(row),
             str(row.provider_id or row.designated or "") or None,
             in_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), chain.decimals),
             _left(row, now),

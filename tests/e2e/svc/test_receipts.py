@@ -14,7 +14,7 @@ def test_receipt_of_a_job_convinces_a_stranger_who_has_a_node_and_an_address_boo
     described = json.loads((market.state / "devnet.json").read_text())
     node, file, book = ("--rpc-url", described["rpc_url"]), str(tmp_path / "job.json"), tmp_path / "book.json"
     book.write_text(json.dumps(described["addresses"]))
-    bought = svc("run", "demo/text-small", "to be proved", "--window", "1h", "--json")
+    bought = svc("run", "demo/text-small", "to be proved", "--window", "1h", "--final", "--json")
     assert bought.code == Exit.DONE, bought.err
     job = json.loads(bought.out)["job_id"]
     written = svc("receipt", job, *node)

@@ -22,7 +22,7 @@ from tests.integration.coordinatord.indexer.scene import follower_of
 from tests.integration.coordinatord.scene.stage import configured
 from tests.invariants.exits import exit_violations
 from tests.invariants.registries import registry_violations
-from tests.soak.lease_audit import install_lease_audit
+from tests.soak.audits import install_audits
 from tests.soak.verdict import INVARIANTS, Remains, judged, violations
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +65,28 @@ async def lines_without_records(_: World, remains: Remains, connection: "Connect
     )
 
 
+async def nonce_used_elsewhere(world: World, _: Remains, connection: "Connection[asyncpg.Record]") -> None:
+    """The outbox holds the first of two nonces."""
+    relayer = world.cast.with_role("relayer")[0].address
+    nonce = int(await world.anvil.call("eth_getTransactionCount", relayer, "latest"), 16)
+    for _ in range(2):
+        await world.anvil.call("eth_sendTransaction", {"from": relayer, "to": relayer, "value": "0x1"})
+    await connection.execute(
+        "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost)"
+        " values (1, $1, $2, '', '', 0, 0, 'foreign', true)",
+        bytes.fromhex(relayer[2:]),
+        nonce,
+    )
+
+
+async def object_of_another(_: World, remains: Remains, connection: "Connection[asyncpg.Record]") -> None:
+    """What can be fetched, and is not what the row says was stored."""
+    pins = remains.pins
+    async with open_pin_store(pins.endpoint, pins.bucket, Secret(pins.key), Secret(pins.secret), pins.region) as store:
+        stored = await store.put("containers/01", b"one")
+    await connection.execute(_OBJECT.replace(_LOST_CID, stored.cid))
+
+
 _NONCES: Final = (
     "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost, created_at)"
     " select 1, decode(repeat('11', 20), 'hex'), n, '', '', 0, 0, 'foreign', true, now() - $2::interval"
@@ -78,10 +100,11 @@ _RELAYS: Final = (  # of one request
 _LEASE: Final = (
     "insert into leases (job_id, provider_id, model_id, expires_at) values ('', 1, 1, now() + interval '20 s')"
 )
+_LOST_CID: Final = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 _OBJECT: Final = (
     "insert into objects (key, subject, cid, bytes, sha256, attached, expires_at) values ('containers/01', '',"
-    " 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', 1, '', true, now() + interval '1 day')"
-)
+    " '(cid)', 1, '', true, now() + interval '1 day')"
+).replace("(cid)", _LOST_CID)
 _REFUSED_EXIT: Final = (
     "insert into relays (kind, subject, dedupe, target, calldata, priority, state, reason)"
     " values ('settle', '', '', '', '', 0, 'dropped', 'relayer_funds')"
@@ -93,6 +116,11 @@ _DEAR_POST: Final = (
 _JUNK: Final = (
     "insert into files (id, owner, purpose, filename, bytes, expires_at)"
     " values ('file-x', '\\x01', 'input', '', 300000000, now() + interval '1 day')"
+)
+_NONCE: Final = "insert into nonces (nonce, address, caller, expires_at) values ('n', '', '', now() + interval '1 h')"
+_TWO_SESSIONS: Final = (
+    "with used as (delete from nonces) insert into sessions (token_hash, address, expires_at)"
+    " values ('\\x01', '', now() + interval '1 h'), ('\\x02', '', now() + interval '1 h')"
 )
 _SESSION: Final = "insert into sessions (token_hash, address, expires_at) values ('', '', now() + interval '25 h')"
 
@@ -106,14 +134,33 @@ BREAKS: Final[dict[str, tuple[str, Break]]] = {
         statements((_NONCES, [0, 5], _OLD), (_NONCES, [6, 7], _NEW)),
     ),
     "a row that the chain does not have": ("I4", statements("update providers set reputation = reputation + 1")),
+    **{
+        f"{what} that the chain does not have": ("I4", statements(change))
+        for what, change in {
+            "an owner of a model": "update models set owned_by = owned_by || 'x'",
+            "a window": "update slas set allowed = not allowed",
+            "a fee": "update fees set fee_bps = fee_bps + 1",
+            "an entry of the allowlist": "insert into allowlist values (decode(repeat('01', 32), 'hex'), 1, '')",
+            "an ask": "insert into asks values (1, 1, 60, 1, 1)",
+            "a time of asks": "insert into ask_times values (1, 1)",
+        }.items()
+    },
+    "a nonce that the outbox does not know": ("I3", nonce_used_elsewhere),
     "tokens that are nobody's": ("I5", tokens_from_nowhere),
     "a batch that ended without its lines": ("I6", lines_without_records),
     "an object that was lost": ("I7", statements(_OBJECT)),
+    "an object that is another one's": ("I7", object_of_another),
+    "a session that no nonce opened": ("I8", statements(_SESSION.replace("25 h", "1 h"))),
+    "a nonce that opened two sessions": ("I8", statements(_NONCE, _TWO_SESSIONS)),
     "a session that outlives its day": ("I8", statements(_SESSION)),
     "a lease that changes hands while it lives": ("I9", statements(_LEASE, "update leases set provider_id = 2")),
     "a settle that was refused for want of gas": ("I11", statements(_REFUSED_EXIT)),
     "a wallet whose posts cost more than its budget": ("I12", statements((_NONCES, [*range(100)], _NEW), _DEAR_POST)),
     "junk beyond what a new wallet may keep": ("I12", statements(_JUNK)),
+    "a lease that is taken away and given to another while it lives": (
+        "I9",
+        statements(_LEASE, "delete from leases", _LEASE.replace("('', 1", "('', 2")),
+    ),
     "a lease that lapsed and was given on": (
         "",
         statements(_LEASE, "update leases set expires_at = now()", "update leases set provider_id = 2"),
@@ -130,7 +177,7 @@ def remains(world: World, database_url: str) -> Remains:
 async def connection(remains: Remains) -> AsyncIterator["Connection[asyncpg.Record]"]:
     opened = await asyncpg.connect(remains.database_url)
     await migrate(opened)
-    await install_lease_audit(remains.database_url)
+    await install_audits(remains.database_url)
     yield opened
     await opened.close()
 
@@ -150,10 +197,11 @@ async def test_each_broken_promise_is_seen_as_its_own(
     remains: Remains,
     connection: "Connection[asyncpg.Record]",
 ) -> None:
-    if break_it is tokens_from_nowhere:
+    on_the_chain = break_it in (tokens_from_nowhere, nonce_used_elsewhere)
+    if on_the_chain:
         await break_it(world, remains, connection)
     await index(world, remains.book, connection)
-    if break_it is not tokens_from_nowhere:
+    if not on_the_chain:
         await break_it(world, remains, connection)
     verdict = judged(await violations(remains, ()))
     assert [name for name, one in verdict.items() if not one["holds"]] == invariants.split()

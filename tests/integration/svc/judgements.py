@@ -148,6 +148,7 @@ AFTER: Final[dict[str, str]] = {
     "GET /readyz 200": "svc doctor shows it",
     "GET /v1/models 200": "listed",
     "GET /v1/jobs/{id} 200": "a job that was ordered: its result opens with its owner's key, for its own id",
+    "GET /v1/jobs/{id}/progress 200": "the result that it names opens with its owner's key, for its own id",
     "GET /v1/jobs/{id}/why 200": "shown",
     "POST /v1/jobs/check 200": "shown; what was signed for it pays for nothing",
     "POST /v1/jobs/{id}/cancel 200": "shown; what was signed names the job, in the registry's domain",

@@ -83,19 +83,19 @@ class Order:
 
 
 async def _of_the_market(client: Client, _: int, most: int | None) -> list[Json]:
-    await client.submit(await client.prepare(MODEL, "hello", window="async"), max_amount=most)
+    await client.submit(await client.prepare(MODEL, "hello", window="async"), max_amount=most, final=True)
     return []
 
 
 async def _of_one_provider(client: Client, provider: int, most: int | None) -> list[Json]:
     terms = {"provider": provider, "rate_in": RATE_IN, "rate_out": RATE_OUT}
-    await client.submit(await client.prepare(MODEL, "hello", window="async", **terms), max_amount=most)  # type: ignore[arg-type]
+    await client.submit(await client.prepare(MODEL, "hello", window="async", **terms), max_amount=most, final=True)  # type: ignore[arg-type]
     return []
 
 
 async def _of_anybody(client: Client, _: int, most: int | None) -> list[Json]:
     prepared = await client.prepare(MODEL, "hello", window="async", rate_in=RATE_IN, rate_out=RATE_OUT)
-    await client.submit(prepared, max_amount=most)
+    await client.submit(prepared, max_amount=most, final=True)
     return []
 
 

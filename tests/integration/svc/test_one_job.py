@@ -5,6 +5,8 @@ import pytest
 
 from svc.client import Client
 from svc.errors import InvalidRequest, JobFailed, NotFound
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import RATE_IN, RATE_OUT, WorkingProvider
 
 pytestmark = pytest.mark.anyio
@@ -19,11 +21,31 @@ async def test_run_takes_the_market_and_returns_the_opened_result(client: Client
         result = await client.run(
             MODEL, "sealed", window="async", custom_id="one", on_change=lambda job: statuses.append(job.status)
         )
+        final = await result.settled()
         tasks.cancel_scope.cancel()
     assert result.output == {"text": "delaes", "for": "one"}
     assert result.usage == {"output_tokens": 6}
     assert result.job.status == statuses[-1] == "completed"
+    assert (final.output, final.cost, final.provisional) == (result.output, result.cost, False)
+    assert (await client.jobs.get(result.job_id)).result_cid == result.job.result_cid
     assert result.cost == -(-(RATE_IN * result.job.svc.units_in + RATE_OUT * 6) // 10**6)
+
+
+async def test_result_is_there_before_any_block_and_final_with_its_blocks(
+    client: Client, provider: WorkingProvider, shop: Shop
+) -> None:
+    async with mining_by_hand(shop.world.anvil), anyio.create_task_group() as tasks:
+        tasks.start_soon(provider.work_ahead)
+        with anyio.fail_after(20):
+            result = await client.run(MODEL, "ahead", window="async")
+        assert (result.output["text"], result.provisional) == ("daeha", True)
+        with pytest.raises(NotFound):
+            await client.jobs.get(result.job_id)
+        await shop.world.anvil.call("evm_setAutomine", True)
+        await shop.world.anvil.call("evm_mine")
+        final = await result.settled(timeout=20)
+    assert (final.output, final.cost, final.provisional) == (result.output, result.cost, False)
+    assert final.job.status == "completed"
 
 
 async def test_open_order_is_sealed_to_the_escrow_and_done_by_whoever_claims_it(
@@ -46,7 +68,7 @@ async def test_each_step_is_there_by_itself(client: Client, provider: WorkingPro
     assert [row.provider_id for row in quoted.candidates] == [candidate.provider_id]
     with pytest.raises(NotFound):
         await client.jobs.get(prepared.id)
-    submitted = await client.submit(prepared, quoted, max_amount=quoted.quote.amount)
+    submitted = await client.submit(prepared, quoted, max_amount=quoted.quote.amount, final=True)
     assert (submitted.job_id, submitted.amount) == (prepared.id, quoted.quote.amount)
     assert [row.job_id for row in await client.jobs.mine(limit=1)] == [prepared.id]
     assert (await client.cancel(prepared.id)).job_id == prepared.id
@@ -61,8 +83,9 @@ async def test_order_that_is_submitted_again_is_one_job(client: Client, provider
     before = (await client.jobs.summary()).jobs
     prepared = await client.prepare(MODEL, "twice", window="async")
     first = await client.submit(prepared)
-    again = await client.submit(prepared)
-    assert (again.job_id, again.task_cid, again.tx_hash) == (first.job_id, first.task_cid, None)
+    assert (first.job_id, first.rests_on) == (prepared.id, "stored")
+    again = await client.submit(prepared, final=True)
+    assert (again.job_id, again.rests_on) == (first.job_id, "block")
     assert (await client.jobs.summary()).jobs == before + 1
 
 

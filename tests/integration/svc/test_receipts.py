@@ -33,7 +33,7 @@ async def client(shop: Shop, anyio_backend: str) -> AsyncIterator[Client]:
 async def settled(client: Client, provider: WorkingProvider) -> str:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.work)
-        result = await client.run(MODEL, "sealed", window="async")
+        result = await client.run(MODEL, "sealed", window="async", final=True)
         tasks.cancel_scope.cancel()
     return result.job_id
 
@@ -72,7 +72,7 @@ async def test_receipt_of_a_cancelled_job_shows_that_nothing_was_collected(
         with pytest.raises(OrderRefused, match="SVC_RPC_URL or rpc_url= must name a node"):
             await without.receipt("0x" + "11" * 32)
     prepared = await client.prepare(MODEL, "back", window="async")
-    await client.submit(prepared)
+    await client.submit(prepared, final=True)
     with pytest.raises(ResultUnreadable) as early:
         await client.receipt(prepared.id)
     assert early.value.code == "no_receipt"

@@ -17,12 +17,36 @@ _MOST_AHEAD: Final = 240  # seconds
 
 async def reorganised(ground: Ground, random: Random, _seconds: float) -> None:
     """The last blocks are replaced by empty ones: what they held must find its way back, or its end."""
-    depth = min(_DEEPEST, 1 + int(random.expovariate(1 / _USUAL_DEPTH)))
+    await _reorganised(ground, min(_DEEPEST, 1 + int(random.expovariate(1 / _USUAL_DEPTH))))
+
+
+async def reorganised_beyond_the_journal(ground: Ground, random: Random, _seconds: float) -> None:
+    """More blocks than the index can undo, but none of the market's deployment: it is built anew. Young chains lose all
+    that they have had since."""
+    head = int(await ground.anvil.call("eth_blockNumber"), 16)
+    depth = ground.config.journal_blocks + random.randint(1, _DEEPEST)
+    await _reorganised(ground, max(1, min(depth, head - ground.market_block)))
+
+
+async def _reorganised(ground: Ground, depth: int) -> None:
     filled = {relayer: await _balance(ground, relayer) for relayer in _relayers(ground)}
     await ground.anvil.call("anvil_reorg", depth, [])
     for relayer, balance in filled.items():  # whoever had filled an empty account up does so again
         if await _balance(ground, relayer) < balance:
             await ground.anvil.call("anvil_setBalance", relayer, hex(balance))
+    await _let_all_pay(ground)
+
+
+async def _let_all_pay(ground: Ground) -> None:
+    """The issuer relents once more: what took its refusal back may have been in a block that is gone."""
+    admin = ground.cast.admin.address
+    async with connected(ground.anvil.rpc_url) as chain:
+        token = at(chain, "DevToken", ground.market.token)
+        if await token.functions.paused().call():
+            await chain.send(token, admin, "unpause")
+        for client in ground.cast.with_role("client"):
+            if await token.functions.blacklisted(client.address).call():
+                await chain.send(token, admin, "setBlacklisted", client.address, False)
 
 
 async def fee_spike(ground: Ground, random: Random, seconds: float) -> None:
@@ -65,6 +89,19 @@ async def clock_ahead(ground: Ground, random: Random, _seconds: float) -> None:
     block = await ground.anvil.call("eth_getBlockByNumber", "latest", False)
     room = _MOST_AHEAD - (int(block["timestamp"], 16) - time.time())
     await ground.anvil.call("evm_increaseTime", max(0, min(random.randint(1, 20), int(room))))
+
+
+async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> None:
+    """The issuer refuses a buyer: nothing is collected from it, and what is paid back to it becomes a credit."""
+    buyer = random.choice(ground.cast.with_role("client")[1:]).address  # the first hands out tokens to strangers
+    async with connected(ground.anvil.rpc_url) as chain:
+        token = at(chain, "DevToken", ground.market.token)
+        await chain.send(token, ground.cast.admin.address, "setBlacklisted", buyer, True)
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await chain.send(token, ground.cast.admin.address, "setBlacklisted", buyer, False)
 
 
 async def token_paused(ground: Ground, _random: Random, seconds: float) -> None:

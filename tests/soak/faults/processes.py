@@ -1,15 +1,22 @@
 """Daemons end: without warning, or as their operator asks."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Final
 
 import anyio
+import asyncpg
 
 from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
 from tests.soak.shifted_clock import write_shift
 
 _CLOCK_OFF: Final = 900.0  # seconds at most
+_COMES_WITHIN: Final = 8.0  # seconds for the moment to come; one that does not is a kill like any other
+
+Strike = Callable[[Ground, Random, float], Awaitable[None]]
 
 
 class UncleanExit(Exception):
@@ -22,6 +29,46 @@ async def coordinator_killed(ground: Ground, random: Random, seconds: float) -> 
 
 async def coordinator_restarted(ground: Ground, random: Random, seconds: float) -> None:
     await _restarted(random.choice(ground.coordinators), seconds)
+
+
+def killed_before(method: str) -> Strike:
+    """As a coordinator calls its node, which never hears of it."""
+    return partial(_killed_at, method, answered=False)
+
+
+def killed_after(method: str) -> Strike:
+    """As the node has acted on a coordinator's call, and the coordinator has not heard."""
+    return partial(_killed_at, method, answered=True)
+
+
+def killed_as_told(channel: str) -> Strike:
+    """As a transaction has committed that says so to all: of two coordinators it may be the one that wrote it."""
+    return partial(_killed_at_notice, channel)
+
+
+async def _killed_at(method: str, ground: Ground, random: Random, seconds: float, *, answered: bool) -> None:
+    daemon = random.choice(ground.coordinators)
+    with ground.rpc.moment(daemon.name, method, answered=answered) as moment:
+        with anyio.move_on_after(_COMES_WITHIN):
+            await moment.met.wait()
+        await daemon.kill()
+    await _again(daemon, seconds)
+
+
+async def _killed_at_notice(channel: str, ground: Ground, random: Random, seconds: float) -> None:
+    daemon = random.choice(ground.coordinators)
+    heard = anyio.Event()
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection = await asyncpg.connect(ground.database_url, timeout=5)
+        try:
+            await connection.add_listener(channel, lambda *_: heard.set())
+            with anyio.move_on_after(_COMES_WITHIN):
+                await heard.wait()
+            await daemon.kill()
+        finally:
+            connection.terminate()
+    await daemon.kill()
+    await _again(daemon, seconds)
 
 
 async def provider_killed(ground: Ground, random: Random, seconds: float) -> None:
@@ -42,6 +89,10 @@ async def machine_clock(ground: Ground, random: Random, seconds: float) -> None:
 
 async def _killed(daemon: Daemon, seconds: float) -> None:
     await daemon.kill()
+    await _again(daemon, seconds)
+
+
+async def _again(daemon: Daemon, seconds: float) -> None:
     await anyio.sleep(seconds)
     await daemon.start()
     await daemon.until_ready()

@@ -49,6 +49,13 @@ async def lies(ground: Ground, random: Random, seconds: float) -> None:
     await _for(ground, seconds, *lie)
 
 
+async def disagreement(ground: Ground, random: Random, seconds: float) -> None:
+    """Of two nodes one tells another story than the other."""
+    lie = random.choice(((withheld_logs(),), (logs_of_another_block(),), older_head(random.randint(1, 20))))
+    with random.choice((ground.rpc, ground.second_rpc)).fault(*lie):
+        await anyio.sleep(seconds)
+
+
 async def _for(ground: Ground, seconds: float, *faults: Fault) -> None:
     with ground.rpc.fault(*faults):
         await anyio.sleep(seconds)

@@ -18,8 +18,12 @@ from tests.soak.faults.processes import UncleanExit
 from tests.soak.ground import Ground
 from tests.soak.timeline import Timeline
 
+# What starts the same process: one after the other.
 _PROCESSES: Final = frozenset(
-    {"coordinator_killed", "coordinator_restarted", "provider_killed", "provider_restarted", "store_killed"}
+    {
+        *(kind for kind in KINDS if kind.startswith("killed_")),
+        *("coordinator_killed", "coordinator_restarted", "provider_killed", "provider_restarted", "store_killed"),
+    }
 )
 
 

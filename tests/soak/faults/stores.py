@@ -9,7 +9,13 @@ from tests.soak.ground import Ground
 
 
 async def store_trouble(ground: Ground, random: Random, seconds: float) -> None:
-    with ground.store.trouble(random.choice(list(Trouble))):
+    with ground.store.trouble(random.choice([trouble for trouble in Trouble if trouble is not Trouble.WRONG_CID])):
+        await anyio.sleep(seconds)
+
+
+async def wrong_cid(ground: Ground, _random: Random, seconds: float) -> None:
+    """The store names what it is given by the id of something else."""
+    with ground.store.trouble(Trouble.WRONG_CID):
         await anyio.sleep(seconds)
 
 

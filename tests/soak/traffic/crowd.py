@@ -1,5 +1,6 @@
 """Clients of every kind, each doing its piece of work again and again until the run is over."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from random import Random
@@ -23,11 +24,14 @@ from tests.soak.traffic.buyer import Buyer
 from tests.soak.traffic.files import FileWork
 from tests.soak.traffic.hostile import Hostile
 from tests.soak.traffic.idlers import Idler
+from tests.soak.traffic.operator import Operator
 from tests.soak.traffic.readers import Reader
 from tests.soak.traffic.work import Work, outcome_of
+from tests.soak.useful import USEFUL
 
 _PAUSE: Final = 0.3  # seconds between two pieces of a client's work
 _LONG_PAUSE: Final = 5.0  # where a piece weighs more
+_SOLD_WITHIN: Final = 60.0
 
 Act = Callable[[int], Awaitable[str]]
 
@@ -60,6 +64,13 @@ class Crowd:
         async with anyio.create_task_group() as clients:
             for client in (*self._buyers(), *self._others()):
                 clients.start_soon(self._again, client)
+
+    async def until_sold(self) -> None:
+        """Until every provider's asks are on the book: what cannot be had before is nobody's failure."""
+        buyer = Buyer(self._ground, self._ground.cast.with_role("client")[0], self._random("first"))
+        with anyio.fail_after(_SOLD_WITHIN):
+            while not await self._work.every_provider_sells(buyer):  # noqa: ASYNC110 - the event is in other processes
+                await anyio.sleep(0.25)
 
     @property
     def unfinished(self) -> list[str]:
@@ -101,6 +112,9 @@ class Crowd:
         ground, timeline = self._ground, self._timeline
         hostile = Hostile(ground, timeline)
         yield Client("nonce twice", hostile.one_nonce_twice)
+        yield Client("operator", Operator(ground).change, 1.0)
+        yield Client("many sessions", hostile.many_sessions, _LONG_PAUSE)
+        yield Client("outlived session", hostile.outlived_session, _LONG_PAUSE)
         yield Client("garbage", hostile.garbage)
         yield Client("no session", hostile.not_theirs)
         yield Client("reader", Reader(ground, timeline).look, 0.1)
@@ -128,22 +142,47 @@ class Crowd:
     def _random(self, name: str) -> Random:
         return Random(f"{self._options.seed}/{name}")  # noqa: S311 - to be foreseen is its purpose
 
+    async def one_of_each(self) -> None:
+        """Each kind of useful work once more, when nothing disturbs it any more: each has to come to its end (I13)."""
+        kinds = {client.what: client for client in self._buyers() if client.what in USEFUL}
+        async with anyio.create_task_group() as clients:
+            for client in kinds.values():
+                clients.start_soon(self._until_done, client)
+
+    async def _until_done(self, client: Client) -> None:
+        met: list[str] = []
+        patience = self._options.patience
+        with anyio.move_on_after(patience):
+            while not met or met[-1] not in USEFUL[client.what].done:
+                if met:
+                    await anyio.sleep(client.pause)
+                since = self._timeline.now
+                met.append(await self._outcome(client, len(met)))
+                self._timeline.finished(f"{client.what}, in quiet", since, met[-1])
+            return
+        self._timeline.complain(
+            f"I13: no {client.what} came to its end within {patience:g} s after the last fault: {dict(Counter(met))},"
+            f" now {client.at}"
+        )
+
     async def _again(self, client: Client) -> None:
         self._at_work.append(client)
         for n in count():
             if self._closing.is_set():
                 break
             since = self._timeline.now
-            try:
-                outcome = await client.act(n)
-            except SvcError as trouble:
-                outcome = outcome_of(trouble, self._timeline, client.what)
-            except httpx.TransportError as gone:
-                outcome = type(gone).__name__
-            self._timeline.finished(client.what, since, outcome)
+            self._timeline.finished(client.what, since, await self._outcome(client, n))
             with anyio.move_on_after(client.pause):
                 await self._closing.wait()
         self._at_work.remove(client)
+
+    async def _outcome(self, client: Client, n: int) -> str:
+        try:
+            return await client.act(n)
+        except SvcError as trouble:
+            return outcome_of(trouble, self._timeline, client.what)
+        except httpx.TransportError as gone:
+            return type(gone).__name__
 
 
 def _acting(act: Callable[[Buyer], Awaitable[str]], buyer: Buyer) -> Act:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 import anyio
+import asyncpg
 import attrs
 import httpx
 
@@ -28,6 +29,13 @@ _GARBAGE: Final = (
 )
 
 
+# More than one address may hold of each, so that a limit that is not held shows.
+_SIGN_INS: Final = 36
+_NONCES: Final = 20
+_SHORTENED: Final = 2.0  # seconds that are left of a session's day
+_SHORTEN: Final = "update sessions set expires_at = clock_timestamp() + $2 * interval '1 second' where address = $1"
+
+
 @attrs.frozen
 class Hostile:
     ground: Ground
@@ -40,13 +48,7 @@ class Hostile:
             nonce = await http.get(f"{self.ground.base_urls[0]}/auth/nonce", params={"address": hex_of(wallet.address)})
             if nonce.status_code != 200:
                 return counted(nonce, self.timeline, {200})
-            value = nonce.json()["nonce"]
-            message = SvcSession(wallet.address, value)
-            body = {
-                "address": hex_of(wallet.address),
-                "nonce": value,
-                "signature": hex_of(wallet.sign(Domains.of(self.ground.book).session.digest(message))),
-            }
+            body = self._proof(wallet, nonce.json()["nonce"])
             answers: list[int] = []
 
             async def present(url: str) -> None:
@@ -60,6 +62,61 @@ class Hostile:
         if answers.count(200) > 1:
             self.timeline.complain(f"I8: one nonce made {answers.count(200)} sessions")
         return "one session" if 200 in answers else "no session"
+
+    async def many_sessions(self, n: int) -> str:
+        """One wallet signs in again and again, and asks for nonces that it does not use: both have a limit (I8)."""
+        wallet = Wallet(secrets.token_bytes(32))
+        async with plain_http(self.ground.base_urls[n % len(self.ground.base_urls)]) as http:
+            opened = 0
+            for _ in range(_SIGN_INS):
+                opened += await self._signed_in(http, wallet) is not None
+            for _ in range(_NONCES):
+                await http.get("/auth/nonce", params={"address": hex_of(wallet.address)})
+        return "all opened" if opened == _SIGN_INS else "some opened"
+
+    async def outlived_session(self, _n: int) -> str:
+        """A session whose day is over, shortened so that a run sees it: no coordinator honours it then (I8)."""
+        wallet = Wallet(secrets.token_bytes(32))
+        async with plain_http(self.ground.base_urls[0]) as http:
+            token = await self._signed_in(http, wallet)
+        if token is None:
+            return "no session"
+        try:
+            connection = await asyncpg.connect(self.ground.database_url, timeout=5)
+            try:
+                await connection.execute(_SHORTEN, wallet.address, _SHORTENED)
+            finally:
+                await connection.close(timeout=5)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return "the database is away"
+        await self._with(token)  # each coordinator has seen it alive, and may remember
+        await anyio.sleep(_SHORTENED + 0.5)
+        answers = await self._with(token)
+        if 200 in answers:
+            self.timeline.complain(f"I8: a session that had expired was honoured: {answers}")
+        return "ended in time" if answers.count(401) else "no answer"
+
+    async def _with(self, token: str) -> list[int]:
+        """What every coordinator answers to its bearer."""
+        answers = []
+        for url in self.ground.base_urls:
+            with suppress(httpx.TransportError):
+                async with plain_http(url) as http:
+                    answer = await http.get("/v1/batches", headers={"authorization": f"Bearer {token}"})
+                answers.append(answer.status_code)
+        return answers
+
+    async def _signed_in(self, http: httpx.AsyncClient, wallet: Wallet) -> str | None:
+        nonce = await http.get("/auth/nonce", params={"address": hex_of(wallet.address)})
+        if nonce.status_code != 200:
+            return None
+        answer = await http.post("/auth/session", json=self._proof(wallet, nonce.json()["nonce"]))
+        return answer.json()["token"] if answer.status_code == 200 else None
+
+    def _proof(self, wallet: Wallet, nonce: str) -> dict[str, str]:
+        message = SvcSession(wallet.address, nonce)
+        signature = wallet.sign(Domains.of(self.ground.book).session.digest(message))
+        return {"address": hex_of(wallet.address), "nonce": nonce, "signature": hex_of(signature)}
 
     async def garbage(self, n: int) -> str:
         """Bodies that are no submission."""

@@ -19,7 +19,7 @@ from tests.soak.programs import SLA_SECONDS
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 
-_CLAIMED: Final = 0.15  # of the polls that got something
+_CLAIMED: Final = 0.5  # of the polls that got something
 _MODEL: Final = 1
 
 

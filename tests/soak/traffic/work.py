@@ -15,7 +15,7 @@ from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, 
 from svc.signers import LocalSigner
 from tests.soak.ground import Ground
 from tests.soak.plain_http import plain_http
-from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
+from tests.soak.programs import BATCH_SLA_SECONDS, RATE_IN, RATE_OUT, SLA_SECONDS
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 from tests.soak.traffic.buyer import Buyer
@@ -34,6 +34,14 @@ class Work:
     ground: Ground
     timeline: Timeline
     promised: set[bytes] = attrs.field(factory=set)
+
+    async def every_provider_sells(self, buyer: Buyer) -> bool:
+        """At every window that is asked for: from here on nobody has to go without."""
+        for window in (_WINDOW, f"{BATCH_SLA_SECONDS}s"):
+            async with buyer.anywhere() as client:
+                if len(await client.probe(_TEXT, _question(), window=window)) < len(self.ground.providers):
+                    return False
+        return True
 
     async def open_job(self, buyer: Buyer) -> str:
         """To whoever claims it, sealed to the escrow."""
@@ -139,7 +147,7 @@ class Work:
         while True:
             try:
                 async with buyer.anywhere() as client:
-                    submitted = await client.submit(prepared)
+                    submitted = await client.submit(prepared, final=True)
             except SvcError as trouble:
                 if not may_come_again(trouble):
                     raise
@@ -181,7 +189,7 @@ class Work:
 
 
 def may_come_again(trouble: SvcError) -> bool:
-    return trouble.retryable or trouble.type == "receipt_timeout"
+    return trouble.retryable or trouble.type == "receipt_timeout" or trouble.code == "outcome_unknown"
 
 
 def outcome_of(trouble: SvcError, timeline: Timeline, what: str) -> str:

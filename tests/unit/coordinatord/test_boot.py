@@ -14,6 +14,7 @@ from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.nodes import Node, Nodes
 from coordinatord.chain.rpc import Rpc
 from coordinatord.dependencies import check_chain, check_nodes
+from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
 
@@ -54,11 +55,28 @@ async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_
 
 def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_and_keystores() -> None:
     """They are half of its start, and tens of megabytes of the months after."""
-    imported = "import sys, coordinatord.commands, coordinatord.app"
+    imported = "import sys, coordinatord.commands, coordinatord.app, coordinatord.checkup.examine"
     program = imported + "; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "asyncpg" in loaded
-    assert {"eth_account", "eth_abi", "eth_utils", "py_ecc", "pydantic", "web3"} & set(loaded) == set()
+    assert {"eth_account", "eth_abi", "eth_utils", "py_ecc", "pydantic", "web3", "ckzg", "pycparser"} & set(
+        loaded
+    ) == set()
+
+
+def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node_nor_the_server() -> None:
+    code = (
+        "import sys; from coordinatord.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'eth_account', 'coordinatord.dependencies'}\n"
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "keys"], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "relayer" in ran.stdout
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])

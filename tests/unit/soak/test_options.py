@@ -31,3 +31,9 @@ def test_what_cannot_be_run_is_refused(arguments: list[str], capsys: pytest.Capt
     with pytest.raises(SystemExit):
         read_options(arguments)
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_random_seed_is_one_that_can_be_given_back() -> None:
+    seeds = {read_options(["--seed", "random"]).seed for _ in range(8)}
+    assert len(seeds) == 8
+    assert {read_options(["--seed", str(seed)]).seed for seed in seeds} == seeds

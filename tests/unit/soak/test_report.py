@@ -18,7 +18,7 @@ def course() -> Timeline:
 
 
 def summary(timeline: Timeline, *found: str) -> dict[str, object]:
-    told = {"seed": 1, "minutes": 0.2, "coordinators": 2, "providers": 2, "jobs": 10}
+    told = {"seed": 1, "minutes": 0.2, "coordinators": 2, "providers": 2, "jobs": 10, "risks": ["I9: 3 <leases>"]}
     return {**told, **timeline.as_json(), "invariants": judged(found)}
 
 
@@ -45,6 +45,7 @@ def test_report_is_a_json_of_figures_and_one_page_that_needs_no_other_file(tmp_p
     assert "Soak: broken" in page
     assert "I3: &lt;gap&gt;" in page
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    assert "I9: 3 &lt;leases&gt;" in page
     assert "<b>" not in page
     assert not re.search(r'(src|href)="(?!#)', page.split("<svg", 1)[0])
 

@@ -196,3 +196,25 @@ def job(job_id: str, status: str = "queued", **changed: Any) -> dict[str, Any]:
     top = {"id": job_id, "object": "job", "model": "demo/text", "status": status, "in_progress_at": None}
     body = {**top, "result_cid": None, "as_of_block": "5"} | {k: v for k, v in changed.items() if k not in details}
     return body | {"svc": details | {k: v for k, v in changed.items() if k in details}}
+
+
+def step(op: str, rests_on: str, **more: object) -> dict[str, object]:
+    return {"op": op, "rests_on": rests_on, **more}
+
+
+def settle(cid: str = "bafyr", rests_on: str = "stored", **changed: object) -> dict[str, object]:
+    return step("settle", rests_on, **{"provider_id": "7", "result_cid": cid, "completion_tok": "3", **changed})
+
+
+def progress(job_id: str, status: str, *steps: dict[str, object], provisional: bool = True) -> dict[str, Any]:
+    told = [step("post", "stored"), *steps] if status != "refused" else list(steps)
+    return {"job_id": job_id, "status": status, "provisional": provisional, "steps": told, "block": "5"}
+
+
+def stored(asked: Asked) -> Answer:
+    """To those who prefer not to wait for the block."""
+    if asked.headers.get("prefer") != "respond-async":
+        return posted(asked)
+    job_id = asked.body["job_id"]
+    headers = {"preference-applied": "respond-async", "location": f"/v1/jobs/{job_id}/progress"}
+    return Answer(202, progress(job_id, "queued"), headers)

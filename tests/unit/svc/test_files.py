@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.files import appearing
+from svc.own_files import appearing
 
 
 def test_file_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:

@@ -114,6 +114,13 @@ def test_password_that_the_daemon_could_not_read_again_makes_no_key(
         _new_password(file)
 
 
+def test_daemon_runs_without_what_others_read_transactions_keystores_and_c_with() -> None:
+    program = "import sys, svcd.commands; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "trio" in loaded
+    assert {"eth_account", "eth_abi", "eth_utils", "web3", "ckzg", "pydantic", "pycparser"} & set(loaded) == set()
+
+
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_command_line_that_runs_nothing_imports_no_stage_and_no_network(option: str) -> None:
     code = (

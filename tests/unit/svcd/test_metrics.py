@@ -26,7 +26,9 @@ SPECIFIED = {
 }
 ADDED = {
     "svcd_claims_withheld": ("gauge", ("reason",)),
+    "svcd_jobs_ahead": ("counter", ("outcome",)),
     "svcd_pending_offers": ("counter", ("outcome",)),
+    "svcd_unpaid_amount": ("counter", ()),
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -10,7 +11,7 @@ from common.scalars import base64_of
 from tests.integration.coordinatord.relayer.mining import money_moves, until_pooled
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
-from tests.integration.coordinatord.scene.stage import Seen, Stage
+from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
 from tests.integration.coordinatord.scene.streams import Streams, streams_of
 from tests.integration.coordinatord.scene.unmined import mined_again, no_blocks, polling, until_true
 
@@ -147,3 +148,56 @@ async def test_job_of_the_index_alone_is_told_from_its_blocks(client: Party, pro
     assert (told["status"], told["provisional"]) == ("completed", False)
     assert rests(told) == {"post": "block", "claim": "block", "settle": "block"}
     assert told["steps"][2]["result_cid"]
+
+
+async def test_reorganisation_is_told_and_what_comes_of_it(
+    client: Party, provider: Party, stage: Stage, streams: Streams
+) -> None:
+    body = await client.paid()
+    job = body["job_id"]
+    async with no_blocks(stage) as running:
+        polled = running.start(polling(provider))
+        await client.http.post("/v1/jobs", json=body, headers=ASYNC)
+        await polled.get()
+        await op(provider, provider.claim(job), **ASYNC)
+        running.start(lambda: op(provider, provider.settle(job, result=base64_of(RESULT))))
+        async with streams.open(f"/v1/jobs/{job}/events?provisional=1") as followed:
+            await until_true(lambda: stage.fetchval("select count(*) = 3 from relays where state = 'signed'"))
+            await stage.world.anvil.call("evm_mine")
+            told: list[tuple[str, bool]] = []
+
+            async def until_told(status: str, *, provisional: bool) -> None:
+                with anyio.fail_after(60):
+                    while not told or told[-1] != (status, provisional):
+                        message = await followed.next()
+                        if message.name == "provisional":
+                            told.append((message.data["status"], message.data["provisional"]))
+
+            await until_told("completed", provisional=False)
+            cid = (await client.http.get(f"/v1/jobs/{job}")).json()["result_cid"]
+            await stage.world.anvil.call("anvil_reorg", 1, [])
+            await until_told("completed", provisional=True)
+            assert (await client.http.get(f"/v1/jobs/{job}/progress")).json()["steps"][2]["result_cid"] == cid
+            await until_pooled(stage.world.anvil)
+            await mined_again(stage)
+            await until_told("completed", provisional=False)
+    assert (await client.http.get(f"/v1/jobs/{job}")).json()["result_cid"] == cid
+
+
+async def test_what_was_answered_202_is_another_process_s_to_send(
+    client: Party, stage: Stage, database_url: str
+) -> None:
+    """The one that took it has ended, before a block and without having sent it."""
+    body = await client.paid()
+    async with no_blocks(stage):
+        async with staged(stage.world, configured(stage.world, database_url), [], relayer=False) as second:
+            stored = await second.http.post("/v1/jobs", json=body, headers=ASYNC)
+            assert stored.status_code == 202
+        await until_pooled(stage.world.anvil)
+        told = (await stage.http.get(f"/v1/jobs/{body['job_id']}/progress")).json()
+        assert rests(told) == {"post": "broadcast"}
+        await mined_again(stage)
+        await until(lambda: client.http.get(f"/v1/jobs/{body['job_id']}"), 200)
+    row = (await client.http.get(f"/evm/jobs/{body['job_id']}")).json()
+    async with httpx.AsyncClient(trust_env=False) as gateway:
+        assert (await gateway.get(f"{stage.world.pins.gateway}/ipfs/{row['task_cid']}")).status_code == 200

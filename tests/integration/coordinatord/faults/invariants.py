@@ -11,8 +11,12 @@ from coordinatord.indexer.undo_sql import read_position
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations
+from tests.invariants.market_log import read_market_log
+from tests.invariants.nonces import nonce_violations
 from tests.invariants.registries import registry_violations
 from tests.invariants.relays import relay_violations
+from tests.invariants.replay import replay_violations
+from tests.invariants.transfers import transfer_violations
 
 
 async def all_violations(
@@ -26,9 +30,13 @@ async def all_violations(
             with anyio.fail_after(60):
                 while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.02)
+            log = await read_market_log(rpc_url, book)
             return [
                 *await relay_violations(connection, rpc, stuck_after=0),
+                *await nonce_violations(connection, rpc_url, book.deploy_block),
                 *await job_violations(rpc, book, promised=promised),
+                *await replay_violations(connection, log),
+                *transfer_violations(log, book.job_registry, donations=donations),
                 *await index_violations(connection, rpc, book),
                 *await registry_violations(connection, rpc, book),
                 *await fund_violations(rpc, book, donations=donations),

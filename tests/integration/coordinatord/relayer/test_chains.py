@@ -10,7 +10,7 @@ from common.abi import boolean, encode, selector, uint
 from common.secp256k1 import Wallet
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.coalesce import GasBook
+from coordinatord.relayer.gas_book import GasBook
 from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import RelayMined
 from devnet.world import World

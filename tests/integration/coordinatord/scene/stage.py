@@ -165,7 +165,8 @@ async def staged(
             if relayer:
                 app.start_background(tasks, ground, relaying)
             else:
-                for part in (relaying.run, partial(app.index, ground), partial(ground.notices.listen, database)):
+                listen, index = partial(ground.notices.listen, database), partial(app.index, ground)
+                for part in (relaying.run, index, listen, ground.progress.run, ground.lasting.run):
                     tasks.start_soon(part)
             await until(lambda: http.get("/readyz"), 200)
             yield Stage(http, ground, world, node, store, stopping, janitor, relaying, escrow, application)

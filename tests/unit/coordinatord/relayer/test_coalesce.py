@@ -6,20 +6,17 @@ from hypothesis import strategies as st
 
 from common.abi import selector
 from coordinatord.relayer.coalesce import (
-    FIRST_LOOK,
     FOR_EXITS,
     MOST_BYTES,
     TX_GAS_CAP,
-    GasBook,
     Planned,
     Rank,
     Simulated,
     TxSize,
     coalesce,
     in_flight,
-    intrinsic_gas,
-    shape_of,
 )
+from coordinatord.relayer.gas_book import FIRST_LOOK, GasBook, OpKind, intrinsic_gas
 from coordinatord.relayer.outbox_sql import RelayKind
 from coordinatord.relayer.queue_sql import WaitingRelay
 
@@ -93,7 +90,7 @@ def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
 
 def test_the_last_of_many_finds_what_it_wants_when_an_admin_has_raised_the_gas_of_a_token_call() -> None:
     book, most_token_gas, used = GasBook(), 2_000_000, 50_000
-    book.was_used([shape_of(JOBS, CALL)] * 40, 40 * used + FIRST_LOOK)
+    book.was_used([OpKind.of(JOBS, CALL)] * 40, 40 * used + FIRST_LOOK)
     alone = intrinsic_gas(CALL) + used + most_token_gas * 64 // 63 + 11_800
     settles = [simulated(n, gas=alone, kind=RelayKind.SETTLE, book=book, call=CALL) for n in range(1, 41)]
     (plan,) = coalesce(settles, most=64, room=ROOM)
@@ -101,7 +98,7 @@ def test_the_last_of_many_finds_what_it_wants_when_an_admin_has_raised_the_gas_o
     assert left >= alone - intrinsic_gas(CALL)
     # Where it would not fit, fewer ride together.
     fewer = coalesce(settles, most=64, room=TxSize(3_000_000))
-    assert [len(each.relays) for each in fewer] == [15, 15, 10]
+    assert [len(each.relays) for each in fewer] == [16, 16, 8]
     assert all(each.gas <= 3_000_000 for each in fewer)
 
 
@@ -127,9 +124,25 @@ def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
 
 def test_the_slack_that_an_estimate_holds_counts_once_when_shares_are_known() -> None:
     book = GasBook()
-    book.was_used([shape_of(JOBS, CALL)] * 64, FIRST_LOOK + 64 * 50_000)
+    book.was_used([OpKind.of(JOBS, CALL)] * 64, FIRST_LOOK + 64 * 50_000)
     (plan,) = coalesce([simulated(n, gas=300_000, book=book, call=CALL) for n in range(1, 65)], most=64, room=ROOM)
     assert plan.gas < 1.3 * (intrinsic_gas(plan.calldata) + 64 * 50_000)
+
+
+def test_more_ride_together_once_a_mix_has_told_what_they_take() -> None:
+    book, room = GasBook(), TxSize(5_000_000)
+    calls = [b"\xaa" * 100, b"\xbb" * 100]
+    for call in calls:
+        book.simulated(JOBS, call, intrinsic_gas(call) + 100_000)
+
+    def ops() -> list[Simulated]:  # 60 of them, by their shares 8 million
+        return [simulated(n, gas=400_000, book=book, call=calls[n % 2]) for n in range(60)]
+
+    assert len(coalesce(ops(), most=64, room=room, book=book)) == 2
+    (plan,) = coalesce(ops(), most=64, room=TxSize(TX_GAS_CAP), book=book)
+    book.was_used(plan.kinds, FIRST_LOOK + 60 * 50_000)
+    (plan,) = coalesce(ops(), most=64, room=room, book=book)
+    assert intrinsic_gas(plan.calldata) + 60 * 50_000 < plan.gas <= room.gas
 
 
 @pytest.mark.parametrize("kind", [RelayKind.POST, RelayKind.SETTLE])

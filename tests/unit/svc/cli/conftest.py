@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from svc.cli import connection
 from svc.cli.main import main
 from svc.client import Client
 from tests.unit.svc.cli.market import CIPHER, FakeMarket, Svc
@@ -24,7 +23,7 @@ def svc(market: FakeMarket, monkeypatch: pytest.MonkeyPatch) -> Svc:
         del given["environment"]
         return market.coordinator.client(**given, wallet_key=None, cipher_key=CIPHER)
 
-    monkeypatch.setattr(connection, "Client", client)
+    monkeypatch.setattr("svc.client.Client", client)
     for name in ("SVC_WALLET_KEY_FILE", "SVC_PROFILE", "SVC_RPC_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SVC_CONFIG", "")

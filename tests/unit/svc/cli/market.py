@@ -16,7 +16,11 @@ from tests.unit.svc.fake_coordinator import (
     FakeCoordinator,
     job,
     posted,
+    progress,
     quoting,
+    settle,
+    step,
+    stored,
 )
 
 GATEWAY = "http://gateway"
@@ -34,6 +38,7 @@ class FakeMarket:
     ended: dict[str, Any] = attrs.field(factory=lambda: dict(COMPLETED))
     output: object = "out"
     job_id: str = ""
+    early: bool = False  # the settle of every order is told before any block has one
 
     def __attrs_post_init__(self) -> None:
         self.coordinator.tell("POST /v1/jobs", self._order)
@@ -58,7 +63,12 @@ class FakeMarket:
         body = ResultBody(raw, self.output, {"output_tokens": 3}).encode()
         result = seal_result(CIPHER.public, 31337, bytes.fromhex(JOB_REGISTRY[2:]), raw, body)
         self.coordinator.tell(f"GET {GATEWAY}/ipfs/bafyr", Answer(200, result))
-        return posted(asked)
+        if not self.early:
+            return posted(asked)
+        claimed = step("claim", "stored", provider_id="7")
+        told = progress(self.job_id, "completed", claimed, settle())
+        self.coordinator.tell(f"GET /v1/jobs/{self.job_id}/progress", Answer(200, told))
+        return stored(asked)
 
 
 Svc = Callable[[str], int]

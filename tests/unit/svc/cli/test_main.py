@@ -100,6 +100,29 @@ def test_help_and_version_import_no_command_and_no_network() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_command_that_lacks_a_wallet_says_so_before_the_client_is_imported(tmp_path: Path) -> None:
+    heavy = "{'httpx', 'rich', 'msgspec', 'svc.client', 'pycparser'}"
+    code = (
+        f"import sys; from svc.cli.main import main; main(['jobs']); sys.exit(sorted({heavy} & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr.startswith("svc: no wallet: ")) == (0, True)
+
+
+def test_no_command_brings_what_others_read_transactions_keystores_and_c_with() -> None:
+    code = (
+        "import sys; from importlib import import_module; from svc.cli.main import _PLACES\n"
+        "modules = {place.partition(':')[0] for place in _PLACES.values() if ':' in place} - {'conformance', 'serve'}\n"
+        "for module in modules: import_module('svc.cli.commands.' + module)\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "httpx" in loaded
+    assert {"eth_account", "eth_abi", "eth_utils", "web3", "ckzg", "pydantic", "pycparser"} & set(loaded) == set()
+
+
 def commands() -> dict[str, click.Command]:
     context = click.Context(svc)
     found = {name: svc.get_command(context, name) for name in svc.list_commands(context)}

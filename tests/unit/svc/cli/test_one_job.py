@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from svc.cli.commands import jobs
+from svc.cli.commands import orders
 from svc.cli.exit_codes import Exit
 from tests.unit.svc.cli.market import FakeMarket, Svc
-from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, job
+from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, job, progress, step
 
 RUN = "run demo/text hello --window 1h --gateway http://gateway"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
@@ -121,10 +121,10 @@ def test_wait_that_ends_first_says_that_the_job_goes_on_and_how_to_come_back(
 def test_interruption_says_that_the_job_goes_on(
     market: FakeMarket, svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def interrupted(*_: Any) -> None:
+    async def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(jobs, "_waited", interrupted)
+    monkeypatch.setattr(orders, "_answered", interrupted)
     assert svc(RUN) == Exit.INTERRUPTED
     said = capsys.readouterr().err
     assert "svc: interrupted" in said
@@ -289,3 +289,80 @@ def test_claimed_job_is_counted_down_and_a_refund_is_told_with_its_amount(
         "its provider missed the window, and the whole payment, charges included, came back to the wallet:"
         " 2.014 Dev Dollar"
     )
+
+
+# --- before the blocks ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def early(market: FakeMarket) -> FakeMarket:
+    market.early = True
+    return market
+
+
+def test_answer_before_its_block_is_said_to_be_provisional_with_the_command_that_tells_its_end(
+    early: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    assert svc(RUN) == Exit.DONE
+    said = capsys.readouterr()
+    assert said.out == "out\n"
+    assert "to be paid 0.00201" in said.err
+    assert "provisional: its settle is stored by the coordinator, and in no block yet" in said.err
+    again = f"svc wait {early.job_id} --result bafyr --gateway http://gateway"
+    assert f"  {again}" in said.err.splitlines()
+    assert svc(again.removeprefix("svc ")) == Exit.DONE
+
+
+def test_json_says_what_an_answer_rests_on(early: FakeMarket, svc: Svc, capsys: Said) -> None:
+    # The order is of five units in, the job that this chain tells of four.
+    for flag, provisional, rests_on, paid in (("", True, "stored", 2011), ("--final", False, "block", 2010)):
+        assert svc(f"{RUN} --json {flag}") == Exit.DONE
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["provisional"], shown["rests_on"], shown["result_cid"]) == (provisional, rests_on, "bafyr")
+        assert (shown["output"], shown["status"], shown["cost"]["paid"]) == ("out", "completed", paid)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (("failed", {"ended_because": 4, "state": 3}), "a provisional result was taken back: job"),
+        (
+            ("completed", {"completion_tok": "3", "state": 2, "ended_because": 1, "result_cid": "bafyo"}),
+            "another result",
+        ),
+    ],
+)
+def test_answer_that_was_taken_back_is_told_by_wait(
+    early: FakeMarket, svc: Svc, capsys: Said, *, end: tuple[str, dict[str, Any]], said: str
+) -> None:
+    early.end(end[0], **end[1])
+    assert svc(RUN) == Exit.DONE
+    assert svc(f"wait {early.job_id} --result bafyr") == Exit.NO_RESULT
+    assert said in capsys.readouterr().err
+
+
+def test_order_that_is_stored_and_then_refused_is_told_as_one_that_is_not_posted(
+    early: FakeMarket, svc: Svc, capsys: Said
+) -> None:
+    id_ = "0x" + "ab" * 32
+    refused = progress(id_, "refused", step("post", "refused", reason="InsufficientBalance"), provisional=False)
+    early.coordinator.tell(f"GET /v1/jobs/{id_}/progress", Answer(200, refused))
+    for command in ("wait", "result"):
+        assert svc(f"{command} {id_}") == Exit.REFUSED
+        said = capsys.readouterr().err
+        assert f"job {id_} was not posted: InsufficientBalance; nothing was collected" in said
+        assert "svc doctor shows it" in said
+
+
+def test_order_that_no_block_has_yet_is_shown_by_its_steps(early: FakeMarket, svc: Svc, capsys: Said) -> None:
+    assert svc("submit demo/text hello --window 1h") == Exit.DONE
+    said = capsys.readouterr()
+    assert "stored by the coordinator, which sends it to the chain" in said.err
+    assert said.out.strip() == early.job_id
+    early.coordinator.tell(f"GET /v1/jobs/{early.job_id}", failing(404, "not_found"))
+    assert svc(f"status {early.job_id}") == Exit.DONE
+    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert shown["status"] == "completed, provisional"
+    assert (shown["post"], shown["claim"], shown["settle"]) == ("stored", "stored", "stored: bafyr")
+    assert svc(f"result {early.job_id}") == Exit.STILL_RUNNING
+    assert svc("status 0x" + "cd" * 32) == Exit.REFUSED

@@ -15,7 +15,7 @@ from svc.cli.exit_codes import Exit
 from svc.cli.output import Output, Screen, Table
 from tests.unit.svc.cli.market import FakeMarket, Svc
 from tests.unit.svc.cli.test_account import row
-from tests.unit.svc.fake_coordinator import Answer, Dropped
+from tests.unit.svc.fake_coordinator import Answer, Dropped, progress, settle
 
 Said = pytest.CaptureFixture[str]
 
@@ -118,6 +118,17 @@ async def test_keys_turn_panes_and_a_coordinator_that_is_away_is_waited_for(
     table = drawn[-1].table
     assert table is not None
     assert table.rows[0][:3] == ("7", "yes", "3/4")
+
+
+@pytest.mark.anyio
+async def test_own_jobs_are_shown_as_they_stand_before_their_blocks(market: FakeMarket) -> None:
+    going_on = f"0x{2:064x}"
+    told = progress(going_on, "completed", settle(rests_on="broadcast"))
+    market.coordinator.tell(f"GET /v1/jobs/{going_on}/progress", Answer(200, told))
+    async with market.coordinator.client() as client:
+        own, book = [(await watch.read_pane(client, pane, brief=True)).table for pane in ("jobs", "book")]
+    assert [each[2] for each in own.rows] == ["completed (broadcast)", "completed"]
+    assert [each[2] for each in book.rows] == ["in_progress", "completed"]
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ from pathlib import Path
 import click
 import pytest
 
-from svc.cli.output import written
+from svc.cli.destinations import written
 
 
 def test_file_appears_once_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -> None:

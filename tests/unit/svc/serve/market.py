@@ -31,7 +31,11 @@ from tests.unit.svc.fake_coordinator import (
     failing,
     job,
     posted,
+    progress,
     quoting,
+    settle,
+    step,
+    stored,
 )
 
 GATEWAY: Final = "http://gateway"
@@ -71,7 +75,8 @@ class Job:
 
 @attrs.define
 class ServedMarket:
-    """`answer` is the model; `steps` says, of a provider, the states that its jobs go through."""
+    """`answer` is the model; `steps` says, of a provider, the states that its jobs go through. `early`: the status that
+    is told of every job before its blocks, or what its post was refused for."""
 
     answer: Callable[[str, dict[str, Any]], Any]
     coordinator: FakeCoordinator = attrs.field(factory=FakeCoordinator)
@@ -80,6 +85,7 @@ class ServedMarket:
     jobs: dict[str, Job] = attrs.field(factory=dict)
     usage: dict[str, Any] = attrs.field(factory=lambda: {"input_tokens": 9, "output_tokens": 3})
     refuse: Answer | None = None
+    early: str | None = None
 
     def __attrs_post_init__(self) -> None:
         tell = self.coordinator.tell
@@ -120,7 +126,20 @@ class ServedMarket:
         self.coordinator.tell(f"GET {GATEWAY}/ipfs/{job_id[2:20]}", Answer(200, sealed))
         self.coordinator.tell(f"GET /v1/jobs/{job_id}", lambda _: Answer(200, self._shown(made)))
         self.coordinator.tell(f"POST /v1/jobs/{job_id}/cancel", lambda _: self._cancel(made))
-        return posted(asked)
+        if self.early is None:
+            return posted(asked)
+        self.coordinator.tell(f"GET /v1/jobs/{job_id}/progress", Answer(200, self._progress(made)))
+        return stored(asked)
+
+    def _progress(self, made: Job) -> dict[str, Any]:
+        if self.early not in ("queued", "in_progress", "completed"):
+            refused = step("post", "refused", reason=self.early)
+            return progress(made.id, "refused", refused, provisional=False)
+        provider, tokens = str(made.provider), str(min(3, made.body["units_out"]))
+        claim = step("claim", "stored", provider_id=provider)
+        done = settle(made.id[2:20], provider_id=provider, completion_tok=tokens)
+        steps = {"queued": (), "in_progress": (claim,), "completed": (claim, done)}[self.early]
+        return progress(made.id, self.early, *steps)
 
     def _shown(self, made: Job) -> dict[str, Any]:
         status = made.steps.pop(0) if len(made.steps) > 1 else made.steps[0]

@@ -1,8 +1,9 @@
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svcd.stages.offers import DeadlineChannel
+from svcd.stages.offers import DeadlineChannel, Exclusions
+from svcd.timings import Clock
 
 pytestmark = pytest.mark.trio
 
@@ -37,3 +38,17 @@ async def test_receiver_that_is_cancelled_takes_nothing_with_it() -> None:
         await channel.receive()
     await channel.send(1.0, "one")
     assert await channel.receive() == "one"
+
+
+@pytest.mark.parametrize("off", [-900.0, 900.0])
+async def test_job_whose_claim_was_refused_is_left_alone_as_long_by_a_clock_that_is_wrong_for_a_moment(
+    off: float, autojump_clock: MockClock
+) -> None:
+    wrong = off
+    exclusions = Exclusions(Clock(local=lambda: 1_000_000 + trio.current_time() + wrong))
+    exclusions.for_a_while(b"job")
+    wrong = 0.0
+    await trio.sleep(29)
+    assert b"job" in exclusions
+    await trio.sleep(2)
+    assert b"job" not in exclusions

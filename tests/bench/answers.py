@@ -1,0 +1,184 @@
+"""Answers before blocks: from an order to its opened result, by those who wait for the chain and by those who do not.
+
+A devnet of real daemons with echo for a model. A wallet that has had jobs settled orders from the provider by name, so
+that its jobs may be run ahead; or bids openly; or waits for the chain (`final`). Blocks are counted by the chain's head
+at the order and at the opened result: a result that is there within the block under way counts none.
+
+    python -m tests.bench.answers [--blocks 1 2] [--at-once 1 16 64] [--jobs 48]
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import attrs
+import httpx
+
+from devnet.app import local_world
+from devnet.catalogue import MODELS
+from devnet.ports import pick_free
+from devnet.settings import DevnetSettings
+from devnet.world import Devnet
+from svc.client import Client
+from tests.bench.row import Row
+
+_EARNED: Final = 6  # jobs that the wallet has settled before: more than the provider asks for
+_SLOTS: Final = 256
+_OUT: Final = 64
+_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # what the devnet's provider asks for
+_ALLOWED: Final = 150.0  # ms beyond the run's own time, which is none
+_TWO: Final = 2  # blocks
+
+Order = Callable[[Client], Awaitable[object]]
+
+
+@attrs.frozen
+class Taken:
+    """Of each order: milliseconds, and blocks, until its result was opened."""
+
+    times: list[float]
+    blocks: list[int]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    @property
+    def slow(self) -> float:
+        """The 95th of a hundred."""
+        return sorted(self.times)[int(0.95 * (len(self.times) - 1))]
+
+    def __str__(self) -> str:
+        blocks = sorted(self.blocks)
+        return (
+            f"{self.median:6.0f} ms, p95 {self.slow:6.0f}; {statistics.median(blocks):g} blocks, at most {blocks[-1]}"
+        )
+
+
+def ahead(client: Client) -> Awaitable[object]:
+    return client.run(MODELS[0].name, "said at once", window="1h", units_out=_OUT, provider=1)
+
+
+def designated(client: Client) -> Awaitable[object]:
+    return client.run(MODELS[0].name, "said at last", window="1h", units_out=_OUT, provider=1, final=True)
+
+
+def open_bid(client: Client) -> Awaitable[object]:
+    return client.run(MODELS[0].name, "said to all", window="1h", units_out=_OUT, **_RATES)
+
+
+WAYS: Final[dict[str, Order]] = {
+    "designated, run ahead": ahead,
+    "designated, by the chain": designated,
+    "open bid": open_bid,
+}
+
+
+@asynccontextmanager
+async def market(block_time: int, *, runs_ahead: bool) -> AsyncIterator[tuple[Devnet, Client]]:
+    with tempfile.TemporaryDirectory() as directory:
+        names = ("rpc_port", "database_port", "pin_store_port", "api_port", "metrics_port", "provider_metrics_port")
+        settings = DevnetSettings(
+            state_dir=Path(directory) / "devnet",
+            block_time=block_time,
+            slots=_SLOTS,
+            ahead=runs_ahead,
+            **{name: pick_free() for name in names},
+        )
+        async with local_world(settings, lambda said: print(said, file=sys.stderr)) as up:
+            url, gateway = up.coordinator.base_url, up.world.pins.gateway
+            key = up.world.cast.with_role("client")[0].private_key
+            async with (
+                httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http,
+                Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
+            ):
+                for _ in range(_EARNED):
+                    await designated(client)
+                yield up, client
+
+
+async def timed(up: Devnet, client: Client, order: Order, jobs: int, at_once: int) -> Taken:
+    taken = Taken([], [])
+    left = iter(range(jobs))
+
+    async def buyer(number: int) -> None:
+        await anyio.sleep(number / at_once)  # at any moment between two blocks
+        for _ in left:
+            first, began = await head(up), time.perf_counter()
+            await order(client)
+            taken.times.append(1000 * (time.perf_counter() - began))
+            taken.blocks.append(await head(up) - first)
+
+    async with anyio.create_task_group() as buyers:
+        for number in range(at_once):
+            buyers.start_soon(buyer, number)
+    return taken
+
+
+async def head(up: Devnet) -> int:
+    return int(await up.world.anvil.call("eth_blockNumber"), 16)
+
+
+async def _quick() -> tuple[Taken, Taken]:
+    async with market(2, runs_ahead=True) as (up, client):
+        at_once = await timed(up, client, ahead, 24, 1)
+    async with market(2, runs_ahead=False) as (up, client):
+        by_chain = await timed(up, client, designated, 6, 1)
+    return at_once, by_chain
+
+
+def rows() -> list[Row]:
+    at_once, by_chain = anyio.run(_quick)
+    blocks = statistics.median(by_chain.blocks)
+    what = "from an order to its opened result, blocks of 2 s"
+    return [
+        Row(
+            f"{what}, run ahead",
+            at_once.median,
+            "ms",
+            f"the run's own time and {_ALLOWED:g} ms",
+            at_once.median / _ALLOWED,
+            1,
+            at_once.median <= _ALLOWED,
+            len(at_once.times),
+        ),
+        Row(
+            f"{what}, by the chain",
+            float(blocks),
+            "blocks",
+            f"{_TWO} blocks ({by_chain.median:.0f} ms)",
+            blocks / _TWO,
+            1,
+            blocks <= _TWO,
+            len(by_chain.times),
+        ),
+    ]
+
+
+async def _table(block_times: Sequence[int], numbers: Sequence[int], jobs: int) -> None:
+    for block_time in block_times:
+        for name, order in WAYS.items():
+            async with market(block_time, runs_ahead=order is ahead) as (up, client):
+                for at_once in numbers:
+                    taken = await timed(up, client, order, max(jobs, 2 * at_once), at_once)
+                    print(f"blocks of {block_time} s, {at_once:2} at a time, {name:24} {taken}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.answers")
+    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--jobs", type=int, default=24)
+    chosen = parser.parse_args()
+    anyio.run(_table, chosen.blocks, chosen.at_once, chosen.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Gas of blocks under a relayer's load, as a chain has them: 60 million a block, 2^24 a transaction.
+
+Saturated: more posts, and then more chains of post, claim and settle, are queued at once than some blocks hold. A share
+is what the transactions of a block used of its gas; a node includes what still fits by the gas that it offers, so what
+is planned and not used is room that the last transaction of each block does without. What is planned is held against
+what was used over the same blocks. Of the transactions of one account anvil forgets a small one that would still fit
+behind a large one that does not: here as many ride together as make them all alike.
+
+At 80 % load: posts come by a Poisson process, each with a caller that waits for its end; the load is that of the share
+of posts that a saturated block held. All is preceded by as many ops as it takes to know what they use.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import attrs
+from anyio.from_thread import start_blocking_portal
+
+from common.secp256k1 import Wallet
+from coordinatord.chain.rpc import quantity
+from coordinatord.database.connections import Connection
+from coordinatord.relayer import outbox_sql
+from coordinatord.relayer.outbox_sql import NewRelay
+from devnet.anvil import BLOCK_GAS_LIMIT
+from devnet.market import at, connected
+from tests.bench.relaying import Ground, ground, mined
+from tests.bench.row import Row
+from tests.integration.coordinatord.relayer.ops import Ops, hexed
+from tests.integration.coordinatord.relayer.running import Stage, stage
+
+BLOCK_SECONDS: Final = 2
+FULL_BLOCKS: Final = 4
+POSTS_A_BLOCK: Final = 1024  # about what a block holds, in whole rounds
+CHAINS_A_BLOCK: Final = 512
+LOAD: Final = 0.8
+LOADED_BLOCKS: Final = 6
+_POSTS: Final = 64  # in a transaction; a round takes 512
+_CHAINS: Final = 16  # in a transaction, of three ops each; a round takes 512
+_DEPTH: Final = 100_000
+_CEILING: Final = 100_000  # of jobs that a provider may have claimed at a time
+_BLOCKS: Final = "blocks of 60 M gas"
+ENDED: Final = "select count(*) = 0 from relays where state in ('queued', 'signed')"
+
+
+@attrs.frozen
+class Filled:
+    """Blocks that were filled: the share of each block's gas that was used, gas planned over gas used, ops a block."""
+
+    share: float
+    planned: float
+    ops: float
+
+
+@attrs.frozen
+class Loaded:
+    """Seconds that callers waited at a load, sorted, and the share of a block's gas that this load was."""
+
+    waited: list[float]
+    share: float
+
+    def part(self, of: float) -> float:
+        return self.waited[min(int(of * len(self.waited)), len(self.waited) - 1)]
+
+
+@asynccontextmanager
+async def relayer(on: Ground, account: Wallet, *, coalesce_max: int) -> AsyncIterator[Stage]:
+    """One whose queue is deep enough for all that is queued at once."""
+    name = f"bench_{account.address.hex()}"
+    await on.postgres.execute(f"create database {name}")
+    url, queue_timeout_ms = on.postgres.url(name), 600_000
+    async with stage(
+        url, on.anvil.rpc_url, max_depth=_DEPTH, queue_timeout_ms=queue_timeout_ms, coalesce_max=coalesce_max
+    ) as running:
+        running.start(account)
+        yield running
+
+
+@attrs.frozen
+class Scene:
+    on: Ground
+    stage: Stage
+    ops: Ops
+
+    def posts(self, count: int) -> list[NewRelay]:
+        return [self.ops.post(self.on.outsider) for _ in range(count)]
+
+    def chains(self, count: int) -> list[NewRelay]:
+        """Post, claim and settle of so many jobs; of one op after the other, as a market has them."""
+        provider = self.on.providers[0]
+        posts = self.posts(count)
+        claims = [self.ops.claim(provider, post.subject) for post in posts]
+        settles = [self.ops.settle(provider, post.subject) for post in posts]
+        return [op for chain in zip(posts, claims, settles, strict=True) for op in chain]
+
+    async def relay(self, relays: Sequence[NewRelay]) -> None:
+        await self.queue(relays)
+        await self.stage.until(ENDED)
+
+    async def queue(self, relays: Sequence[NewRelay]) -> None:
+        async def body(connection: Connection) -> None:
+            await outbox_sql.submit_all(connection, relays, max_depth=_DEPTH)
+
+        await self.stage.database.transact(body)
+
+    async def filled(self, make: Callable[[int], list[NewRelay]], a_block: int, known: int) -> Filled:
+        """The full blocks of as many ops as some blocks hold, after some that tell what they use, `known` at a time."""
+        for _ in range(3):
+            await self.relay(make(known))
+        relays = make(a_block * FULL_BLOCKS)
+        first = await self.stage.fetchval("select coalesce(max(id), 0) from relay_txs")
+        await self.on.anvil.mine_every(BLOCK_SECONDS)
+        await self.relay(relays)
+        await self._by_transaction()
+        async with self.stage.database.connection() as connection:
+            blocks = await connection.fetch(
+                "select t.block_number as number, sum(t.gas)::bigint as planned, sum(r.ops)::bigint as ops,"
+                " bool_and(t.succeeded) as whole from relay_txs t join lateral"
+                " (select count(*) as ops from relays r where r.tx_id = t.id) r on true"
+                " where t.id > $1 group by t.block_number order by t.block_number",
+                first,
+            )
+        if not all(block["whole"] for block in blocks):
+            raise AssertionError("a transaction ran out of the gas that was planned for it")
+        # The first and the last are partly filled. Between them those count as well in which nothing was mined.
+        used = [await self._used(number) for number in range(blocks[0]["number"] + 1, blocks[-1]["number"])]
+        return Filled(
+            statistics.median(each / BLOCK_GAS_LIMIT for each in used),
+            sum(block["planned"] for block in blocks[1:-1]) / sum(used),
+            statistics.median(int(block["ops"]) for block in blocks[1:-1]),
+        )
+
+    async def _used(self, number: int) -> int:
+        block = await self.stage.rpc.call_as(dict[str, object], "eth_getBlockByNumber", hex(number), False)
+        return quantity(str(block["gasUsed"]))
+
+    async def loaded(self, ops_a_block: float) -> Loaded:
+        """Callers that come by chance, so many a block on the average."""
+        chance = random.Random(26)  # noqa: S311 - the same callers in each run
+        rate = ops_a_block / BLOCK_SECONDS
+        relays = self.posts(int(ops_a_block * LOADED_BLOCKS))
+        first = await self.stage.fetchval("select coalesce(max(id), 0) from relay_txs")
+        await self.on.anvil.mine_every(BLOCK_SECONDS)
+        waited: list[float] = []
+
+        async def caller(op: NewRelay) -> None:
+            started = time.perf_counter()
+            await mined(self.stage, op)
+            waited.append(time.perf_counter() - started)
+
+        async with anyio.create_task_group() as callers:
+            due = anyio.current_time()
+            for op in relays:
+                due += chance.expovariate(rate)
+                await anyio.sleep_until(due)
+                callers.start_soon(caller, op)
+        await self._by_transaction()
+        async with self.stage.database.connection() as connection:
+            numbers = await connection.fetch(
+                "select distinct block_number as number from relay_txs where id > $1 order by block_number", first
+            )
+        used = [await self._used(row["number"]) for row in numbers[1:-1]]
+        return Loaded(sorted(waited), statistics.mean(used) / BLOCK_GAS_LIMIT)
+
+    async def _by_transaction(self) -> None:
+        await self.on.anvil.call("evm_setIntervalMining", 0)
+        await self.on.anvil.call("evm_setAutomine", True)
+
+
+async def _measured() -> tuple[Filled, Filled, Loaded]:
+    async with ground(BLOCK_GAS_LIMIT) as on:
+        await _with_room_for_claims(on)
+        async with relayer(on, on.relayers[0], coalesce_max=3 * _CHAINS) as running:
+            scene = Scene(on, running, Ops.of(on.market))
+            chains = await scene.filled(scene.chains, CHAINS_A_BLOCK, _CHAINS)
+        async with relayer(on, on.relayers[1], coalesce_max=_POSTS) as running:
+            scene = Scene(on, running, Ops.of(on.market))
+            posts = await scene.filled(scene.posts, POSTS_A_BLOCK, _POSTS)
+            return posts, chains, await scene.loaded(LOAD * posts.ops)
+
+
+async def _with_room_for_claims(on: Ground) -> None:
+    operator = hexed(on.providers[0].address)
+    async with connected(on.anvil.rpc_url) as chain:
+        registry = at(chain, "ProviderRegistry", on.market.providers)
+        (named,) = [one for one in on.market.provider_ids if one.lower() == operator]
+        now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
+        await chain.send(registry, named, "requestCapacity", _CEILING, now, b"")
+        await chain.send(registry, on.admin, "setCeiling", on.market.provider_ids[named], _CEILING)
+
+
+def rows() -> list[Row]:
+    with start_blocking_portal("asyncio", backend_options={"use_uvloop": True}) as portal:
+        posts, chains, loaded = portal.call(_measured)
+
+    def filled(what: str, found: Filled) -> list[Row]:
+        return [
+            Row(
+                f"share of a block's gas used at saturation, {what}, {_BLOCKS}",
+                found.share * BLOCK_GAS_LIMIT,
+                "gas",
+                "the block's gas limit",
+                found.share,
+                0.9,
+                found.share >= 0.9,
+                FULL_BLOCKS,
+            ),
+            Row(
+                f"gas planned over used at saturation, {what}, {_BLOCKS}",
+                found.planned,
+                "×",
+                "1.2 at most",
+                found.planned / 1.2,
+                1,
+                found.planned <= 1.2,
+                FULL_BLOCKS,
+            ),
+        ]
+
+    most = 2 * BLOCK_SECONDS
+    late, count = loaded.part(0.99), len(loaded.waited)
+    return [
+        *filled("posts", posts),
+        *filled("chains of 3 ops", chains),
+        Row(
+            f"99 of 100 callers at 80 % load ({loaded.share:.2f} of the gas), {_BLOCKS} each {BLOCK_SECONDS} s",
+            late,
+            "s",
+            "two blocks",
+            late / most,
+            1,
+            late <= most,
+            count,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row)

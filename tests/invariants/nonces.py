@@ -1,0 +1,89 @@
+"""I3 from the chain's side: every transaction of a relayer's account is the outbox's, at the nonce where it says so.
+
+violations = await nonce_violations(connection, rpc_url, deploy_block)
+assert violations == []
+
+`tests.invariants.relays` asks the chain about what the outbox names; what the outbox does not name shows only here.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+import asyncpg
+import attrs
+
+from tests.invariants.market_log import Node, node_client
+
+_BLOCKS_AT_ONCE: Final = 500
+_OUTBOX: Final = (
+    "select encode(account, 'hex') as account, nonce, purpose, lost, block_number, encode(block_hash, 'hex') as block,"
+    " encode(mined_hash, 'hex') as mined,"
+    " array(select encode(hash, 'hex') from relay_tx_versions v where v.tx_id = t.id) as versions from relay_txs t"
+)
+
+
+@attrs.frozen
+class _Mined:
+    hash: str
+    block: str
+
+
+async def nonce_violations(
+    connection: "asyncpg.Connection[asyncpg.Record]", rpc_url: str, first_block: int, *, foreign: int | None = None
+) -> list[str]:
+    """What is broken, in words; empty when all holds. The chain stands still, and nothing is under way.
+
+    `foreign`: how many transactions others sent from the accounts, at the most, which is all that tells theirs from one
+    of ours that was sent before it was stored; None where nobody counted.
+    """
+    outbox: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for row in await connection.fetch(_OUTBOX):
+        outbox[row["account"]][row["nonce"]] = dict(row)
+    mined = await _mined(rpc_url, first_block, set(outbox))
+    found: list[str] = []
+    others = 0
+    for account, rows in outbox.items():
+        oldest, newest = min(rows), max(rows)  # the janitor takes old ones away
+        for nonce in sorted(nonce for nonce in rows.keys() | mined[account].keys() if nonce >= oldest):
+            row, there = rows.get(nonce), mined[account].get(nonce)
+            others += there is not None and (row is None or there.hash not in row["versions"])
+            if nonce > newest:
+                continue  # somebody else's so far as the outbox can tell, which finds out when it gives out the next
+            if (wrong := _wrong(row, there)) is not None:
+                found.append(f"I3: nonce {nonce} of {account} {wrong}")
+    if foreign is not None and others > foreign:
+        found.append(f"I3: {others} transactions of the accounts are not the outbox's, and others sent {foreign}")
+    return found
+
+
+def _wrong(row: Mapping[str, Any] | None, there: _Mined | None) -> str | None:
+    if row is None:
+        return f"is used by 0x{there.hash}, and the outbox does not know it" if there is not None else None
+    if there is None:
+        return None if row["block_number"] is None else f"is mined in the outbox as 0x{row['mined']}, not on the chain"
+    ours = there.hash in row["versions"]
+    if row["purpose"] == "foreign" or row["lost"]:
+        return f"is somebody else's in the outbox, and 0x{there.hash} is ours" if ours else None
+    if not ours:
+        return f"is used by 0x{there.hash}, whose bytes the outbox does not hold"
+    if row["block_number"] is None:
+        return f"is mined as 0x{there.hash}, and pending in the outbox"
+    if (row["mined"], row["block"]) != (there.hash, there.block):
+        return f"is 0x{there.hash} of block 0x{there.block}, and 0x{row['mined']} of 0x{row['block']} in the outbox"
+    return None
+
+
+async def _mined(rpc_url: str, first_block: int, accounts: set[str]) -> dict[str, dict[int, _Mined]]:
+    """By account and nonce, what every block since the market's first says."""
+    mined: dict[str, dict[int, _Mined]] = {account: {} for account in accounts}
+    async with node_client() as http:
+        node = Node(rpc_url, http)
+        head = int(await node.call("eth_blockNumber"), 16)
+        for start in range(first_block, head + 1, _BLOCKS_AT_ONCE):
+            numbers = range(start, min(start + _BLOCKS_AT_ONCE, head + 1))
+            for block in await node.calls([("eth_getBlockByNumber", (hex(number), True)) for number in numbers]):
+                for sent in block["transactions"]:
+                    if (account := sent["from"][2:].lower()) in mined:
+                        mined[account][int(sent["nonce"], 16)] = _Mined(sent["hash"][2:], block["hash"][2:])
+    return mined

@@ -1,0 +1,85 @@
+"""I8 and I9, watched while it happens: the database itself notes every lease, and what every session was opened with.
+
+Tables that are looked at afterwards show neither: a lease is one row for each job, whoever has it, and a nonce that was
+used is gone.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import asyncpg
+
+Connection = asyncpg.Connection
+
+_AUDITS: Final = (
+    "create table if not exists lease_history (seq bigint generated always as identity, job_id bytea,"
+    " provider_id bigint, expires_at timestamptz, at timestamptz)",
+    "create table if not exists session_history (transaction xid8, address bytea, at timestamptz)",
+    "create table if not exists nonce_history (transaction xid8, nonce text, address bytea, lives boolean)",
+    """create or replace function note_lease() returns trigger language plpgsql as $$
+begin
+    insert into lease_history (job_id, provider_id, expires_at, at)
+    values (new.job_id, new.provider_id, new.expires_at, clock_timestamp());
+    return null;
+end $$""",
+    "create or replace trigger note_lease after insert or update on leases for each row execute function note_lease()",
+    """create or replace function note_session() returns trigger language plpgsql as $$
+begin
+    insert into session_history values (pg_current_xact_id(), new.address, clock_timestamp());
+    return null;
+end $$""",
+    "create or replace trigger note_session after insert on sessions for each row execute function note_session()",
+    """create or replace function note_nonce() returns trigger language plpgsql as $$
+begin
+    insert into nonce_history values (pg_current_xact_id(), old.nonce, old.address, old.expires_at > clock_timestamp());
+    return null;
+end $$""",
+    "create or replace trigger note_nonce after delete on nonces for each row execute function note_nonce()",
+)
+# Provider 0 is nobody: a job that would not be paid is taken from its holder, whose claim was refused for it, and held
+# back from all.
+_TAKEN_OVER: Final = """
+select encode(job_id, 'hex') as job, held_by, provider_id, at from (
+    select *, lag(provider_id) over leases as held_by, lag(expires_at) over leases as held_until
+    from lease_history window leases as (partition by job_id order by seq)) h
+where provider_id <> held_by and provider_id <> 0 and held_by <> 0 and held_until > at
+"""
+_WITHOUT_NONCE: Final = """
+select encode(address, 'hex') as address, count(*) as sessions, (select count(*) from nonce_history n
+    where n.transaction = s.transaction and n.address = s.address and n.lives) as nonces
+from session_history s group by transaction, address
+"""
+_NONCES_AGAIN: Final = "select nonce, count(*) as times from nonce_history group by nonce having count(*) > 1"
+
+
+async def install_audits(database_url: str) -> None:
+    await execute_apart(database_url, _AUDITS)
+
+
+async def execute_apart(database_url: str, statements: Iterable[str]) -> None:
+    """Each in a transaction of its own: daemons are at work, and who waits for one table must not hold another."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def lease_violations(connection: "Connection[asyncpg.Record]") -> list[str]:
+    """A lease that was given while another provider's had not lapsed, however the row between them went."""
+    return [
+        f"I9: job {row['job']} was leased to {row['provider_id']} at {row['at']} while {row['held_by']} held it"
+        for row in await connection.fetch(_TAKEN_OVER)
+    ]
+
+
+async def opened_without_nonce(connection: "Connection[asyncpg.Record]") -> list[str]:
+    """Sessions beyond one for each nonce that was alive, of their address, and used up with them."""
+    found = [
+        f"I8: {row['sessions']} sessions of {row['address']} were opened with {row['nonces']} nonces"
+        for row in await connection.fetch(f"select * from ({_WITHOUT_NONCE}) s where sessions > nonces")  # noqa: S608 - constants
+    ]
+    return found + [
+        f"I8: nonce {row['nonce']} was used {row['times']} times" for row in await connection.fetch(_NONCES_AGAIN)
+    ]

@@ -1,0 +1,140 @@
+"""The database refuses, without going away: conflicts, a full disk, nothing left of what all share; or it crashes.
+
+Conflicts and a full disk are the server's own errors, raised by triggers that look into a table: those of a transaction
+that cannot be serialized come when it commits, those of a disk when a row is written.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Final
+
+import anyio
+import asyncpg
+
+from devnet.errors import DevnetError
+from tests.soak.audits import execute_apart
+from tests.soak.ground import Ground
+
+_CONFLICTS, _FULL = "conflicts", "disk full"
+_SHARES: Final = {_CONFLICTS: (0.05, 0.3), _FULL: (0.5, 1.0)}  # of what is written
+_WRITTEN: Final = ("relays", "relay_txs", "sessions", "objects", "files", "batches", "batch_lines", "index_position")
+_LOCKED: Final = ("relays", "jobs", "sessions", "leases", "objects")
+_TROUBLE: Final = (
+    "create table if not exists soak_trouble (kind text primary key, share float8 not null)",
+    """create or replace function refuse_write() returns trigger language plpgsql as $$
+declare
+    share_refused float8;
+begin
+    select share into share_refused from soak_trouble where kind = tg_argv[0];
+    if random() < share_refused then
+        raise exception '% (the soak says so)', tg_argv[0] using errcode = tg_argv[1];
+    end if;
+    return null;
+end $$""",
+)
+_TRIGGERS: Final = (
+    "create trigger refuse_write after insert or update on {table} for each statement"
+    " execute function refuse_write('disk full', '53100')",
+    "create constraint trigger refuse_commit after insert or update on {table} deferrable initially deferred"
+    " for each row execute function refuse_write('conflicts', '40001')",
+)
+_WITHOUT: Final = ("drop trigger if exists refuse_write on {table}", "drop trigger if exists refuse_commit on {table}")
+_STARTS: Final = (
+    30  # attempts, a tenth of a second apart at the least: what crashed leaves memory that has to be given back
+)
+_TAKEN_AT_ONCE: Final = 25
+_MOST_CONNECTIONS: Final = 250  # more than the server takes
+
+
+async def install_trouble(database_url: str) -> None:
+    triggers = [trigger.format(table=table) for table in _WRITTEN for trigger in _TRIGGERS]
+    await execute_apart(database_url, [*_TROUBLE, *triggers])
+
+
+async def remove_trouble(database_url: str) -> None:
+    """Before anything is checked: a table with commits that are judged later can be emptied and rebuilt by nobody."""
+    await execute_apart(database_url, [without.format(table=table) for table in _WRITTEN for without in _WITHOUT])
+
+
+async def conflicts(ground: Ground, random: Random, seconds: float) -> None:
+    """Some transactions cannot be serialized: their commits are refused, and may be tried again."""
+    await _refusing(ground, _CONFLICTS, random, seconds)
+
+
+async def disk_full(ground: Ground, random: Random, seconds: float) -> None:
+    """The disk of the database has no room for most of what is written."""
+    await _refusing(ground, _FULL, random, seconds)
+
+
+async def _refusing(ground: Ground, kind: str, random: Random, seconds: float) -> None:
+    async with _connected(ground) as connection:
+        await connection.execute("insert into soak_trouble values ($1, $2)", kind, random.uniform(*_SHARES[kind]))
+    try:
+        await anyio.sleep(seconds)
+    finally:
+        with anyio.CancelScope(shield=True):
+            async with _connected(ground) as connection:
+                await connection.execute("delete from soak_trouble where kind = $1", kind)
+
+
+async def pool_exhausted(ground: Ground, random: Random, seconds: float) -> None:
+    """Somebody holds a table that all need, until every connection of every pool waits for it."""
+    async with _connected(ground) as connection, connection.transaction():
+        await connection.execute(f"lock table {random.choice(_LOCKED)} in access exclusive mode")
+        await anyio.sleep(seconds)
+
+
+async def connections_exhausted(ground: Ground, _random: Random, seconds: float) -> None:
+    """The server takes no more connections: others have them."""
+    taken: list[asyncpg.Connection[asyncpg.Record]] = []
+
+    async def take() -> None:
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            taken.append(await asyncpg.connect(ground.database_url, timeout=10))
+
+    try:
+        for _ in range(_MOST_CONNECTIONS // _TAKEN_AT_ONCE):
+            before = len(taken)
+            async with anyio.create_task_group() as takers:
+                for _ in range(_TAKEN_AT_ONCE):
+                    takers.start_soon(take)
+            if len(taken) < before + _TAKEN_AT_ONCE:  # there are no more
+                break
+        await anyio.sleep(seconds)
+    finally:
+        for connection in taken:
+            connection.terminate()
+
+
+async def database_killed(ground: Ground, _random: Random, seconds: float) -> None:
+    """The server dies in the middle of everything, and recovers from its log."""
+    await ground.postgres.kill()
+    await anyio.sleep(seconds)
+    for attempt in range(_STARTS):
+        await ground.postgres.start()
+        try:
+            await ground.postgres.until_ready()
+        except DevnetError:  # what is left of the one that died has to end first
+            if attempt + 1 == _STARTS:
+                raise
+            await anyio.sleep(0.1)
+        else:
+            return
+
+
+@asynccontextmanager
+async def _connected(ground: Ground) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+    """Past the proxy, and as soon as the server is there: another lane may have it restart."""
+    with anyio.fail_after(60):
+        while True:
+            try:
+                connection = await asyncpg.connect(ground.database_url, timeout=5)
+                break
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await anyio.sleep(0.2)
+    try:
+        yield connection
+    finally:
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await connection.close(timeout=5)

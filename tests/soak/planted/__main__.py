@@ -1,0 +1,136 @@
+"""`make soak-selftest`: faults put into the market one by one, each of which the soak has to find.
+
+    python -m tests.soak.planted [name …]
+
+A fault is a patch beside this file, against the tree as it is; one that does not apply any more fails. It is applied to
+a copy below `build/`, which is soaked for long enough to meet it. Found is what is told under the invariant that the
+fault breaks: another one's word may be chance. Exits with 1 when a fault was not found.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+ROOT: Final = Path(__file__).parents[3]
+PATCHES: Final = Path(__file__).parent
+WORK: Final = ROOT / "build" / "planted-soak"
+_COPIED: Final = ("common", "coordinatord", "svcd")  # what patches change; all else is linked
+_LONGEST: Final = 1200  # seconds
+_PATIENCE: Final = 40.0  # seconds: what is not over by then is what is looked for
+
+
+@attrs.frozen
+class Planted:
+    """`breaks`: the invariant that has to say so, and `says`, a word of it. `faults`: what the market must meet for it
+    to show."""
+
+    breaks: str
+    says: str
+    faults: tuple[str, ...] = ()
+    minutes: float = 1.0
+    compiles: bool = False  # a contract is changed
+
+
+PLANTED: Final = {
+    "every_job_fails": Planted("I13", "came to its end within"),
+    "broadcast_before_stored": Planted("I10", "before its bytes were committed"),
+    "undo_skips_a_table": Planted("I4", "", ("reorg",)),
+    "cost_read_wrongly": Planted("I4", "'cost'"),
+    "lease_given_to_two": Planted("I9", "held it"),
+    "wrong_cid_kept": Planted("I7", "is not what was stored"),
+    "session_limit_not_held": Planted("I8", "sessions"),
+    "nonce_not_used_up": Planted("I8", "nonce"),
+    "expired_session_honoured": Planted("I8", "expired was honoured"),
+    "credit_forgotten": Planted("I5", "has a credit of", ("token_paused",), minutes=1.5, compiles=True),
+    "line_left_out_of_its_file": Planted("I6", "lines"),
+    "budgets_not_held": Planted("I12", "and may cause"),
+    "nothing_is_reclaimed": Planted("I1", "still claimed after their window", minutes=2.0),
+    "promised_and_dropped": Planted("I1", "was promised and not posted", ("relayer_empty",), minutes=1.5),
+}
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in PATCHES.glob("*.patch"))
+
+
+def found(name: str) -> str | None:
+    """What the soak says of the tree with this fault, by the invariant that it breaks; None when it finds nothing."""
+    planted = PLANTED[name]
+    tree = planted_tree(name)
+    if planted.compiles:
+        _compile(tree)
+    out = tree / "out"
+    options = ["--minutes", f"{planted.minutes:g}", "--patience", f"{_PATIENCE:g}"]
+    options += ["--faults", ",".join(planted.faults) or "none", "--fault-every", "3"]
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.soak", *options, "--out", str(out)],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        timeout=_LONGEST,
+        check=False,
+    )
+    if not (out / "soak.json").exists():
+        raise RuntimeError(f"the soak of {name} did not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
+    told = json.loads((out / "soak.json").read_text())["invariants"]
+    detail: str = told[planted.breaks]["detail"]
+    lines = [line for line in detail.split("; ") if planted.says in line]
+    return None if told[planted.breaks]["holds"] or not lines else lines[0]
+
+
+def planted_tree(name: str, work: Path = WORK) -> Path:
+    """A tree like this one with the fault in it."""
+    tree = work / name
+    shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir(parents=True)
+    for one in ROOT.iterdir():
+        if one.name in _COPIED:
+            ignored = shutil.ignore_patterns("__pycache__", "node_modules")
+            shutil.copytree(one, tree / one.name, ignore=ignored, symlinks=True)
+        elif one.name not in ("build", ".git"):
+            (tree / one.name).symlink_to(one)
+    contracts = Path("common", "contracts", "node_modules")
+    (tree / contracts).symlink_to(ROOT / contracts)
+    # Git would take the tree around it for the one that is meant.
+    around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(work)}
+    patch = PATCHES / f"{name}.patch"
+    applied = subprocess.run(
+        ["git", "apply", "--verbose", str(patch)], cwd=tree, env=around, capture_output=True, text=True, check=False
+    )
+    if applied.returncode or "Applied patch" not in applied.stderr:
+        raise RuntimeError(f"{patch.name} does not apply to the tree as it is: renew it. {applied.stderr}")
+    return tree
+
+
+def _compile(tree: Path) -> None:
+    contracts = tree / "common" / "contracts"
+    subprocess.run(["node", "build.mjs", str(contracts)], cwd=contracts, check=True)
+
+
+def tried(chosen: Sequence[str]) -> list[str]:
+    """Each of them is soaked, and told of; back come those that were not found."""
+    missed = []
+    for name in chosen:
+        began = time.monotonic()
+        try:
+            said, why = found(name), f"{PLANTED[name].breaks} does not say so"
+        except RuntimeError as wrong:  # the others are tried all the same
+            said, why = None, str(wrong)
+        if said is None:
+            missed.append(name)
+        told = said[:300] if said is not None else f"NOT FOUND: {why}"
+        print(f"{name} ({time.monotonic() - began:.0f} s): {told}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    if missed := tried(sys.argv[1:] or names()):
+        sys.exit(f"not found: {', '.join(missed)}")

@@ -1,0 +1,153 @@
+"""How often each invariant was at risk. A promise that nothing tried to break was not tested: such a run is red.
+
+Each risk has a floor: so many times a minute, or once where faults that bring it about struck twice or more.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import asyncpg
+import attrs
+
+from tests.invariants.market_log import MarketLog
+from tests.soak.timeline import Timeline
+from tests.soak.useful import USEFUL
+
+_LEAST_MINUTES: Final = 1.0  # of a run that floors are for
+_STRIKES: Final = 2  # of faults that bring a risk about, until it has to have been met
+_GONE: Final = (
+    *("coordinator_killed", "coordinator_restarted", "database_cut", "database_restart", "database_killed"),
+    *("killed_before_broadcast", "killed_after_broadcast", "killed_after_receipt", "killed_after_persist"),
+)
+_BACK: Final = ("reorg",)
+_REFUSED_PAYOUTS: Final = ("token_paused", "owner_blacklisted")
+
+
+@attrs.frozen
+class Run:
+    """What risks are counted of."""
+
+    timeline: Timeline
+    minutes: float
+    log: MarketLog
+    promised: int
+    broadcasts: int
+
+
+@attrs.frozen
+class Risk:
+    """`least`: how often, in this run, at the least."""
+
+    invariant: str
+    what: str
+    times: int
+    least: int
+
+    @property
+    def is_hollow(self) -> bool:
+        return self.times < self.least
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.times} {self.what}" + (f" (at least {self.least})" if self.least else "")
+
+
+@attrs.frozen
+class _Counted:
+    """`count`: SQL, or a function of the run. `a_minute` is the floor, unless `when` names the faults behind it."""
+
+    invariant: str
+    what: str
+    count: str | Callable[[Run], int]
+    a_minute: float = 0.0
+    when: Sequence[str] = ()
+    always: int = 0  # floor of every run, however short
+
+
+def _ended(*outcomes: str) -> Callable[[Run], int]:
+    return lambda run: sum(any(outcome in one.outcome for outcome in outcomes) for one in run.timeline.done)
+
+
+def _told(*names: str) -> Callable[[Run], int]:
+    return lambda run: sum(1 for _ in run.log.named(*names))
+
+
+def _in_quiet(run: Run) -> int:
+    return sum(one.what.endswith(", in quiet") for one in run.timeline.done)
+
+
+_UNDER_WAY: Final = (
+    "select count(*) from {0} r where exists (select from unnest($1::float8[]) as f(at)"
+    " where extract(epoch from r.created_at) < f.at and extract(epoch from {1}) > f.at)"
+)
+_RISKS: Final = (
+    _Counted("I1", "jobs promised with a 201", lambda run: run.promised, 5),
+    _Counted(
+        "I1", "relays under way as a process or the database went", _UNDER_WAY.format("relays", "ended_at"), 0, _GONE
+    ),
+    _Counted("I2", "relays of jobs", "select count(*) from relays where kind in ('post', 'claim', 'settle')", 10),
+    _Counted(
+        "I2", "pieces of work posted at two coordinators at once", lambda run: _pieces(run, "job posted twice"), 0.3
+    ),
+    _Counted("I3", "nonces given out", "select count(*) from relay_txs where purpose <> 'foreign'", 10),
+    _Counted(
+        "I3",
+        "nonces that somebody else used",
+        "select count(*) from relay_txs where purpose = 'foreign' or lost",
+        0,
+        ("foreign_transaction",),
+    ),
+    _Counted("I4", "events indexed", lambda run: len(run.log.events), 20),
+    _Counted("I4", "changes by the market's operator", _told("SlaSet", "ModelSet", "AllowlistSet", "CeilingSet"), 10),
+    _Counted("I4", "events taken back", "select count(*) from events where takes_back is not null", 0, _BACK),
+    _Counted("I5", "payments collected", _told("JobClaimed"), 5),
+    _Counted("I5", "payouts refused and credited", _told("PayoutCredited"), 0, _REFUSED_PAYOUTS),
+    _Counted("I6", "lines of batches", "select count(*) from batch_lines", 5),
+    _Counted(
+        "I6",
+        "batches under way as a process or the database went",
+        _UNDER_WAY.format("batches", "coalesce(completed_at, expired_at, cancelled_at, failed_at)"),
+    ),
+    _Counted("I7", "objects referred to", "select count(*) from objects where cid is not null", 10),
+    _Counted("I8", "sessions opened", "select count(*) from session_history", 10),
+    _Counted("I8", "nonces shown to every coordinator at once", _ended("one session"), 2),
+    _Counted("I8", "sessions used after their time", _ended("ended in time"), 0.5),
+    _Counted("I9", "leases", "select count(*) from lease_history where provider_id <> 0", 5),
+    _Counted("I10", "broadcasts", lambda run: run.broadcasts, 20),
+    _Counted("I11", "exits relayed", "select count(*) from relays where kind in ('settle', 'fail', 'reclaim')", 5),
+    _Counted("I12", "answers that a limit was reached", _ended("429"), 1),
+    _Counted("I13", "jobs claimed and ended", _told("JobSettled", "JobFailed", "JobReclaimed"), 5),
+    _Counted("I13", "windows missed, and jobs reclaimed", _told("JobReclaimed")),
+    _Counted("I13", "kinds of work done once all was quiet", _in_quiet, always=len(USEFUL)),
+)
+
+
+def _pieces(run: Run, what: str) -> int:
+    return sum(one.what == what for one in run.timeline.done)
+
+
+async def counted(connection: "asyncpg.Connection[asyncpg.Record]", run: Run) -> list[Risk]:
+    return [Risk(one.invariant, one.what, await _count(connection, run, one.count), _least(run, one)) for one in _RISKS]
+
+
+def least_of(run: Run) -> dict[str, int]:
+    """How often each has to have been met, by what it is."""
+    return {one.what: _least(run, one) for one in _RISKS}
+
+
+def hollow(risks: Sequence[Risk]) -> list[str]:
+    return [f"{risk}: the run is hollow" for risk in risks if risk.is_hollow]
+
+
+async def _count(connection: "asyncpg.Connection[asyncpg.Record]", run: Run, count: str | Callable[[Run], int]) -> int:
+    if not isinstance(count, str):
+        return count(run)
+    strikes: list[Any] = [[since for kind in _GONE for since, _ in run.timeline.moments(kind)]] if "$1" in count else []
+    return int(await connection.fetchval(count, *strikes))
+
+
+def _least(run: Run, one: _Counted) -> int:
+    if one.always or run.minutes < _LEAST_MINUTES:
+        return one.always
+    if one.when:
+        return int(sum(span.kind in one.when for span in run.timeline.faults) >= _STRIKES)
+    return int(one.a_minute * run.minutes)

@@ -1,0 +1,161 @@
+"""Useful work (I13): the market got things done, what it did not get done had a cause, and it works once all is over.
+
+A run in which every job fails breaks no other promise. So each kind of work has a floor; each piece that did not come
+to its end is held against the faults that were in force, by what it met; and after the last fault each kind is done
+once more, undisturbed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from tests.soak.timeline import Done, Span, Timeline
+
+_RECOVERY: Final = 45.0  # seconds after a fault in which it may still be felt: processes start, windows of a minute end
+_IDLE_CLAIM: Final = "idle claim"  # a provider that claimed and will not deliver; its window has to end first
+_IDLE_SECONDS: Final = 120.0
+_LEAST_MINUTES: Final = 1.0  # of a run that the floors are for
+
+_COORDINATOR: Final = frozenset(
+    {
+        *("coordinator_killed", "coordinator_restarted", "killed_before_persist", "killed_after_persist"),
+        *("killed_before_broadcast", "killed_after_broadcast", "killed_after_receipt", "killed_before_reply"),
+    }
+)
+_DATABASE: Final = frozenset(
+    {
+        *("database_cut", "database_restart", "database_killed", "database_conflicts", "database_full"),
+        *("pool_exhausted", "connections_exhausted"),
+    }
+)
+_STORE: Final = frozenset({"store_trouble", "store_killed", "wrong_cid"})
+_PAYER: Final = frozenset({"token_paused", "owner_blacklisted"})
+_RPC: Final = frozenset({"rpc_error", "rpc_hang", "rpc_lies", "rpc_swallowed", "rpc_truncated", "nodes_disagree"})
+_REORG: Final = frozenset({"reorg", "reorg_beyond_journal"})
+_CHAIN: Final = _RPC | _REORG | {"fee_spike", "foreign_transaction", "relayer_empty"}
+_CLOCKS: Final = frozenset({"chain_clock", "machine_clock"})
+_PROVIDER: Final = frozenset({"provider_killed", "provider_restarted"})
+_AWAY: Final = _COORDINATOR | _DATABASE | _RPC | _REORG  # a coordinator that is not there, or not ready
+_UNSETTLED: Final = _AWAY | _CHAIN | _STORE | _CLOCKS | _PROVIDER | _PAYER | {_IDLE_CLAIM}
+
+# What a client met, by the beginning of its outcome, and the faults that explain it. What is not here nothing explains.
+EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
+    "failed": _UNSETTLED,
+    "expired": _UNSETTLED,
+    "cancelled": _UNSETTLED,
+    "in_progress": _UNSETTLED,
+    "queued": _UNSETTLED,
+    "job ": _UNSETTLED,
+    "unreadable": _STORE,
+    "not read": _STORE | _AWAY,
+    "no_live_provider": _AWAY | _PROVIDER | _CLOCKS,
+    "plan_short": _AWAY | _PROVIDER | _CLOCKS,
+    "not_ready": _AWAY,
+    "503": _AWAY | _CHAIN | _STORE,
+    "504": _AWAY | _CHAIN,
+    "409": _AWAY | _CHAIN | _CLOCKS | _PAYER,
+    "429": _AWAY | _CHAIN,
+    "chain_unreachable": _AWAY,
+    "outcome_unknown": _AWAY | _CHAIN | _STORE,
+    "wait_timed_out": _AWAY | _CHAIN,
+    "gateway_unavailable": _STORE,
+    "gateway_status": _STORE,
+    "receipt_timeout": _AWAY | _CHAIN,
+    "relay_queue_timeout": _AWAY | _CHAIN,
+    "relay_queue_full": _AWAY | _CHAIN,
+    "relayer_funds": _REORG | {"relayer_empty", "fee_spike"},
+    "store_unavailable": _STORE,
+    "object_missing": _STORE,
+    "upload_failed": _STORE | _AWAY,
+    "connection_failed": _COORDINATOR | _DATABASE,
+    "ConnectError": _COORDINATOR,
+    "RemoteProtocolError": _COORDINATOR,
+    "ReadError": _COORDINATOR,
+    "ReadTimeout": _AWAY | _CHAIN | _STORE,
+    "no answer": _COORDINATOR,
+    "busy": _AWAY | _CHAIN,
+    "invalid_session": _CLOCKS | _DATABASE,
+    "invalid_signature": _CLOCKS,
+    "StaleOp": _CLOCKS,
+    "OrderExpired": _CLOCKS,
+    "ExpiryTooFar": _CLOCKS,
+    "PaymentRefused": _PAYER | _REORG,
+    "NotOpen": _UNSETTLED,
+    "NotCancellable": _UNSETTLED,
+    "DuplicateJob": _AWAY | _CHAIN,
+    "UnknownJob": _AWAY | _CHAIN,
+    "NotTheOwner": _AWAY | _CHAIN,  # of a job that is not on the chain any more
+}
+
+
+@attrs.frozen
+class Work:
+    """A kind of work: how it ends when all is well, and how often it does so in a minute at the least, on a machine
+    that is busy with other things as well."""
+
+    done: frozenset[str]
+    floor: float
+
+
+_OPENED: Final = frozenset({"opened"})
+USEFUL: Final[Mapping[str, Work]] = {
+    "open job": Work(_OPENED, 1.0),
+    "market job": Work(_OPENED, 0.7),
+    "designated job": Work(_OPENED, 0.2),
+    "job posted twice": Work(_OPENED, 0.3),
+    "uploaded job": Work(_OPENED, 0.3),
+    "large job": Work(_OPENED, 0.2),
+    "cancelled job": Work(frozenset({"cancelled"}), 0.7),
+    "batch": Work(frozenset({"completed"}), 0.3),
+    "cancelled batch": Work(frozenset({"cancelled", "completed"}), 0.3),
+    "file": Work(frozenset({"read back"}), 1.0),
+}
+
+
+def too_little(timeline: Timeline, minutes: float) -> list[str]:
+    """Kinds of work of which less was done than their floor."""
+    if minutes < _LEAST_MINUTES:
+        return []
+    found = []
+    for what, work in USEFUL.items():
+        done = sum(one.outcome in work.done for one in timeline.done if one.what == what)
+        least = int(work.floor * minutes)
+        if done < least:
+            met = timeline.outcome_counts().get(what, {})
+            found.append(f"I13: {done} of {what} came to their end in {minutes:g} minutes, and {least} must: {met}")
+    return found
+
+
+def unexplained(timeline: Timeline) -> list[str]:
+    """Work that did not come to its end though no fault was in force that explains what it met."""
+    causes = [*timeline.faults, *_idle_claims(timeline.done)]
+    return [
+        f"I13: a {one.what} ended as {one.outcome!r} {one.at:.0f} s into the run, and no fault in force explains it"
+        for one in timeline.done
+        if (work := USEFUL.get(one.what)) is not None
+        and one.outcome not in work.done
+        and not _is_explained(one, causes)
+    ]
+
+
+def _is_explained(one: Done, causes: Sequence[Span]) -> bool:
+    """By every part of its outcome: what was asked of two coordinators at once has two."""
+    return all(_explains(part, one, causes) for part in one.outcome.split(" / "))
+
+
+def _explains(outcome: str, one: Done, causes: Sequence[Span]) -> bool:
+    kinds = next((kinds for begin, kinds in EXPLAINED.items() if outcome.startswith(begin)), frozenset[str]())
+    # An answer's code tells more than its status does.
+    for word in outcome.split()[1:]:
+        kinds = EXPLAINED.get(word, kinds)
+    began = one.at - one.seconds
+    return any(cause.kind in kinds and cause.start <= one.at and cause.end + _RECOVERY >= began for cause in causes)
+
+
+def _idle_claims(done: Iterable[Done]) -> list[Span]:
+    return [
+        Span(_IDLE_CLAIM, one.at - one.seconds, one.at + _IDLE_SECONDS)
+        for one in done
+        if one.what == "idle provider" and one.outcome.startswith(("claim 201", "claim 504"))
+    ]

@@ -1,0 +1,111 @@
+"""The checks that read the chain's own history, over histories that are made by hand."""
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Final
+
+import pytest
+
+from tests.invariants.liveness import liveness_violations
+from tests.invariants.market_log import MarketLog, Told
+from tests.invariants.replay import Replayed, replayed
+from tests.invariants.transfers import transfer_violations
+
+JOB, OWNER, OPERATOR, TREASURY, REGISTRY = (bytes([n]) * 32 for n in range(1, 6))
+AMOUNT: Final = 3_000 + 75 + 2_000  # 1000 units in at 1, 1000 out at 2; 2.5 % and the gas fee
+POSTED: Final[Mapping[str, Any]] = {
+    **{"jobId": JOB, "owner": OWNER, "modelId": 1, "c": b"c", "slaSecs": 60, "rateIn": 1_000_000, "rateOut": 2_000_000},
+    **{"unitsIn": 1000, "unitsOut": 1000, "designated": 0, "expiresAt": 500, "feeBps": 250, "gasFee": 2_000},
+    **{"taskCid": "cid", "paySig": b"sig"},
+}
+REGISTERED: Final = ("ProviderRegistered", {"providerId": 7, "operator": OPERATOR})
+CLAIMED: Final = ("JobClaimed", {"jobId": JOB, "providerId": 7, "claimedAt": 100})
+SETTLED: Final = (
+    "JobSettled",
+    {
+        **{"jobId": JOB, "providerId": 7, "completionTok": 500, "cost": 2_000, "treasuryShare": 2_050},
+        **{"refund": AMOUNT - 2_000 - 2_050, "resultCid": "result"},
+    },
+)
+FAILED: Final = ("JobFailed", {"jobId": JOB, "providerId": 7})
+PAID_IN: Final = (OWNER, REGISTRY, AMOUNT)
+PAID_OUT: Final = ((REGISTRY, OPERATOR, 2_000), (REGISTRY, OWNER, AMOUNT - 4_050))
+
+Event = tuple[str, Mapping[str, Any]]
+Transfer = tuple[bytes, bytes, int]
+
+
+def history(*events: Event, transfers: tuple[Transfer, ...] = (), ended: int = 150, now: int = 200) -> MarketLog:
+    """All before the last event is of second 100."""
+    places = count()
+    told = [Told(name, values, 1, next(places), 100, "0x") for name, values in events[:-1]]
+    told += [Told(name, values, 2, next(places), ended, "0x") for name, values in events[-1:]]
+    moved = [Told("Transfer", {"from": a, "to": b, "value": n}, 2, 0, 100, "0x") for a, b, n in transfers]
+    return MarketLog(told, moved, 2, now)
+
+
+def job(index: Replayed) -> Mapping[str, Any]:
+    return index.tables["jobs"][JOB,]
+
+
+def test_history_comes_to_rows() -> None:
+    index = replayed(history(REGISTERED, ("JobPosted", POSTED), CLAIMED, SETTLED))
+    row = job(index)
+    assert (row["cap"], row["state"], row["ended_because"], row["cost"], row["ended_at"]) == (3_000, 2, 1, 2_000, 150)
+    assert index.tables["providers"][7,]["active_jobs"] == 0
+    assert index.tables["owner_sums"][OWNER, 1]["completed"] == 1
+
+
+def test_job_that_nobody_claims_is_marked_once_its_time_is_over_and_not_before() -> None:
+    for now, state in ((500, 0), (501, 3)):
+        assert job(replayed(history(REGISTERED, ("JobPosted", POSTED), now=now)))["state"] == state
+
+
+def test_ask_of_nothing_is_withdrawn() -> None:
+    def published(*quotes: tuple[int, int, int, int]) -> Event:
+        return "AsksPublished", {"providerId": 7, "signedAt": 9, "quotes": quotes}
+
+    asks = replayed(history(published((1, 60, 5, 6), (1, 300, 7, 8)), published((1, 60, 0, 0)))).tables["asks"]
+    assert list(asks) == [(7, 1, 300)]
+
+
+def test_job_ends_within_its_window_or_a_little_later() -> None:
+    claimed = (REGISTERED, ("JobPosted", POSTED), CLAIMED)
+    assert liveness_violations(history(*claimed, FAILED, ended=170), grace=10) == []
+    (late,) = liveness_violations(history(*claimed, FAILED, ended=171), grace=10)
+    assert "ended 11 s after its window" in late
+    assert liveness_violations(history(*claimed, now=170), grace=10) == []
+    (held,) = liveness_violations(history(*claimed, now=171), grace=10)
+    assert "still claimed 11 s after its window" in held
+
+
+@pytest.mark.parametrize(
+    ("end", "transfers"),
+    [(SETTLED, (PAID_IN, *PAID_OUT)), (FAILED, (PAID_IN, (REGISTRY, OWNER, AMOUNT)))],
+    ids=["settled", "failed"],
+)
+def test_what_the_token_moved_is_what_is_due_to_each_party(end: Event, transfers: tuple[Transfer, ...]) -> None:
+    events = (REGISTERED, ("JobPosted", POSTED), CLAIMED, end)
+    assert transfer_violations(history(*events, transfers=transfers), REGISTRY) == []
+    for place, (sender, to, amount) in enumerate(transfers):
+        one_less = (*transfers[:place], (sender, to, amount - 1), *transfers[place + 1 :])
+        found = transfer_violations(history(*events, transfers=one_less), REGISTRY)
+        assert len(found) == 1 + (to == REGISTRY)  # of the whole, too, where nothing was collected for it
+        assert all(line.startswith("I5: ") for line in found)
+
+
+def test_payout_that_the_token_refused_is_due_again_once_it_is_withdrawn() -> None:
+    credited = ("PayoutCredited", {"jobId": JOB, "party": OWNER, "amount": AMOUNT})
+    events = (REGISTERED, ("JobPosted", POSTED), CLAIMED, FAILED, credited)
+    assert transfer_violations(history(*events, transfers=(PAID_IN,)), REGISTRY) == []
+    withdrawn = (*events, ("CreditWithdrawn", {"party": OWNER, "amount": AMOUNT}))
+    assert len(transfer_violations(history(*withdrawn, transfers=(PAID_IN,)), REGISTRY)) == 1
+    paid = (PAID_IN, (REGISTRY, OWNER, AMOUNT))
+    assert transfer_violations(history(*withdrawn, transfers=paid), REGISTRY) == []
+
+
+def test_tokens_that_come_unasked_are_told_of_unless_they_are_expected() -> None:
+    events = (REGISTERED, ("JobPosted", POSTED), CLAIMED, FAILED)
+    moved = (PAID_IN, (REGISTRY, OWNER, AMOUNT), (TREASURY, REGISTRY, 1))
+    assert transfer_violations(history(*events, transfers=moved), REGISTRY) != []
+    assert transfer_violations(history(*events, transfers=moved), REGISTRY, donations=1) == []

@@ -1,0 +1,17 @@
+from pathlib import Path
+
+import pytest
+
+from tests.soak.planted.__main__ import PLANTED, names, planted_tree
+from tests.soak.verdict import INVARIANTS
+
+
+def test_every_patch_says_what_it_breaks_and_every_word_of_that_is_an_invariant() -> None:
+    assert names() == sorted(PLANTED)
+    assert {planted.breaks for planted in PLANTED.values()} <= set(INVARIANTS)
+
+
+@pytest.mark.parametrize("name", names())
+def test_patch_applies_to_the_tree_as_it_is(name: str, tmp_path: Path) -> None:
+    """Where it does not, what it changes has changed: make it anew."""
+    planted_tree(name, tmp_path)

@@ -1,0 +1,203 @@
+"""Jobs that are run before their claim is in a block: for whom, how far, and what is left when the claim is refused."""
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.configuration.config import AheadTable, Amount
+from svcd.job.held import ModelWork, WorkOutput
+from svcd.journal.entries import OwnerRecord
+from svcd.stages.ahead import most_for
+from tests.fakes.market import Market
+from tests.fakes.market_answers import answer, instead
+from tests.unit.svcd.stages.conftest import Start
+from tests.unit.svcd.stages.running import Backend, Running, count, model_for
+
+pytestmark = pytest.mark.trio
+
+STAKE = 1  # of a job of the fake market: (1000 * 100 + 1000 * 200) / 10^6, rounded up
+TABLE = AheadTable(most_amount=Amount(4 * STAKE), most_in_flight=Amount(2 * STAKE), settled_jobs=1)
+MODEL = model_for("demo/text", {"text"}, ahead=TABLE)
+
+
+async def earn(market: Market, running: Running) -> None:
+    """The owner has a job settled here: it may be run ahead for from now on."""
+    assert await running.end_of(market.post(market.container())) == ("settled", None)
+    market.slow_blocks = True
+
+
+def offered(market: Market) -> str:
+    job = market.post(market.container())
+    market.offer(job)
+    return job
+
+
+async def test_job_of_a_known_owner_is_run_and_settled_behind_its_claim(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        begun, claimed = count("svcd_jobs_ahead_total", outcome="begun"), count("svcd_jobs_claimed_total")
+        job = offered(market)
+        await running.until(lambda: "settle behind" in market.calls)
+        assert running.entry(job) == ("sealed", None)
+        assert count("svcd_jobs_claimed_total") == claimed
+        market.mine(job)
+        assert await running.end_of(job) == ("settled", None)
+        assert running.opened(job).job_id == bytes.fromhex(job[2:])
+        await running.until(lambda: count("svcd_jobs_claimed_total") == claimed + 1)
+        assert count("svcd_jobs_ahead_total", outcome="begun") == begun + 1
+        assert running.entry(job) == ("settled", None)
+
+
+async def test_claim_that_is_refused_ends_the_work_and_the_owner_s_trust(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    stopped = trio.Event()
+
+    async def act(_: ModelWork) -> WorkOutput:
+        try:
+            await trio.sleep(300)
+        finally:
+            stopped.set()
+        raise AssertionError("it was to be stopped")
+
+    unpaid, amount = count("svcd_jobs_ahead_total", outcome="unpaid"), count("svcd_unpaid_amount_total")
+    backend = Backend()
+    async with start(models=(MODEL,), backend=backend) as running:
+        await earn(market, running)
+        backend.act = act
+        job = offered(market)
+        await running.until(lambda: len(backend.ran) == 2)
+        market.refuse(job)
+        assert await running.end_of(job) == ("given_up", "unpaid")
+        assert stopped.is_set()
+        assert "fail" not in market.calls
+        assert count("svcd_jobs_ahead_total", outcome="unpaid") == unpaid + 1
+        assert count("svcd_unpaid_amount_total") == amount + STAKE
+        assert not running.ground.equipment["demo/text"].breaker.is_open
+        backend.act = None
+        market.slow_blocks = False
+        again = offered(market)
+        assert await running.end_of(again) == ("settled", None)  # in the ordinary way
+        assert count("svcd_jobs_ahead_total", outcome="begun") - count(
+            "svcd_jobs_ahead_total", outcome="claimed"
+        ) == count("svcd_jobs_ahead_total", outcome="unpaid")
+
+
+async def test_result_that_waits_behind_a_refused_claim_is_dropped(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        job = offered(market)
+        await running.until(lambda: "settle behind" in market.calls)
+        market.refuse(job)
+        assert await running.end_of(job) == ("given_up", "unpaid")
+        assert job not in market.results
+
+
+async def test_an_owner_s_first_job_waits_for_its_claim(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.slow_blocks = True
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(offered(market)) == ("settled", None)
+        assert not market.under_way
+        assert "settle behind" not in market.calls
+
+
+async def test_what_is_at_stake_at_a_time_is_bounded(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        jobs = [offered(market) for _ in range(4)]
+        await running.until(lambda: market.calls.count("settle behind") == 2)
+        ordinary = [job for job in jobs if job not in market.under_way]
+        assert [await running.end_of(job) for job in ordinary] == [("settled", None)] * 2
+        for job in tuple(market.under_way):
+            market.mine(job)
+        assert [await running.end_of(job) for job in jobs] == [("settled", None)] * 4
+
+
+async def test_open_bid_is_never_run_ahead(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        job = market.post(market.container(recipient=market.escrow.public), designated="0")
+        market.offer(job)
+        assert await running.end_of(job) == ("settled", None)
+        assert "settle behind" not in market.calls
+
+
+async def test_result_of_before_a_kill_is_settled_when_the_claim_comes_true(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    """And no other, though the backend would answer otherwise now."""
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        job = offered(market)
+        await running.until(lambda: "settle behind" in market.calls)
+        sealed = await running.ground.journal.open_result(bytes.fromhex(job[2:]))
+    market.mine(job)
+    backend = Backend()
+    async with start(models=(MODEL,), backend=backend) as running:
+        assert await running.end_of(job) == ("settled", None)
+        assert backend.ran == []
+        assert market.results[job] == sealed
+
+
+async def test_coordinator_that_knows_no_preference_is_waited_for(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        market.slow_blocks = False
+        begun = count("svcd_jobs_claimed_total")
+        assert await running.end_of(offered(market)) == ("settled", None)
+        assert count("svcd_jobs_claimed_total") == begun + 1
+
+
+async def test_claim_whose_end_nobody_tells_leaves_the_settle_to_find_out(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        job = offered(market)
+        await running.until(lambda: "settle behind" in market.calls)
+        market.always["job"] = instead(answer(503, {}))
+        market.always["claim"] = instead(answer(504, {"error": {"code": "0x12", "type": "receipt_timeout"}}))
+        market.mine(job)
+        assert await running.end_of(job) == ("settled", None)
+
+
+@pytest.mark.parametrize(
+    ("record", "most"),
+    [
+        (OwnerRecord(), 0),
+        (OwnerRecord(settled=4), 0),
+        (OwnerRecord(settled=5), 800),
+        (OwnerRecord(settled=50, unpaid=1, settled_since=4), 0),
+        (OwnerRecord(settled=50, unpaid=1, settled_since=5), 800),
+        (OwnerRecord(settled=50, unpaid=3, settled_since=5), 200),
+        (OwnerRecord(settled=50, unpaid=3, settled_since=10), 400),
+        (OwnerRecord(settled=50, unpaid=3, settled_since=40), 800),
+        (OwnerRecord(settled=50, unpaid=30, settled_since=5), 0),
+    ],
+)
+async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most: int) -> None:
+    table = AheadTable(most_amount=Amount(800), most_in_flight=Amount(800), settled_jobs=5)
+    assert most_for(record, table) == most
+
+
+async def test_owner_that_pays_no_more_than_it_must_costs_a_few_jobs_ever() -> None:
+    """It has as many settled as the table asks, then has the largest job that it may have for nothing, and again."""
+    table = AheadTable(most_amount=Amount(1_000_000), most_in_flight=Amount(10**9), settled_jobs=5)
+    record, paid, lost = OwnerRecord(), 0, 0
+    for _ in range(1_000):
+        while not most_for(record, table) and paid < 100_000:
+            record = attrs.evolve(record, settled=record.settled + 1, settled_since=record.settled_since + 1)
+            paid += 1
+        most = most_for(record, table)
+        lost += most
+        record = attrs.evolve(record, unpaid=record.unpaid + 1, settled_since=0)
+    assert lost < 3 * 1_000_000 + paid
