@@ -116,6 +116,7 @@ def stack_hello() -> ASGIApp:
 
 
 async def _serve(name: str, port: int) -> None:
+    unused: Any = None  # parts of the routes that nobody here asks for
     listening = listening_socket(port, "127.0.0.1")
     listening.listen(4096)  # what connects before the server is up waits for it
     print("listening", flush=True)
@@ -126,7 +127,6 @@ async def _serve(name: str, port: int) -> None:
     if name == "hypercorn":
         await stock_hypercorn(listening)
     elif name == "points":
-        unused: Any = None  # of the job routes only the read is asked for
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
             reads = IndexReads.over(database)
             routes = OrderRoutes(unused, unused, unused, unused, reads, unused).routes()
@@ -134,7 +134,6 @@ async def _serve(name: str, port: int) -> None:
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
-            unused: Any = None  # nobody asks why a job is unclaimed
             # Nothing is ever leased here, so nobody's funds are asked for.
             polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
             routes = BookRoutes(reads, polls, unused).routes()
