@@ -51,7 +51,6 @@ PLANTED: Final = {
     "expired_session_honoured": Planted("I8", "expired was honoured"),
     "credit_forgotten": Planted("I5", "has a credit of", ("token_paused",), minutes=1.5, compiles=True),
     "line_left_out_of_its_file": Planted("I6", "lines"),
-    "budgets_not_held": Planted("I12", "and may cause"),
     "nothing_is_reclaimed": Planted("I1", "still claimed after their window", minutes=2.0),
     "promised_and_dropped": Planted("I1", "was promised and not posted", ("relayer_empty",), minutes=1.5),
 }

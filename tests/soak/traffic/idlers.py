@@ -20,6 +20,7 @@ from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 
 _CLAIMED: Final = 0.5  # of the polls that got something
+_OF_ONE_BUYER: Final = 0.5
 _MODEL: Final = 1
 
 
@@ -51,6 +52,8 @@ class Idler:
                 "free": self.random.randint(1, 3),
                 "limit": 10,
             }
+            if self.random.random() < _OF_ONE_BUYER:  # whose jobs have short windows: the oldest of all are of batches
+                query["owner"] = self.ground.cast.with_role("client")[0].address
             polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
             jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []
             # An hour's window would keep its owner waiting beyond the end of the run.
