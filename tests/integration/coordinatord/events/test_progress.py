@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from common.scalars import base64_of
-from tests.integration.coordinatord.relayer.mining import money_moves, until_pooled
+from tests.integration.coordinatord.relayer.mining import authorization_cancelled, money_moves, until_pooled
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
@@ -201,3 +201,46 @@ async def test_what_was_answered_202_is_another_process_s_to_send(
     row = (await client.http.get(f"/evm/jobs/{body['job_id']}")).json()
     async with httpx.AsyncClient(trust_env=False) as gateway:
         assert (await gateway.get(f"{stage.world.pins.gateway}/ipfs/{row['task_cid']}")).status_code == 200
+
+
+async def test_owner_that_cancels_in_the_same_block_is_first_or_pays(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    """Its cancel was sent before the claim, and what was built on the claim falls with it."""
+    job = (await client.post())["job_id"]
+    async with no_blocks(stage) as running:
+        cancelled = running.start(lambda: client.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job)))
+        await until_pooled(stage.world.anvil)
+        assert (await op(provider, provider.claim(job), **ASYNC)).status_code == 202
+        settled = running.start(lambda: op(provider, provider.settle(job, result=base64_of(RESULT))))
+        await until_true(lambda: stage.fetchval("select true from relays where kind = 'settle'"))
+        await mined_again(stage)
+        assert (await cancelled.get()).status_code == 200
+        assert (await settled.get()).status_code == 409
+        await until_true(lambda: stage.fetchval("select count(*) = 0 from relays where state in ('queued', 'signed')"))
+    told = (await client.http.get(f"/v1/jobs/{job}/progress")).json()
+    assert (told["status"], told["provisional"]) == ("cancelled", False)
+    assert rests(told) == {"post": "block", "claim": "refused", "settle": "refused", "cancel": "block"}
+
+
+async def test_owner_that_cancels_the_payment_in_the_same_block_leaves_nothing_of_it(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    body = await client.paid()
+    job = body["job_id"]
+    async with no_blocks(stage) as running:
+        polled = running.start(polling(provider))
+        await client.http.post("/v1/jobs", json=body, headers=ASYNC)
+        await polled.get()
+        assert (await op(provider, provider.claim(job), **ASYNC)).status_code == 202
+        settled = running.start(lambda: op(provider, provider.settle(job, result=base64_of(RESULT))))
+        await until_true(lambda: stage.fetchval("select count(*) = 3 from relays where state = 'signed'"))
+        await authorization_cancelled(stage.world, client.domains, client.wallet, job)
+        await mined_again(stage)
+        refused = await settled.get()
+        assert (refused.status_code, refused.json()["reason"] in ("NotClaimed", "UnknownJob")) == (409, True)
+        await until_true(lambda: stage.fetchval("select count(*) = 0 from relays where state in ('queued', 'signed')"))
+    told = (await client.http.get(f"/v1/jobs/{job}/progress")).json()
+    assert told["status"] in ("refused", "queued")
+    assert "in_progress" not in told["status"]
+    assert {rests(told)[each] for each in ("claim", "settle")} == {"refused"}
