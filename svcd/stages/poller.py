@@ -69,7 +69,8 @@ class Poller:
                 await trio.sleep(self.model.poll_seconds)
 
     async def poll(self) -> bool:
-        """True when the coordinator held the poll and there was nothing: then the next one may follow at once."""
+        """True when the next one may follow at once: the coordinator held this one and there was nothing, or it gave
+        jobs whose post is under way, of which the next may come in a moment, for whoever is there."""
         if self.health.withholds(self.model.name):
             # Who polls is a candidate, and is sent orders that nobody else may take.
             metrics.model_free.labels(self.model.name).set(0)
@@ -98,9 +99,10 @@ class Poller:
         self._unwanted = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
         for job in wanted:
             free -= await self._take_on(job, free)
+        taken = 0
         for job in await self._checked(handed, floors):
-            free -= await self._take_on(job, free, pending=True)
-        return wait > 0 and not jobs and not handed.pending and waited >= wait / 2
+            taken += await self._take_on(job, free - taken, pending=True)
+        return taken > 0 or (wait > 0 and not jobs and not handed.pending and waited >= wait / 2)
 
     async def _checked(self, handed: Handed, floors: dict[int, AskRates]) -> list[Job]:
         """Jobs whose post is under way, as far as they are wanted, and what their owners signed is right."""

@@ -4,7 +4,7 @@ A devnet of real daemons with echo for a model. A wallet that has had jobs settl
 that its jobs may be run ahead; or bids openly; or waits for the chain (`final`). Blocks are counted by the chain's head
 at the order and at the opened result: a result that is there within the block under way counts none.
 
-    python -m tests.bench.answers [--blocks 1 2] [--at-once 1 16 64] [--jobs 48]
+    python -m tests.bench.answers [--blocks 1 2] [--at-once 1 16 64] [--jobs 24]
 """
 
 import argparse
@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from devnet.ports import pick_free
 from devnet.settings import DevnetSettings
 from devnet.world import Devnet
 from svc.client import Client
+from tests.bench.market import bought
 from tests.bench.row import Row
 
 _EARNED: Final = 6  # jobs that the wallet has settled before: more than the provider asks for
@@ -169,6 +171,11 @@ async def _table(block_times: Sequence[int], numbers: Sequence[int], jobs: int) 
                 for at_once in numbers:
                     taken = await timed(up, client, order, max(jobs, 2 * at_once), at_once)
                     print(f"blocks of {block_time} s, {at_once:2} at a time, {name:24} {taken}", flush=True)
+        async with market(block_time, runs_ahead=False) as (up, client):
+            for lines in numbers:
+                taken = await timed(up, client, partial(bought, jobs=lines), 3, 1)
+                said = f"blocks of {block_time} s, {lines:2} lines of a batch, {'to the last result':21}"
+                print(said, taken, flush=True)
 
 
 def main() -> None:

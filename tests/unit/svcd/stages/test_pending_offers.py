@@ -1,6 +1,10 @@
 """Jobs that are offered before their block: what is checked of them, and what becomes of their claims."""
 
+from collections.abc import Callable
+
+import httpx
 import pytest
+import trio
 from trio.testing import MockClock
 
 from common.scalars import hex_of
@@ -70,3 +74,24 @@ async def test_job_whose_post_is_refused_is_forgotten_and_never_run(
         del market.always["claim"]
         market.jobs[job] = market.posting.pop(job)  # the post came true after all: it is a job of the book
         await running.until(lambda: running.entry(job) == ("settled", None))
+
+
+async def test_poll_that_took_an_offer_is_followed_by_the_next_at_once(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def held(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        await trio.sleep(5)
+        return perform()
+
+    async def at_once(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        return perform()
+
+    first, second = market.post(market.container()), market.post(market.container())
+    market.offer(first)
+    market.scripts["poll"] = [at_once, held]
+    async with start(models=(model_for("demo/text", {"text"}, poll_seconds=600.0),)) as running:
+        await running.until(lambda: not market.pending)
+        market.offer(second)
+        began = trio.current_time()
+        assert await running.end_of(second) == ("settled", None)
+        assert trio.current_time() - began < 60
