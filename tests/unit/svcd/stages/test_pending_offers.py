@@ -86,11 +86,11 @@ async def test_poll_that_took_an_offer_is_followed_by_the_next_at_once(
     async def at_once(perform: Callable[[], httpx.Response]) -> httpx.Response:
         return perform()
 
-    first, second = market.post(market.container()), market.post(market.container())
-    market.offer(first)
+    market.offer(market.post(market.container()))
     market.scripts["poll"] = [at_once, held]
     async with start(models=(model_for("demo/text", {"text"}, poll_seconds=600.0),)) as running:
         await running.until(lambda: not market.pending)
+        second = market.post(market.container())
         market.offer(second)
         began = trio.current_time()
         assert await running.end_of(second) == ("settled", None)
