@@ -280,7 +280,8 @@ def _bytes(reply: Reply, components: Components) -> Schema:
     schema: Schema = {"type": "string", "format": "binary"}
     if not reply.lines:
         return {"schema": schema}
-    each = {"description": "each line of a file of lines", "anyOf": [components.of(line) for line in reply.lines]}
+    shapes = [components.of(line) for line in reply.lines]
+    each = {"description": "each line of a file of lines", **(shapes[0] if len(shapes) == 1 else {"anyOf": shapes})}
     return {
         "schema": {**schema, "contentSchema": each},
         "x-svc-lines": [components.example(line, NOTHING) for line in reply.lines],

@@ -8,7 +8,7 @@ import attrs
 from common.address_book import AddressBook
 from common.scalars import hex_of
 from common.wire import jobs, limits, market
-from common.wire.fields import BYTES32, object_example
+from common.wire.fields import BYTES32, object_example, object_schema
 from common.wire.shapes import Digits
 from common.wire.states import job_status
 from common.wire.words import NOTHING, WORDS
@@ -252,7 +252,7 @@ class OrderRoutes:
                     " not checked then. A field that cannot be read ends the check: what it means is not known."
                 ),
                 handler=self.check,
-                body=Body.any_of([OrderBody], _as_it_is, _check_examples, limits.ORDER_BODY),
+                body=Body(limits.ORDER_BODY, _as_it_is, lambda: object_schema(OrderBody), _check_examples),
                 replies=(
                     Reply(200, shape=market.CheckedShape, about="The checks that fail, if any"),
                     *malformed(),

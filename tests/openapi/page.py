@@ -292,7 +292,8 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
 def _lines(document: Schema, response: Schema) -> Iterator[str]:
     """The lines that a body of JSONL may have."""
     body = next(iter(response.get("content", {}).values()), {})
-    schemas = body.get("schema", {}).get("contentSchema", {}).get("anyOf", [])
+    each = body.get("schema", {}).get("contentSchema")
+    schemas = [] if each is None else each.get("anyOf", [each])
     for schema, example in zip(schemas, body.get("x-svc-lines", []), strict=True):
         line = _resolved(document, schema)
         yield f"\n{line['title']}: {line['description']}\n\n```json\n{json.dumps(_cut(example))}\n```\n"
