@@ -203,6 +203,7 @@ class StartupPatience:
 
 
 _MOST_LASTING: Final = 8192
+_MOST_LASTING_BYTES: Final = 64 * 2**20
 
 Stored = Callable[[int], None]
 """Told of an id, when what was asked for is in the database and will be done."""
@@ -213,11 +214,13 @@ def ignored(_: int) -> None:
 
 
 class LastingTasks:
-    """Work that outlives the request that began it. `run` must be running, or else requests wait as ever."""
+    """Work that outlives the request that began it, and with it the bounds of requests: it has bounds of its own, in
+    number and in bytes. Beyond them, and before `run` is running, requests wait as ever."""
 
-    def __init__(self, most: int = _MOST_LASTING) -> None:
+    def __init__(self, most: int = _MOST_LASTING, most_bytes: int = _MOST_LASTING_BYTES) -> None:
         self._most = most
-        self._begun = 0
+        self._most_bytes = most_bytes
+        self._begun = self._bytes = 0
         self._tasks: TaskGroup | None = None
 
     async def run(self) -> None:
@@ -228,17 +231,19 @@ class LastingTasks:
         finally:
             self._tasks = None
 
-    async def until_stored(self, act: Callable[[Stored], Awaitable[T]]) -> T | None:
+    async def until_stored(self, act: Callable[[Stored], Awaitable[T]], size: int = 0) -> T | None:
         """What `act` gives or raises; or None as soon as it tells that it has stored its work, with which it goes on.
-        A caller that goes away before ends it."""
+        A caller that goes away before ends it. `size`: bytes that it holds meanwhile."""
         tasks = self._tasks
-        if tasks is None or self._begun >= self._most:
+        if tasks is None or self._begun >= self._most or self._bytes + size > self._most_bytes:
             return await act(ignored)
         ended: list[T] = []
         errors: list[Exception] = []
         told = anyio.Event()
         stored = False
         scope = anyio.CancelScope()
+        self._begun += 1
+        self._bytes += size
 
         def store(_: int) -> None:
             nonlocal stored
@@ -246,7 +251,6 @@ class LastingTasks:
             told.set()
 
         async def work() -> None:
-            self._begun += 1
             try:
                 with scope:
                     ended.append(await act(store))
@@ -256,6 +260,7 @@ class LastingTasks:
                     log.info("work that nobody waits for any more ended", reason=str(error) or type(error).__name__)
             finally:
                 self._begun -= 1
+                self._bytes -= size
                 told.set()
 
         tasks.start_soon(work)

@@ -195,9 +195,12 @@ class BeforeBlocks:
     lasting: LastingTasks
     progress: "ProgressHub"
 
-    async def answer(self, job_id: bytes, act: Callable[[Stored], Awaitable[Response]]) -> Response:
-        """202 as soon as `act` has stored its work; its own answer where that comes before."""
-        response = await self.lasting.until_stored(act)
+    async def answer(
+        self, job_id: bytes, act: Callable[[Stored], Awaitable[Response]], content: bytes | None
+    ) -> Response:
+        """202 as soon as `act` has stored its work, with the `content` that it holds until its end; its own answer
+        where that comes before."""
+        response = await self.lasting.until_stored(act, len(content or b""))
         if response is not None:
             return response
         progress = await self.progress.read(job_id)

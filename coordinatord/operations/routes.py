@@ -192,7 +192,8 @@ class OperationRoutes:
             return op_ended(await self.ops.run(op, _session(request).address, stored))
 
         if isinstance(op, ops.ClaimOp | ops.SettleOp | ops.FailOp) and request.prefers(RESPOND_ASYNC):
-            return await self.before_blocks.answer(op.job_id, act)
+            content = op.result if isinstance(op, ops.SettleOp) else None
+            return await self.before_blocks.answer(op.job_id, act, content)
         return await act(ignored)
 
     async def simulate_claim(self, request: Request) -> Response:

@@ -316,7 +316,7 @@ class OrderRoutes:
             return submitted(await self.submissions.submit(body, stored), self.book, poll)
 
         if isinstance(body, OrderBody) and request.prefers(RESPOND_ASYNC):
-            return await self.before_blocks.answer(body.job_id, act)
+            return await self.before_blocks.answer(body.job_id, act, body.container)
         return await act(ignored)
 
     async def check(self, request: Request) -> Response:

@@ -262,7 +262,7 @@ class WorkOutput:
 @attrs.define(slots=True, eq=False)
 class Ahead:
     """A claim that is under way, of a job that is worked on already. `at_stake`: what the work would be paid with, in
-    base units. `over` is called when the claim's end is known."""
+    base units. `over` is called once: when the claim's end is known, or else the job's."""
 
     at_stake: int
     over: Callable[[], None]
@@ -270,13 +270,21 @@ class Ahead:
     _refusal: str | None = None
     _scopes: set[trio.CancelScope] = attrs.field(factory=set)
 
+    @property
+    def decided(self) -> bool:
+        return self.confirmed or self._refusal is not None
+
     def confirm(self) -> None:
+        if self.decided:
+            return
         self.confirmed = True
         metrics.jobs_ahead.labels("claimed").inc()
         self.over()
 
     def refuse(self, why: str) -> None:
         """The claim came to nothing, and the work with it."""
+        if self.decided:
+            return
         self._refusal = why
         metrics.jobs_ahead.labels("unpaid").inc()
         metrics.unpaid_amount.inc(self.at_stake)

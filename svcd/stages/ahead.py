@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 import attrs
-import structlog
 
 from common import quotes
 from svcd import metrics
@@ -21,8 +20,6 @@ from svcd.job.held import Ahead
 from svcd.journal.entries import OwnerRecord
 from svcd.journal.journal import Journal
 from svcd.stages.offers import Offer
-
-log = structlog.get_logger(__name__)
 
 
 def most_for(owner: OwnerRecord, table: AheadTable) -> int:

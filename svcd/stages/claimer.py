@@ -108,10 +108,10 @@ class Claimer:
             self._told(offer, outcome)
             ahead.refuse(describe(outcome))
             return
-        if claimed is None:  # the settle's end will tell
+        if claimed is None:  # the job's end will tell: until then what is at stake stays at stake
             log.warning("claim without an answer", job=held.name, outcome=describe(outcome))
-        else:
-            await self._claimed(held)
+            return
+        await self._claimed(held)
         ahead.confirm()
 
     async def _is_claimed(self, held: ClaimedJob, outcome: OpOutcome, until: float) -> bool | None:

@@ -93,10 +93,14 @@ class Pipeline:
     async def failed(self, held: ClaimedJob, reason: str) -> None:
         """The chain has taken our fail."""
         await self.journal.ended(held.job.job_id, "failed", reason)
+        if held.ahead is not None:
+            held.ahead.confirm()
         self._ended_without_settle(held, reason)
 
     async def settled(self, held: ClaimedJob, started: float | None) -> None:
         await self.journal.ended(held.job.job_id, "settled")
+        if held.ahead is not None:
+            held.ahead.confirm()
         metrics.jobs_settled.inc()
         if started is not None:
             metrics.job_duration.observe(trio.current_time() - started)
@@ -104,6 +108,8 @@ class Pipeline:
         log.info("job settled", job=held.name, model=held.model)
 
     def _ended_without_settle(self, held: ClaimedJob, reason: str) -> None:
+        if held.ahead is not None:  # of a claim whose end nobody told
+            held.ahead.refuse(reason)
         metrics.jobs_failed.labels(reason).inc()
         self.exclusions.add(held.job.job_id, held.job.expires_at)
         held.slot.give_back()

@@ -106,3 +106,27 @@ async def test_work_that_a_shutdown_ends_is_to_be_asked_for_again() -> None:
         callers.start_soon(ask)
         await begun.wait()
         background.cancel_scope.cancel()
+
+
+async def test_requests_that_hold_too_much_wait_as_ever() -> None:
+    lasting, go_on = LastingTasks(most_bytes=100), anyio.Event()
+
+    async def large(stored: Stored) -> str:
+        stored(1)
+        await go_on.wait()
+        return "late"
+
+    async def other(stored: Stored) -> str:
+        stored(2)
+        return "mined"
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lasting.run)
+        await anyio.wait_all_tasks_blocked()
+        assert await lasting.until_stored(large, 60) is None
+        assert await lasting.until_stored(other, 41) == "mined"
+        assert await lasting.until_stored(other, 40) is None
+        go_on.set()
+        await anyio.wait_all_tasks_blocked()
+        assert await lasting.until_stored(other, 100) is None
+        tasks.cancel_scope.cancel()

@@ -1,6 +1,9 @@
 """Jobs that are run before their claim is in a block: for whom, how far, and what is left when the claim is refused."""
 
+from collections.abc import Callable
+
 import attrs
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock
@@ -168,6 +171,31 @@ async def test_claim_whose_end_nobody_tells_leaves_the_settle_to_find_out(
         market.always["claim"] = instead(answer(504, {"error": {"code": "0x12", "type": "receipt_timeout"}}))
         market.mine(job)
         assert await running.end_of(job) == ("settled", None)
+
+
+async def test_coordinator_that_never_tells_a_claim_s_end_has_no_more_at_stake_for_it(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    """It says that it has stored what it has not, and then nothing: what runs ahead stays bounded."""
+
+    async def as_ever(perform: Callable[[], httpx.Response]) -> httpx.Response:
+        return perform()
+
+    silent = instead(answer(504, {"error": {"code": "0x12", "type": "receipt_timeout"}}))
+    async with start(models=(MODEL,)) as running:
+        await earn(market, running)
+        market.always["job"] = instead(answer(503, {}))
+        begun = count("svcd_jobs_ahead_total", outcome="begun")
+        for each in (1, 2):
+            market.scripts["claim"] = [as_ever, silent]
+            job = offered(market)
+            await running.until(lambda each=each: market.calls.count("claim behind") == each)  # type: ignore[misc]
+            market.under_way.pop(job).set()
+        assert count("svcd_jobs_ahead_total", outcome="begun") == begun + 2
+        await trio.sleep(120)  # longer than a claim is waited for
+        offered(market)
+        await trio.sleep(60)
+        assert count("svcd_jobs_ahead_total", outcome="begun") == begun + 2
 
 
 @pytest.mark.parametrize(
