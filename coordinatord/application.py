@@ -212,7 +212,7 @@ def compose(
         reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms
     )
     endings = Endings(database, jobs, config.getlogs_cap)
-    cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
+    cancels = Cancels(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
     before_blocks = BeforeBlocks(dependencies.lasting, dependencies.progress)
     endpoints = Endpoints(

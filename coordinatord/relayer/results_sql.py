@@ -147,6 +147,16 @@ async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> 
     return {r["id"] for r in rows}
 
 
+async def post_under_way(connection: Connection, job_id: bytes, owner: bytes) -> bool:
+    found: bool = await connection.fetchval(
+        "select exists(select from relays where subject = $1 and signer = $2 and kind = 'post'"
+        " and state in ('queued', 'signed'))",
+        job_id,
+        owner,
+    )
+    return found
+
+
 @attrs.frozen(slots=True)
 class Undecided:
     """A queued or signed relay. `ahead`: the account has signed it and its nonce is still to be used, so that whatever
