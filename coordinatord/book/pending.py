@@ -106,13 +106,15 @@ class PendingOffers:
         """Terms of a job whose post is under way, for the provider that was offered it last; the job is held for it
         from now on."""
 
-        async def body(connection: Connection) -> PendingJob | None:
+        async def body(connection: Connection) -> tuple[PendingJob, bool] | None:
             return await pending_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_HELD)
 
-        job = await self._database.transact(body)
-        if job is None:
+        bound = await self._database.transact(body)
+        if bound is None:
             return None
-        metrics.pending_offers.labels("claimed").inc()
+        job, first = bound
+        if first:  # and not the same claim, sent again to wait for its end
+            metrics.pending_offers.labels("claimed").inc()
         return job.registered
 
     async def claimed_by(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:

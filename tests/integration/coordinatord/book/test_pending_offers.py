@@ -30,7 +30,7 @@ def counted(outcome: str) -> float:
 async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behind_the_post(
     client: Party, provider: Party, stage: Stage
 ) -> None:
-    body = await client.paid()
+    body, taken = await client.paid(), counted("claimed")
     job = body["job_id"]
     async with no_blocks(stage) as running:
         polled, posted = running.start(polling(provider)), running.start(posting(client, body))
@@ -45,9 +45,12 @@ async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behi
         await until_true(lambda: stage.fetchval("select true from relays where kind = 'claim'"))
         assert await stage.fetchval(_LEASED, bytes.fromhex(job[2:])) == 1
         await until_pooled(stage.world.anvil)
+        again = running.start(claiming(provider, job))
+        await until_true(lambda: stage.fetchval("select claimed_by = 1 from pending_offers"))
         await mined_again(stage)
         assert (await posted.get()).status_code == 201
-        assert (await claimed.get()).status_code == 201
+        assert [(await claimed.get()).status_code, (await again.get()).status_code] == [201, 201]
+    assert counted("claimed") == taken + 1
     row = (await client.http.get(f"/evm/jobs/{job}")).json()
     assert (row["state"], row["provider_id"]) == (1, "1")
     await until_true(lambda: stage.fetchval("select count(*) = 0 from pending_offers"))
