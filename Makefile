@@ -359,6 +359,14 @@ bench: setup ## every benchmark beside its limit: a table, build/bench.json, its
 bench-ponder: setup tests/bench/ponder/node_modules/.ready ## the indexer beside Ponder (installs it, 200 MB; not part of bench)
 	@$(WITH_NODE) $(BIN)/python -m tests.bench ponder
 
+.PHONY: bench-churn
+bench-churn: setup ## what days at full speed leave in the tables that jobs pass through (many minutes; not part of bench)
+	@$(BIN)/python -m tests.bench churn
+
+.PHONY: bench-backfill
+bench-backfill: setup ## a million posts indexed in one sitting, with the memory that it takes (POSTS=1000000; not part of bench)
+	@INDEX_POSTS=$(or $(POSTS),1000000) $(BIN)/python -m tests.bench.indexing
+
 # What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/soak/README.md.
 MINUTES ?= 10
 JOBS ?= 0

@@ -6,6 +6,7 @@ Whatever goes wrong here is a `Retryable`: nothing was written, and the same que
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
@@ -101,7 +102,29 @@ class RangeWidth:
 
 T = TypeVar("T")
 
+_AT_ONCE: Final = 4  # requests of one range; a node answers several while one is read
 _RECEIPTS_PER_BATCH: Final = 10  # each may be as large as its block
+
+
+@attrs.define
+class _Pending(Generic[T]):
+    """An answer on its way. An error is kept as a value, so that it surfaces in its turn and alone, not as a group."""
+
+    done: anyio.Event = attrs.field(factory=anyio.Event)
+    outcome: list[T] | Retryable = attrs.field(factory=list)  # the answer alone in a list, once it is there
+
+    async def settle(self, ask: Callable[[], Awaitable[T]]) -> None:
+        try:
+            self.outcome = [await ask()]
+        except Retryable as error:
+            self.outcome = error
+        self.done.set()
+
+    @property
+    def result(self) -> T:
+        if isinstance(self.outcome, Retryable):
+            raise self.outcome
+        return self.outcome[0]
 
 
 class _ReceiptLogs(msgspec.Struct):
@@ -150,9 +173,16 @@ class Source:
         return [block_range for block_range, _ in read]
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
-        """All of them in one range. What the node says about too wide ranges is told to `width`."""
-        headers = await self.headers(first, last)
-        block_range, silent = read_logs(headers, await self._logs(first, last, width), self._decoder)
+        """All of them in one range. What the node says about too wide ranges is told to `width`.
+
+        Headers and logs are asked for at the same time: each log names its block, so that whichever comes first, a
+        reorganisation between them shows.
+        """
+        headers, logs = _Pending[list[BlockHeader]](), _Pending[list[ChainLog]]()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(headers.settle, partial(self.headers, first, last))
+            tasks.start_soon(logs.settle, partial(self._logs, first, last, width))
+        block_range, silent = read_logs(headers.result, logs.result, self._decoder)
         await self._clear(silent)
         return block_range
 
@@ -199,29 +229,33 @@ class Source:
             raise retryable_of(error, method) from error
 
     async def _many(self, kind: type[T], calls: Sequence[RpcCall], per_batch: int) -> list[T]:
+        batches = [calls[start : start + per_batch] for start in range(0, len(calls), per_batch)]
         results: list[T] = []
-        for start in range(0, len(calls), per_batch):
-            batch = calls[start : start + per_batch]
-            try:
-                answers = await self._rpc.batch(batch)
-            except RpcError as error:
-                raise retryable_of(error, batch[0].method) from error
-            for call, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, RpcError):
-                    raise retryable_of(answer, call.method) from answer
-                results.append(decode_result(answer, kind, call.method))
+        for several in [batches[start : start + _AT_ONCE] for start in range(0, len(batches), _AT_ONCE)]:
+            answers = [_Pending[list[T]]() for _ in several]
+            async with anyio.create_task_group() as tasks:
+                for pending, batch in zip(answers, several, strict=True):
+                    tasks.start_soon(pending.settle, partial(self._batch, kind, batch))
+            for pending in answers:
+                results += pending.result
+        return results
+
+    async def _batch(self, kind: type[T], calls: Sequence[RpcCall]) -> list[T]:
+        try:
+            answers = await self._rpc.batch(calls)
+        except RpcError as error:
+            raise retryable_of(error, calls[0].method) from error
+        results: list[T] = []
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, RpcError):
+                raise retryable_of(answer, call.method) from answer
+            results.append(decode_result(answer, kind, call.method))
         return results
 
 
 AHEAD: Final = 2
 
 Fetch = Callable[[int, int], Awaitable[T]]
-
-
-@attrs.define
-class _PendingRange(Generic[T]):
-    done: anyio.Event = attrs.field(factory=anyio.Event)
-    outcome: T | Retryable | None = None
 
 
 @asynccontextmanager
@@ -235,7 +269,7 @@ async def prefetched(
     `width` is asked before each range, how many blocks it may have.
     """
     # The one being written and AHEAD more: the stream holds all of them but the one that its sender waits with.
-    send, receive = anyio.create_memory_object_stream[_PendingRange[T]](AHEAD - 1)
+    send, receive = anyio.create_memory_object_stream[_Pending[T]](AHEAD - 1)
 
     async def following() -> T | None:
         try:
@@ -243,9 +277,7 @@ async def prefetched(
         except anyio.EndOfStream:
             return None
         await pending.done.wait()
-        if isinstance(pending.outcome, Retryable):
-            raise pending.outcome
-        return pending.outcome
+        return pending.result
 
     wrong: Exception | None = None
     with send, receive:
@@ -261,21 +293,12 @@ async def prefetched(
 
 
 async def _plan(
-    send: MemoryObjectSendStream[_PendingRange[T]], fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
+    send: MemoryObjectSendStream[_Pending[T]], fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
 ) -> None:
     async with send, anyio.create_task_group() as fetches:
         while first <= last:
             upto = min(last, first + width() - 1)
-            pending = _PendingRange[T]()
-            fetches.start_soon(_fetch, pending, fetch, first, upto)
+            pending = _Pending[T]()
+            fetches.start_soon(pending.settle, partial(fetch, first, upto))
             await send.send(pending)
             first = upto + 1
-
-
-async def _fetch(pending: _PendingRange[T], fetch: Fetch[T], first: int, upto: int) -> None:
-    # An error is handed over as a value, so that it surfaces in its turn and alone, not as a group.
-    try:
-        pending.outcome = await fetch(first, upto)
-    except Retryable as error:
-        pending.outcome = error
-    pending.done.set()

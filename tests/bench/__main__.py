@@ -18,6 +18,7 @@ from tests.bench import (
     beside_ponder,
     block_gas,
     checking,
+    churn,
     client,
     events,
     growth,
@@ -66,8 +67,8 @@ BENCHMARKS = {
     "releases": releases.rows,
     "webhooks": webhooks.rows,
 }
-# These need an installation of their own: run when named.
-ASIDE = {"ponder": beside_ponder.rows}
+# These need an installation of their own, or many minutes: run when named.
+ASIDE = {"ponder": beside_ponder.rows, "churn": churn.rows}
 LATEST, HISTORY, CHART = (Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg"))
 
 

@@ -13,6 +13,7 @@ SQD; sparse, 3.4 times SQD is 0.05 of getLogs, which is 5 times the 2.2k/s of we
 
 import http.client
 import json
+import os
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,6 +33,7 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 
 from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
+from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import Rpc, open_rpc
@@ -246,8 +248,53 @@ def rows() -> list[Row]:
     return [*_measured("dense", *DENSE), *_measured("sparse", *SPARSE), _event_log()]
 
 
+BACKFILL: Final = int(os.environ.get("INDEX_POSTS", "0"))  # posts of one backfill instead of the rows
+_SHOWN: Final = 20  # lines of it
+
+
+def backfill() -> None:
+    """Print how a backfill of so many posts goes: its rate, and this process's memory, which is to stay as it is after
+    the first ranges."""
+    blocks, per_block = max(1, BACKFILL // DENSE[1]), DENSE[1]
+    with filled(blocks, per_block, "dense") as chain:
+        anyio.run(_watched, chain, backend_options={"use_uvloop": True})
+
+
+async def _watched(chain: Chain) -> None:
+    connection = await asyncpg.connect(chain.database_url)
+    began, ended = time.perf_counter(), anyio.Event()
+
+    async def show() -> None:
+        height = 0
+        while not ended.is_set():
+            position = int(metrics.index_cursor._value.get())  # the library has no other way to read it
+            if position >= height:
+                height = position + chain.blocks // _SHOWN
+                rate = position * chain.posts / chain.blocks / (time.perf_counter() - began)
+                print(f"block {position:>9,}  {rate:>8,.0f} posts/s  {_resident_mib():>5,} MiB", flush=True)
+            await anyio.sleep(0.05)
+
+    async with open_rpc(chain.rpc_url) as rpc, anyio.create_task_group() as tasks:
+        tasks.start_soon(show)
+        await index_all(rpc, chain, connection)
+        ended.set()
+    elapsed = time.perf_counter() - began
+    if await connection.fetchval("select count(*) from jobs") != chain.posts:
+        raise AssertionError("a post is missing")
+    await connection.close()
+    print(f"{chain.posts:,} posts in {elapsed:.0f} s, indexes built: {chain.posts / elapsed:,.0f} posts/s")
+
+
+def _resident_mib() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
 if __name__ == "__main__":
     started = time.perf_counter()
-    for row in rows():
-        print(row)
+    if BACKFILL:
+        backfill()
+    else:
+        for row in rows():
+            print(row)
     print(f"{time.perf_counter() - started:.0f} s")

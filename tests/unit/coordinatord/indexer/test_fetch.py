@@ -1,10 +1,11 @@
 """A node's blocks, read in several requests."""
 
+import anyio
 import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc
-from coordinatord.indexer.fetch import Source
+from coordinatord.indexer.fetch import RangeWidth, Source
 from tests.fakes.chain import DECODER, FakeChain
 
 pytestmark = pytest.mark.anyio
@@ -33,3 +34,35 @@ async def test_a_chain_that_is_reorganised_between_two_requests_for_headers_is_n
         await source.headers(1, LAST)
     assert requests == 2
     assert [header.height for header in await source.headers(1, LAST)] == list(range(1, LAST + 1))
+
+
+async def test_requests_of_one_range_are_on_their_way_together() -> None:
+    """The logs, and headers in four requests: none is answered until all five are there."""
+    chain, asked, all_there = FakeChain(), list[bytes](), anyio.Event()
+    for _ in range(4 * CALLS_PER_REQUEST):
+        chain.mine()
+
+    async def patient(request: bytes) -> tuple[int, bytes]:
+        asked.append(request)
+        if len(asked) == 5:
+            all_there.set()
+        await all_there.wait()
+        return await chain.answer(request)
+
+    with anyio.fail_after(10):
+        found = await Source(Rpc(patient), DECODER).range(1, chain.height, RangeWidth(chain.height))
+    assert [header.height for header in found.headers] == list(range(1, chain.height + 1))
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize("refused", [b"eth_getLogs", b"eth_getBlockByNumber"])
+async def test_a_range_of_which_one_request_fails_is_given_up_with_its_error(refused: bytes) -> None:
+    chain = FakeChain()
+    for _ in range(3 * CALLS_PER_REQUEST):
+        chain.mine()
+
+    async def failing(request: bytes) -> tuple[int, bytes]:
+        return (429, b"") if refused in request else await chain.answer(request)
+
+    with pytest.raises(Retryable, match="limits our requests"):
+        await Source(Rpc(failing), DECODER).range(1, chain.height, RangeWidth(chain.height))
