@@ -20,11 +20,13 @@ class Post:
 
 @attrs.frozen
 class Kill:
-    """The daemon ends at the `step`th moment from `at` on: moments are requests on their way, answers, and the disk."""
+    """A daemon ends at the `step`th moment from `at` on. Of svcd, moments are requests on their way, answers, and the
+    disk; of coordinatord, all steps of any task. `of`: which of several."""
 
     at: float
     step: int = 0
     how: Ending = "kill"
+    of: int = 0
 
 
 @attrs.frozen
@@ -47,6 +49,7 @@ class Plan:
     posts: tuple[Post, ...] = ()
     kills: tuple[Kill, ...] = ()
     faults: tuple[Fault, ...] = ()
+    coordinators: int = 1
 
     @property
     def parts(self) -> int:
@@ -54,7 +57,8 @@ class Plan:
 
     def __str__(self) -> str:
         """As Python that makes it again."""
-        lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}"]
+        several = f", coordinators={self.coordinators}" if self.coordinators != 1 else ""
+        lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}{several}"]
         for name, parts in (("posts", self.posts), ("kills", self.kills), ("faults", self.faults)):
             if parts:
                 lines[-1] += ","
