@@ -10,12 +10,13 @@ Ending = Literal["kill", "power cut", "stop"]
 
 @attrs.frozen
 class Post:
-    """A client's order. `length`: letters of its text, which the result has too."""
+    """A client's order. `length`: letters of its text, which the result has too. `lines`: it is a batch of so many."""
 
     at: float
     window: int = 600
     is_bid: bool = False
     length: int = 40
+    lines: int = 0
 
 
 @attrs.frozen

@@ -8,8 +8,11 @@ from typing import Any, Final
 import attrs
 import httpx
 
+from common.quotes import Terms
 from common.scalars import base64_of
 from common.wire.states import JobState
+from devnet.catalogue import FEE_BPS, GAS_FEE
+from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.simulation.coordinator.faults import Trace
 from tests.simulation.plan import Post
@@ -27,8 +30,9 @@ class Told:
 
     posted: dict[str, float] = attrs.field(factory=dict)  # by job: when
     promised: set[str] = attrs.field(factory=set)  # of these, by a 201
-    settled: set[str] = attrs.field(factory=set)
+    settled: dict[str, float] = attrs.field(factory=dict)  # by a 201: when
     cancelled: set[str] = attrs.field(factory=set)
+    batches: list[str] = attrs.field(factory=list)
     refused: list[str] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
     numbers: dict[str, int] = attrs.field(factory=dict)
@@ -131,6 +135,33 @@ class Buyer(Insisting):
 
 
 @attrs.define
+class BatchOwner(Insisting):
+    """It uploads a file of submissions and has them posted as a batch."""
+
+    async def order(self, post: Post, chain_id: int) -> None:
+        await asyncio.sleep(post.at)
+        party = self.party
+        submitter = Submitter(
+            party.wallet, party.domains, chain_id, party.registry, Terms(FEE_BPS, GAS_FEE), party.box_key
+        )
+        lines = [submitter.line(b"x" * post.length, sla_secs=post.window) for _ in range(post.lines)]
+        for line in lines:
+            self.told.named(line["job_id"])
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("batch.jsonl", jsonl(lines))}}
+        uploaded = await self.ask("POST", "/v1/files", session=True, **form)
+        if uploaded is None or uploaded.status_code != 200:
+            self.told.refused.append(f"upload: {uploaded and uploaded.text[:120]}")
+            return
+        body = {"endpoint": "/v1/responses", "completion_window": "24h", "input_file_id": uploaded.json()["id"]}
+        created = await self.ask("POST", "/v1/batches", session=True, json=body)
+        self.trace.add(f"batch: {created and created.status_code}")
+        if created is None or created.status_code != 200:
+            self.told.refused.append(f"batch: {created and created.text[:120]}")
+        else:
+            self.told.batches.append(created.json()["id"])
+
+
+@attrs.define
 class Provider(Insisting):
     """It polls, claims what it is given, and settles, fails or forgets it."""
 
@@ -172,7 +203,7 @@ class Provider(Insisting):
         until = asyncio.get_running_loop().time() + 300
         while asyncio.get_running_loop().time() < until:
             if await self._op("settle", job, self.party.settle(job, units, result=result), 120):
-                self.told.settled.add(job)
+                self.told.settled[job] = asyncio.get_running_loop().time()
                 return
             await asyncio.sleep(6)
             state = await self._state(job)

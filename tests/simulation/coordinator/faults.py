@@ -20,7 +20,7 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
 }
 # For a time, or, of reorganisations, of so many blocks.
 WEATHER: Final[dict[str, tuple[str, ...]]] = {
-    "reorg": ("back", "some", "gone", "behind"),
+    "reorg": ("back", "some", "some", "few", "gone", "behind"),
     "node_away": ("for a time",),
     "database_away": ("for a time",),
     "blocks": ("for a time",),

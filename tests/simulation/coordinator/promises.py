@@ -6,10 +6,16 @@ from unittest.mock import patch
 import asyncpg
 import httpx
 
+from common.daemon.process import Secret
 from common.inclusion import rlp
 from common.keccak import keccak256
+from common.wire.states import JobState
 from coordinatord.chain.rpc import Rpc
+from coordinatord.database.connections import open_database
+from coordinatord.pins.requests import RequestSigner, StoreRequests
+from coordinatord.pins.store import PinningStore
 from tests.invariants import market_log, nonces
+from tests.invariants.batches import broken_batches
 from tests.invariants.exits import exit_violations
 from tests.invariants.funds import fund_violations
 from tests.invariants.jobs import job_violations
@@ -22,13 +28,18 @@ from tests.invariants.sessions import session_violations
 from tests.invariants.transfers import transfer_violations
 from tests.simulation.coordinator.actors import Told
 from tests.simulation.coordinator.chain import SimulatedChain
-from tests.simulation.coordinator.faults import Trace
+from tests.simulation.coordinator.clocks import START
 from tests.simulation.coordinator.ground import Ground
+from tests.simulation.coordinator.store import SimulatedStore
 from tests.simulation.coordinator.wire import ControlConnection
 from tests.soak.audits import lease_violations, opened_without_nonce
 
+_SETTLED_AGAIN: Final = 150.0  # seconds, with all that goes wrong meanwhile
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _UNENDED: Final = "select count(*) from jobs where state in (0, 1)"
+_BATCHES: Final = (
+    "select count(*) from batches where coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
+)
 _AT: Final = "select coalesce(max(block_number), 0) from index_position"
 _NONCES: Final = (
     "select encode(account, 'hex'), count(*), max(nonce) - min(nonce) + 1 from relay_txs group by 1"
@@ -48,8 +59,16 @@ class Promises:
     """`broken`: what was found, each once."""
 
     def __init__(
-        self, ground: Ground, admin: ControlConnection, told: Told, trace: Trace, chain: SimulatedChain
+        self,
+        ground: Ground,
+        database_url: str,
+        admin: ControlConnection,
+        told: Told,
+        *,
+        chain: SimulatedChain,
+        store: SimulatedStore,
     ) -> None:
+        self._url, self.store, trace = database_url, store, chain.faults.trace
         self.ground, self.admin, self.told, self.trace, self.chain = ground, admin, told, trace, chain
         self.broken: list[str] = []
         self._sent: dict[tuple[int, bytes], bytes] = {}
@@ -82,14 +101,14 @@ class Promises:
     # --- at the end ---
 
     def at_rest(self) -> bool:
-        return self.admin.query(_UNDER_WAY) == self.admin.query(_UNENDED) == [("0",)]
+        return all(self.admin.query(what) == [("0",)] for what in (_UNDER_WAY, _UNENDED, _BATCHES))
 
-    async def judge(self, database_url: str, noisy: float) -> None:
+    async def judge(self, noisy: float) -> None:
         """When trouble has been over for long, and the chain stands still."""
         if (at := int(self.admin.query(_AT)[0][0])) != (head := self.chain.node.height()):
             self.breaks(f"I4: the index stands at {at}, and the chain at {head}")
             return
-        connection = await asyncpg.connect(database_url)
+        connection = await asyncpg.connect(self._url)
         try:
             with (
                 patch.object(market_log, "node_client", self._client),
@@ -118,7 +137,19 @@ class Promises:
             *await opened_without_nonce(connection),
             *await lease_violations(connection),
             *await exit_violations(connection),
+            *await self._of_batches(),
         ]
+
+    async def _of_batches(self) -> list[str]:
+        unended = int(self.admin.query(_BATCHES)[0][0])
+        if unended:
+            return [f"I6: {unended} batches have not ended"]
+        signer = RequestSigner(Secret("key"), Secret("secret"), "us-east-1")
+        async with (
+            self.store.open_http() as http,
+            open_database(self._url, smallest=1, largest=2) as database,
+        ):
+            return await broken_batches(database, PinningStore(StoreRequests(http, "http://store/bucket", signer)))
 
     def _of_jobs(self, noisy: float) -> None:
         rows = {
@@ -134,8 +165,17 @@ class Promises:
                 continue
             elif state[0] in (0, 1):
                 self.breaks(f"I13: {named} has not ended: it is {('open', 'claimed')[state[0]]}")
+            elif job in self.told.settled and state[0] != JobState.SETTLED and self._had_time(job):
+                self.breaks(f"I14: {named} was settled by a 201, had time to be settled again, and ended as {state}")
             elif at > noisy and state[0] != 2 and state[1] != 3 and job not in self.told.cancelled:
                 self.breaks(f"I13: {named} was ordered in quiet and ended as {state}")
+
+    def _had_time(self, job: str) -> bool:
+        """From the answer, which a reorganisation may take back as deep as any does, to the end of its window."""
+        ((claimed_at, window),) = self.admin.query(
+            f"select claimed_at, sla_secs from jobs where job_id = '\\x{job[2:]}'"  # noqa: S608 - a digest
+        )
+        return int(claimed_at) + int(window) > START + self.told.settled[job] + _SETTLED_AGAIN
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
         return self.chain.node.raw(body)

@@ -13,7 +13,7 @@ import structlog
 
 from common.domains import Domains
 from tests.integration.coordinatord.scene.party import Party, wallet_of
-from tests.simulation.coordinator.actors import Buyer, Insisting, Provider, Told
+from tests.simulation.coordinator.actors import BatchOwner, Buyer, Insisting, Provider, Told
 from tests.simulation.coordinator.chain import BLOCK_SECONDS, SimulatedChain
 from tests.simulation.coordinator.clocks import clocks_of
 from tests.simulation.coordinator.faults import Faults, Trace
@@ -84,7 +84,7 @@ class _Run:
     async def play(self) -> None:
         plan, ground = self.plan, self.ground
         self.chain = SimulatedChain(ground.node, self.faults, ground.relayers(), plan.seed)
-        self.promises = Promises(ground, self.admin, self.told, self.trace, self.chain)
+        self.promises = Promises(ground, self._url, self.admin, self.told, chain=self.chain, store=self.store)
         self.chain.broadcast = self.promises.before_broadcast
         self.chain.mined = self.promises.at_a_block
         with in_place_of_the_world(self.loop, self.server, self.chain, self.store, self.faults):
@@ -132,6 +132,11 @@ class _Run:
             return kind(party, self.told, self.trace, random.Random(f"{role} {number} {seed}"), role)
 
         for number, post in enumerate(self.plan.posts):
+            if post.lines:
+                owner = insisting(BatchOwner, "client", 3)
+                assert isinstance(owner, BatchOwner)
+                yield owner.order(post, book.chain_id)
+                continue
             buyer = insisting(Buyer, "client", number % 3)
             assert isinstance(buyer, Buyer)
             changes = post.at < self.plan.noisy and self._chance.random() < 0.15
@@ -240,7 +245,7 @@ class _Run:
         await asyncio.sleep(5 * BLOCK_SECONDS)
         self.chain.still = True
         await asyncio.sleep(5 * BLOCK_SECONDS)
-        await self.promises.judge(self._url, self.plan.noisy)
+        await self.promises.judge(self.plan.noisy)
 
 
 @contextmanager
