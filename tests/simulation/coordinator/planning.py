@@ -30,7 +30,7 @@ def planned(seed: int) -> Plan:
         for _ in range(chance.choice((0, 1, 2, 4)))
     ]
     faults = [_fault(chance, at()) for _ in range(chance.choice((0, 4, 10, 20)))]
-    posts.append(Post(noisy + 10.0, 300))
+    posts.append(Post(noisy + 5.0, 300))
     return Plan(
         seed,
         noisy,

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import httpx
@@ -13,7 +13,7 @@ import structlog
 
 from common.domains import Domains
 from tests.integration.coordinatord.scene.party import Party, wallet_of
-from tests.simulation.coordinator.actors import BatchOwner, Buyer, Insisting, Provider, Told
+from tests.simulation.coordinator.actors import BatchOwner, Buyer, Provider, Told
 from tests.simulation.coordinator.chain import BLOCK_SECONDS, SimulatedChain
 from tests.simulation.coordinator.clocks import clocks_of
 from tests.simulation.coordinator.faults import Faults, Trace
@@ -67,6 +67,8 @@ class _Run:
         self.faults = Faults(plan, self.trace)
         self.told = Told()
         self._url = database_url
+        self._book = ground.config(database_url, 0).addresses
+        self._ordering: list[asyncio.Task[None]] = []
         self._chance = random.Random(f"run {plan.seed}")
         address = Address.of(database_url.partition("?")[0])
         self.admin = ControlConnection(address)
@@ -95,7 +97,8 @@ class _Run:
             tasks += [asyncio.create_task(self._alone(part)) for part in (self.chain.mine(), self._weather())]
             front = Front(self.coordinators, self.faults, plan.seed)
             async with httpx.AsyncClient(transport=front, base_url="http://coordinator", timeout=_LONGEST) as http:
-                actors = [asyncio.create_task(self._alone(part)) for part in self._actors(http)]
+                self._ordering = [asyncio.create_task(self._alone(part)) for part in self._buyers(http)]
+                actors = [*self._ordering, *(asyncio.create_task(self._alone(part)) for part in self._providers(http))]
                 await self._until_rest()
                 for task in [*actors, *tasks]:
                     task.cancel()
@@ -121,39 +124,37 @@ class _Run:
 
     # --- who is there ---
 
-    def _actors(self, http: httpx.AsyncClient) -> "Iterator[object]":
-        cast, seed = self.ground.cast, self.plan.seed
-        book = self.ground.config(self._url, 0).addresses
-        domains = Domains.of(book)
-
-        def insisting(kind: type[Insisting], role: str, number: int) -> Insisting:
-            account = cast.with_role(role)[number]
-            party = Party(wallet_of(account), domains, book.job_registry, http, account.box_key)
-            return kind(party, self.told, self.trace, random.Random(f"{role} {number} {seed}"), role)
-
+    def _buyers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
         for number, post in enumerate(self.plan.posts):
             if post.lines:
-                owner = insisting(BatchOwner, "client", 3)
-                assert isinstance(owner, BatchOwner)
-                yield owner.order(post, book.chain_id)
-                continue
-            buyer = insisting(Buyer, "client", number % 3)
-            assert isinstance(buyer, Buyer)
-            changes = post.at < self.plan.noisy and self._chance.random() < 0.15
-            yield buyer.buy(post, changes_its_mind=changes)
+                owner = BatchOwner(**self._actor(http, "client", 3))
+                yield owner.order(post, self._book.chain_id)
+            else:
+                buyer = Buyer(**self._actor(http, "client", number % 3))
+                changes = post.at < self.plan.noisy and self._chance.random() < 0.15
+                yield buyer.buy(post, changes_its_mind=changes)
+
+    def _providers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
         for number in range(_PROVIDERS):
-            provider = insisting(Provider, "provider", number)
-            assert isinstance(provider, Provider)
-            provider.forgets = self._forgets
-            yield provider.run()
+            yield Provider(**self._actor(http, "provider", number), forgets=self._forgets).run()
+
+    def _actor(self, http: httpx.AsyncClient, role: str, number: int) -> dict[str, Any]:
+        account = self.ground.cast.with_role(role)[number]
+        return {
+            "party": Party(wallet_of(account), Domains.of(self._book), self._book.job_registry, http, account.box_key),
+            "told": self.told,
+            "trace": self.trace,
+            "chance": random.Random(f"{role} {number} {self.plan.seed}"),
+            "role": role,
+        }
 
     def _forgets(self) -> bool:
         return self.loop.time() < self.plan.noisy and self._chance.random() < 0.1
 
-    async def _alone(self, part: object) -> None:
+    async def _alone(self, part: Coroutine[Any, Any, None]) -> None:
         """Nobody's failure is everybody's: it is told at the end."""
         try:
-            await part  # type: ignore[misc] # a coroutine
+            await part
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -235,13 +236,11 @@ class _Run:
     # --- the end ---
 
     async def _until_rest(self) -> None:
-        last = max([0.0, *(post.at for post in self.plan.posts)])
-        await asyncio.sleep(max(self.plan.noisy, last) + 30)
-        quiet = self.loop.time()
-        while not self.promises.at_rest():
-            if self.loop.time() > quiet + _PATIENCE:
+        await asyncio.sleep(self.plan.noisy + 2 * BLOCK_SECONDS)
+        while not (all(one.done() for one in self._ordering) and self.promises.at_rest()):
+            if self.loop.time() > self.plan.noisy + _PATIENCE:
                 break
-            await asyncio.sleep(4)
+            await asyncio.sleep(BLOCK_SECONDS)
         await asyncio.sleep(5 * BLOCK_SECONDS)
         self.chain.still = True
         await asyncio.sleep(5 * BLOCK_SECONDS)
