@@ -10,8 +10,10 @@ Ending = Literal["kill", "power cut", "stop"]
 
 @attrs.frozen
 class Post:
-    """A client's order. `length`: letters of its text, which the result has too. `block_in`: seconds until the block of
-    its post, in which it is offered as pending; `refused`: the chain refuses the post then, and the claim with it."""
+    """A client's order. `length`: letters of its text, which the result has too.
+
+    Of svcd's simulation alone: `block_in`, seconds until the block of its post, before which it is offered as pending;
+    `refused`: the chain refuses the post then, and the claim with it. Of coordinatord's alone: `lines` of a batch."""
 
     at: float
     window: int = 600
@@ -19,15 +21,18 @@ class Post:
     length: int = 40
     block_in: float = 0.0
     refused: bool = False
+    lines: int = 0
 
 
 @attrs.frozen
 class Kill:
-    """The daemon ends at the `step`th moment from `at` on: moments are requests on their way, answers, and the disk."""
+    """A daemon ends at the `step`th moment from `at` on. Of svcd, moments are requests on their way, answers, and the
+    disk; of coordinatord, all steps of any task. `of`: which of several."""
 
     at: float
     step: int = 0
     how: Ending = "kill"
+    of: int = 0
 
 
 @attrs.frozen
@@ -50,6 +55,7 @@ class Plan:
     posts: tuple[Post, ...] = ()
     kills: tuple[Kill, ...] = ()
     faults: tuple[Fault, ...] = ()
+    coordinators: int = 1
 
     @property
     def parts(self) -> int:
@@ -57,7 +63,8 @@ class Plan:
 
     def __str__(self) -> str:
         """As Python that makes it again."""
-        lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}"]
+        several = f", coordinators={self.coordinators}" if self.coordinators != 1 else ""
+        lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}{several}"]
         for name, parts in (("posts", self.posts), ("kills", self.kills), ("faults", self.faults)):
             if parts:
                 lines[-1] += ","
