@@ -102,7 +102,7 @@ async def settle_expired(connection: Connection, retention_seconds: int) -> None
         "update objects o set attached = named.named,"
         " expires_at = case when named.named then o.created_at + $1 * interval '1 second'"
         " else clock_timestamp() + $2 end"
-        f" from (select key, {_NAMED} as named from objects o where not attached and expires_at < clock_timestamp()"
+        f" from (select key, {_NAMED} as named from objects o where not attached and expires_at < statement_timestamp()"
         f" and {_NEEDED.format(named=_NAMED)}) as named where named.key = o.key",
         retention_seconds,
         HOLD,
@@ -113,7 +113,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[str]:
     """Keys that the caller is to remove from the store: past their deadline and needed by nothing."""
     rows = await connection.fetch(
         "update objects set removing_until = clock_timestamp() + $2 where key in (select key from objects o"
-        " where expires_at < clock_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
+        " where expires_at < statement_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
         f" and (attached or not {_NEEDED.format(named=_NAMED)})"
         " order by expires_at limit $1 for update skip locked) returning key",
         limit,
@@ -174,9 +174,11 @@ async def release_many(connection: Connection, keys: Sequence[str]) -> None:
 _TABLES: Final = (("objects", "subject"), ("files", "held_for"))
 _ALIVE: Final = f"(j.state = {JobState.CLAIMED} or (j.state = {JobState.OPEN} and j.expires_at >= p.block_time))"
 # A job that the outbox or a batch may post yet, or has posted in a block that the index does not show.
+# Relays that are under way and those that were mined are each found by an index of their own.
 _COMING: Final = (
-    "(exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state in ('queued', 'signed',"
-    " 'mined')) or exists (select from batch_lines l where l.job_id = t.{job} and l.relay_id is not null"
+    "(exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state in ('queued', 'signed'))"
+    " or exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state = 'mined')"
+    " or exists (select from batch_lines l where l.job_id = t.{job} and l.relay_id is not null"
     " and l.code is null and l.result is null))"
 )
 
@@ -188,7 +190,7 @@ async def decide(connection: Connection, *, retention_seconds: int, unsettled_se
         await connection.execute(
             f"update {table} t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
             f" from jobs j cross join index_position p where t.attached and t.decided and t.removing_until is null"
-            f" and t.expires_at < clock_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
+            f" and t.expires_at < statement_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
             f" and j.job_id = t.{job} and (j.state = {JobState.SETTLED} or {_ALIVE})",
             retention_seconds,
         )
