@@ -131,7 +131,8 @@ async def receive(request: Request, path: Path) -> Received:
         async for piece in request.stream():
             waiting += piece
             if len(waiting) >= _PIECE:
-                intake = intake or await to_thread.run_sync(ContentIntake, path)
+                if intake is None:
+                    intake = await to_thread.run_sync(ContentIntake, path)
                 await to_thread.run_sync(intake.write, bytes(waiting))
                 waiting.clear()
         if intake is None:  # most content is small: the way to a thread costs more than what is done there
