@@ -213,8 +213,7 @@ def main() -> int:
             if module.tests_of(stage) and not options.list:
                 try_all(record, stage, options.forks, ends, options.only)
         verdicts.append(verdict(record))
-        for fault in verdicts[-1].faults:
-            print(fault)
+        print("\n".join(verdicts[-1].faults), end="\n" * bool(verdicts[-1].faults), flush=True)
     print("| module | mutants | killed | explained | seconds |\n|---|---|---|---|---|")
     for each in verdicts:
         print(f"| `{each.module}` | {each.mutants} | {each.killed} | {each.explained} | {each.seconds:.0f} |")

@@ -117,12 +117,24 @@ def _below(statement: ast.stmt, node: ast.AST, place: _Place) -> Iterator[tuple[
         return
     yield statement, place
     for field, value in ast.iter_fields(node):
-        if field in ("annotation", "pattern") or (isinstance(node, ast.keyword) and node.arg == "strict") or (isinstance(node, ast.Raise) and field != "cause"):
-            continue  # what is raised is seen by the statement's absence, its text is prose
+        if _is_left_alone(node, field):
+            continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(child, ast.AST):
                 inner = child if isinstance(child, ast.stmt) else statement
                 yield from _below(inner, child, (node, field, index))
+
+
+# Errors as values: their second argument is a detail for the log.
+_DETAILED: Final = ("WorkFailed", "WouldRefuse")
+
+
+def _is_left_alone(node: ast.AST, field: str) -> bool:
+    """What is raised is seen by the statement's absence, and its text is prose; that lengths agree is an assertion."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _DETAILED:
+        return field == "args"
+    strict = isinstance(node, ast.keyword) and node.arg == "strict"
+    return strict or field in ("annotation", "pattern") or (isinstance(node, ast.Raise) and field != "cause")
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -181,7 +193,8 @@ def _calls(node: ast.Call) -> Iterator[ast.Call]:
     for place, keyword in enumerate(keywords):
         if keyword.arg != "strict":  # of a zip: an assertion
             yield ast.Call(func, args, keywords[:place] + keywords[place + 1 :])
-    if len(args) + len(keywords) > 1 and args and not _is_default(args[-1]):
+    detailed = isinstance(func, ast.Name) and func.id in _DETAILED
+    if len(args) + len(keywords) > 1 and args and not detailed and not _is_default(args[-1]):
         yield ast.Call(func, args[:-1], keywords)
     if isinstance(func, ast.Name) and func.id in _SWAPPED:
         yield ast.Call(ast.copy_location(ast.Name(_SWAPPED[func.id], ast.Load()), func), args, keywords)

@@ -193,6 +193,12 @@ def test_submission_is_paid_when_it_has_both_a_signature_and_an_amount(submitter
     assert not isinstance(submission_of(attrs.evolve(body, amount=None)), Paid)
 
 
+def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
+    line = submitter.line(rate_in=3_000_000, rate_out=5_000_000, units_in=7, units_out=11)
+    quote = _paid(line).body.quote(submitter.terms)
+    assert (quote.cap, quote.amount) == (76, int(line["amount"]))
+
+
 def test_digest_of_a_submission_is_the_one_that_former_releases_stored(submitter: Submitter) -> None:
     """They stand in the outbox: with another digest, a post sent again after an upgrade would be posted twice."""
     paid = _paid(submitter.line())
@@ -217,9 +223,9 @@ def test_calldata_of_a_post_carries_the_owner_amount_container_and_both_signatur
 def test_fault_is_refused_with_its_field_and_code_and_names_its_line_by_the_closest_code_that_it_has() -> None:
     refusal = judgement.WRONG_PAYER.refused()
     assert (refusal.param, refusal.code) == ("auth_sig", "invalid_payment_signature")
-    assert judgement.WRONG_PAYER.line_code == "invalid_payment_signature"
-    assert judgement.EXPIRED.line_code == "order_expired"
-    assert judgement.WRONG_JOB_ID.line_code == "invalid_line"
+    assert judgement._fault("m", "p", "code").line_code == "code"
+    assert judgement._fault("m", "p", "code", line_code="line").line_code == "line"
+    assert judgement._fault("m", "p").line_code == "invalid_line"
 
 
 def test_remedy_of_a_fault_is_that_of_its_code_of_its_line_or_of_any_field() -> None:
