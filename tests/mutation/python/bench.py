@@ -90,10 +90,11 @@ class Bench:
         return True
 
     def _learn(self, items: list[pytest.Item]) -> None:
+        tracer = _Tracer(str(self.path))
         for item in items:
             lines = self._lines[item.nodeid] = set()
             started = time.process_time() if self.forks else time.monotonic()
-            with _traced(str(self.path), lines):
+            with tracer.into(lines):
                 if not self._passes(item):
                     raise pytest.UsageError(f"fails without any fault: {item.nodeid}")
             self._seconds[item.nodeid] = (time.process_time() if self.forks else time.monotonic()) - started
@@ -184,26 +185,33 @@ class _Root(pytest.Item):
         raise NotImplementedError
 
 
-@contextlib.contextmanager
-def _traced(filename: str, lines: set[int]) -> Iterator[None]:
-    def line(frame: types.FrameType, event: str, argument: object) -> Any:
-        if event == "line":
-            lines.add(frame.f_lineno)
-        return line
+@attrs.define(eq=False)
+class _Tracer:
+    """Notes lines of one file as they are run, in every thread: one that an earlier test left to the next as well."""
 
-    def call(frame: types.FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != filename:
+    filename: str
+    lines: set[int] = attrs.field(factory=set)
+
+    @contextlib.contextmanager
+    def into(self, lines: set[int]) -> Iterator[None]:
+        self.lines = lines
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+
+    def _call(self, frame: types.FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != self.filename:
             return None
-        lines.add(frame.f_lineno)
-        return line
+        self.lines.add(frame.f_lineno)
+        return self._line
 
-    threading.settrace(call)
-    sys.settrace(call)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
-        threading.settrace(None)
+    def _line(self, frame: types.FrameType, event: str, argument: object) -> Any:
+        self.lines.add(frame.f_lineno)
+        return self._line
 
 
 @contextlib.contextmanager

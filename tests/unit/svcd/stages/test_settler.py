@@ -233,6 +233,9 @@ async def test_stale_settle_is_signed_again_and_others_only_when_their_window_ne
     slow = World([AWAY, AWAY, AWAY, MINED], takes=249.0)
     await settling(slow)(sealed(held()))
     assert (slow.times, slow.signed) == ([0.0, 250.0, 501.0, 754.0], [0, 0, 501, 501])
+    edge = World([AWAY, AWAY, AWAY, MINED], takes=248.5)
+    await settling(edge)(sealed(held()))
+    assert (edge.times, edge.signed) == ([0.0, 249.5, 500.0, 752.5], [0, 0, 0, 752])
 
 
 @pytest.mark.parametrize("reason", ["NotClaimed", "UnknownJob"])
@@ -287,9 +290,9 @@ async def test_fail_ends_with_what_the_chain_says_of_the_job(
 
 
 async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again(autojump_clock: MockClock) -> None:
-    world, job = World([STALE, REVERTED, MINED]), held()
+    world, job = World([STALE, STALE, REVERTED, MINED]), held()
     await failing(world)(Failing(job, "why"))
-    assert (world.stale, world.times) == (1, [0.0, 1.0, 3.0])
+    assert (world.stale, world.times) == (2, [0.0, 1.0, 3.0, 7.0])
     assert world.ends == [("failed", job, "why")]
 
 
