@@ -39,6 +39,7 @@ class World:
     posted_block: int | None = 100
     head_block: int = 100
     ended_block: int = -1
+    posts_under_way: set[tuple[bytes, bytes]] = attrs.field(factory=set)
     relayed: dict[bytes, bytes] = attrs.field(factory=dict)  # endings that are known here
     searched: list[tuple[int, int]] = attrs.field(factory=list)
     admitted: list[tuple[Any, ...]] = attrs.field(factory=list)
@@ -95,6 +96,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     async def read_posted_block(connection: World, job_id: bytes) -> int | None:
         return connection.posted_block
 
+    async def post_under_way(connection: World, job_id: bytes, owner: bytes) -> bool:
+        return (job_id, owner) in connection.posts_under_way
+
+    monkeypatch.setattr(results_sql, "post_under_way", post_under_way)
     monkeypatch.setattr(results_sql, "ending_of", ending_of)
     monkeypatch.setattr(results_sql, "remember_ending", remember_ending)
     monkeypatch.setattr(sql, "read_posted_block", read_posted_block)
@@ -147,7 +152,7 @@ async def cancel(world: World, submitter: Submitter, state: int | None, *, issue
     world.job = None if state is None else ChainJob(*[state, *[0] * (len(attrs.fields(ChainJob)) - 1)])
     given: Any = world
     registry: Any = Registry(world)
-    cancels = Cancels(submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))
+    cancels = Cancels(given, submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))
     signature = submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, issued_at)))
     return await cancels.cancel(JOB, CancelBody(issued_at=issued_at, signature=signature))
 
@@ -212,7 +217,7 @@ async def test_stranger_cancels_nothing(world: World, submitter: Submitter) -> N
     world.posted = attrs.evolve(world.posted, posted=attrs.evolve(world.posted.posted, owner=b"\x01" * 20))
     given: Any = world
     registry: Any = Registry(world)
-    cancels = Cancels(submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))
+    cancels = Cancels(given, submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))
     for signature in (submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, NOW))), bytes(65)):
         outcome = await cancels.cancel(JOB, CancelBody(issued_at=NOW, signature=signature))
         assert isinstance(outcome, WouldRefuse)
