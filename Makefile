@@ -317,6 +317,10 @@ contracts-planted: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## the s
 contracts-mutants: setup ## faults put into the contracts one by one, and whether the tests notice: hours
 	@$(WITH_NODE) $(BIN)/python -m tests.mutation.contracts
 
+.PHONY: mutation
+mutation: setup ## the same with modules of Python: half an hour; ONLY="settler abi" chooses, and what is known is not tried again
+	@$(BIN)/python -m tests.mutation.python $(ONLY)
+
 .venv-slither/.ready: config/requirements-slither.lock | $(VENV)/.ready
 	@echo "set-up: slither into .venv-slither"
 	@.venv-slither/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-slither
@@ -396,12 +400,16 @@ soak-batches: setup
 
 # A seed that fails is shrunk and printed: `make simulate SEED=17 ARGS=--trace` has all that happened in one.
 SEEDS ?= 1000
-.PHONY: simulate simulate-planted
+.PHONY: simulate simulate-coordinatord simulate-planted
 simulate: setup ## a whole provider through SEEDS simulated histories of faults, kills and power cuts; SEED=17 runs one
 	@$(BIN)/python -m tests.simulation $(if $(filter command line,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-simulate-planted: setup ## faults put into svcd one by one, each of which the simulation has to find (minutes)
-	@$(BIN)/python -m tests.simulation.planted
+# Of coordinatord a seed takes seconds: make simulate-coordinatord SEEDS=200
+simulate-coordinatord: setup ## whole coordinators through SEEDS simulated histories over a real database and chain; SEED=17 runs one
+	@$(WITH_NODE) $(BIN)/python -m tests.simulation.coordinator $(if $(filter command line,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+simulate-planted: setup ## faults put into svcd and coordinatord one by one, each of which a simulation has to find (half an hour)
+	@$(WITH_NODE) $(BIN)/python -m tests.simulation.planted $(ONLY)
 
 .PHONY: crash-points
 crash-points: setup ## the relayer, under nine answers of the node, and the batch worker killed at each place where they wait: an op or a batch for each (minutes)

@@ -138,6 +138,16 @@ async def take(
     return sorted((_pending(row) for row in rows), key=lambda job: job.relay_id)
 
 
+async def some_left(connection: Connection, model_id: int) -> bool:
+    """True when there is an offer for whoever asks next."""
+    found: bool = await connection.fetchval(
+        "select exists(select from pending_offers o where o.model_id = $1 and o.claimed_by is null and o.designated = 0"
+        f" and {_POST_LIVES} and not {_HELD} and not {_INDEXED})",
+        model_id,
+    )
+    return found
+
+
 async def pass_on(line: PreparedConnection, given: Sequence[tuple[bytes, int]]) -> int:
     """Of offers that were given so long ago that their time is over, offer those to others that were not claimed, whose
     post is under way still. Returns how many there were."""

@@ -33,41 +33,14 @@ class HeldObject:
     cid: str | None
 
 
-async def hold(
-    connection: Connection, key: str, subject: bytes, size: int, sha256: bytes, *, owner: bytes = b""
-) -> HeldObject | None:
-    """Before an upload: the row that makes the object known, and whose it is. None while the same key is being
-    removed."""
-    row = await connection.fetchrow(
-        "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
-        " values ($1, $2, $3, $4, clock_timestamp() + $5, $6)"
-        " on conflict (key) do update set removing_until = null,"
-        " holders = case when o.removing_until is null then o.holders + 1 else 1 end,"
-        " expires_at = greatest(o.expires_at, excluded.expires_at),"
-        " cid = case when o.sha256 = excluded.sha256 and o.removing_until is null then o.cid end,"
-        " bytes = excluded.bytes, sha256 = excluded.sha256"
-        " where o.removing_until is null or o.removing_until < clock_timestamp()"
-        " returning cid",
-        key,
-        subject,
-        size,
-        sha256,
-        HOLD,
-        owner,
-    )
-    return None if row is None else HeldObject(row["cid"])
-
-
-async def set_cid(connection: Connection, key: str, cid: str) -> None:
-    await connection.execute("update objects set cid = $2 where key = $1", key, cid)
-
-
-async def attach(connection: Connection, key: str, retention_seconds: int) -> None:
-    """Its op took effect: keep it for the retention period. Ends the caller's hold."""
+async def attach(connection: Connection, holds: Mapping[str, int], retention_seconds: int) -> None:
+    """Their ops took effect: keep them for the retention period. Ends so many of the caller's holds of each key."""
     await connection.execute(
-        "update objects set attached = true, decided = false, holders = holders - 1,"
-        " expires_at = created_at + $2 * interval '1 second' where key = $1",
-        key,
+        "update objects set attached = true, decided = false, holders = holders - n.holds,"
+        " expires_at = created_at + $3 * interval '1 second'"
+        " from unnest($1::text[], $2::integer[]) as n(key, holds) where objects.key = n.key",
+        list(holds),
+        list(holds.values()),
         retention_seconds,
     )
 
@@ -124,7 +97,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[str]:
 
 @attrs.frozen(slots=True)
 class NewObject:
-    """A container that a line of a batch brought along."""
+    """Content that is to be stored: a result, or the container of an order or of a batch's line."""
 
     key: str
     subject: bytes
@@ -134,8 +107,9 @@ class NewObject:
 
 
 async def hold_many(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
-    """Before the uploads: key → the content id that the store holds already, if any. A key that is missing in the
-    answer is being removed just now."""
+    """Before the uploads, of each key once: key → the content id that the store holds already, if any. A key that is
+    missing in the answer is being removed just now."""
+    new = sorted(new, key=lambda one: one.key)  # in one order for all writers, or two of them wait for each other
     rows = await connection.fetch(
         "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
         " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5, n.owner"

@@ -10,21 +10,29 @@ Ending = Literal["kill", "power cut", "stop"]
 
 @attrs.frozen
 class Post:
-    """A client's order. `length`: letters of its text, which the result has too."""
+    """A client's order. `length`: letters of its text, which the result has too.
+
+    Of svcd's simulation alone: `block_in`, seconds until the block of its post, before which it is offered as pending;
+    `refused`: the chain refuses the post then, and the claim with it. Of coordinatord's alone: `lines` of a batch."""
 
     at: float
     window: int = 600
     is_bid: bool = False
     length: int = 40
+    block_in: float = 0.0
+    refused: bool = False
+    lines: int = 0
 
 
 @attrs.frozen
 class Kill:
-    """The daemon ends at the `step`th moment from `at` on: moments are requests on their way, answers, and the disk."""
+    """A daemon ends at the `step`th moment from `at` on. Of svcd, moments are requests on their way, answers, and the
+    disk; of coordinatord, all steps of any task. `of`: which of several."""
 
     at: float
     step: int = 0
     how: Ending = "kill"
+    of: int = 0
 
 
 @attrs.frozen
@@ -47,6 +55,7 @@ class Plan:
     posts: tuple[Post, ...] = ()
     kills: tuple[Kill, ...] = ()
     faults: tuple[Fault, ...] = ()
+    coordinators: int = 1
 
     @property
     def parts(self) -> int:
@@ -54,7 +63,8 @@ class Plan:
 
     def __str__(self) -> str:
         """As Python that makes it again."""
-        lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}"]
+        several = f", coordinators={self.coordinators}" if self.coordinators != 1 else ""
+        lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}{several}"]
         for name, parts in (("posts", self.posts), ("kills", self.kills), ("faults", self.faults)):
             if parts:
                 lines[-1] += ","
@@ -115,10 +125,25 @@ def planned(seed: int) -> Plan:
     return Plan(
         seed,
         noisy,
-        tuple(sorted(posts, key=lambda each: each.at)),
+        tuple(sorted(_before_blocks(random.Random(f"blocks {seed}"), posts), key=lambda each: each.at)),
         tuple(sorted(kills, key=lambda each: each.at)),
         tuple(sorted(faults, key=lambda each: each.at)),
     )
+
+
+def _before_blocks(chance: random.Random, posts: list[Post]) -> list[Post]:
+    """In a half of the seeds orders are offered before their block, several at a time, after a first by which the owner
+    becomes known here."""
+    if chance.random() < 0.5:
+        return posts
+    first, last = attrs.evolve(posts[0], at=0.0), posts[-1]
+    early = []
+    for at in sorted(chance.uniform(30, max(31.0, last.at - 60)) for _ in range(chance.choice((1, 2, 3)))):
+        for _ in range(chance.choice((1, 2, 4))):
+            is_bid, length = chance.random() < 0.2, chance.choice((20, 800, 3500, 9000))
+            wait, refused = round(chance.uniform(1, 70), 1), chance.random() < 0.2
+            early.append(Post(round(at + chance.uniform(0, 9), 1), 600, is_bid, length, wait, refused))
+    return [first, *early, attrs.evolve(last, block_in=round(chance.uniform(1, 20), 1))]
 
 
 def _fault(chance: random.Random, at: float) -> Fault:

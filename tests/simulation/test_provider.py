@@ -92,7 +92,7 @@ def test_planted_fault_is_found() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(set(names()) - {"entry_after_the_claim"}))
+@pytest.mark.parametrize("name", [name for name in names() if "/" not in name and name != "entry_after_the_claim"])
 def test_every_planted_fault_is_found(name: str) -> None:
     assert found(name) is not None
 

@@ -1,9 +1,9 @@
-"""`make simulate-planted`: faults put into svcd one by one, each of which the simulation has to find.
+"""`make simulate-planted`: faults put into svcd and coordinatord one by one, each of which a simulation has to find.
 
     python -m tests.simulation.planted [name …]
 
-A fault is a patch beside this file, against the tree as it is; one that does not apply any more fails. It is applied to
-a copy below `build/`. Exits with 1 when a fault was not found within 200 seeds.
+A fault is a patch beside this file (into coordinatord: in `coordinator/`), against the tree as it is; one that does not
+apply any more fails. It is applied to a copy below `build/`. Exits with 1 when a fault was not found within 200 seeds.
 """
 
 import os
@@ -18,22 +18,27 @@ ROOT: Final = Path(__file__).parents[3]
 PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted"
 SEEDS: Final = 200
-_FOUND: Final = "breaks what a provider promises"
+_PACKAGES: Final = ("common", "coordinatord", "devnet", "svcd", "tests")
+_OF_COORDINATOR: Final = "coordinator"  # the folder of faults that are put into coordinatord
+_FOUND: Final = " breaks what a "
 
 
 def names() -> list[str]:
-    return sorted(path.stem for path in PATCHES.glob("*.patch"))
+    """Of svcd's by their own name, of coordinatord's after that of their folder."""
+    return sorted(str(path.relative_to(PATCHES).with_suffix("")) for path in PATCHES.rglob("*.patch"))
 
 
 def found(name: str) -> str | None:
     """What the simulation says of the tree with this fault; None when it finds nothing."""
-    tree = _planted(name)
+    ours = name.startswith(_OF_COORDINATOR)
+    tree = _planted(name, "coordinatord" if ours else "svcd")
+    program = "tests.simulation.coordinator" if ours else "tests.simulation"
     run = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", "--seeds", str(SEEDS), "--until-found"],
+        [sys.executable, "-m", program, "--seeds", str(SEEDS), "--until-found"],
         cwd=tree,
         capture_output=True,
         text=True,
-        timeout=1800,
+        timeout=3600,
         check=False,
     )
     if run.returncode == 1 and _FOUND in run.stdout:
@@ -43,14 +48,15 @@ def found(name: str) -> str | None:
     raise RuntimeError(f"the simulation of {name} did not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
 
 
-def _planted(name: str) -> Path:
+def _planted(name: str, package: str) -> Path:
     """A tree like this one with the fault in it: the patched folder is a copy, all others are links."""
     tree = WORK / name
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
-    for one in ("common", "coordinatord", "tests", "pyproject.toml"):
-        (tree / one).symlink_to(ROOT / one)
-    shutil.copytree(ROOT / "svcd", tree / "svcd", ignore=shutil.ignore_patterns("__pycache__"))
+    for one in (*_PACKAGES, "pyproject.toml"):
+        if one != package:
+            (tree / one).symlink_to(ROOT / one)
+    shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
     # Git would take the tree around it for the one that is meant.
     around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(WORK)}
     patch = PATCHES / f"{name}.patch"
@@ -58,7 +64,7 @@ def _planted(name: str) -> Path:
         ["git", "apply", "--verbose", str(patch)], cwd=tree, env=around, capture_output=True, text=True, check=False
     )
     if applied.returncode or "Applied patch" not in applied.stderr:
-        raise RuntimeError(f"{patch.name} does not apply to svcd as it is: renew it. {applied.stderr}")
+        raise RuntimeError(f"{patch.name} does not apply to {package} as it is: renew it. {applied.stderr}")
     return tree
 
 

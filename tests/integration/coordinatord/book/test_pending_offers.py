@@ -89,6 +89,21 @@ async def test_provider_that_does_not_answer_loses_the_offer_to_the_next(
         assert (await polling(provider, "&pending=1")()).json()["pending"] == []
 
 
+async def test_offer_that_is_below_a_provider_s_rates_goes_to_the_next_that_waits(
+    client: Party, provider: Party, rival: Party, stage: Stage
+) -> None:
+    body = await client.paid()
+    dearer = f"&pending=1&wait=20&min_rate_in={int(body['rate_in']) + 1}"
+    async with no_blocks(stage) as running:
+        first = running.start(polling(provider, dearer))
+        await until_true(lambda: stage.fetchval("select true from liveness where provider_id = 1"))
+        second = running.start(polling(rival))
+        await until_true(lambda: stage.fetchval("select true from liveness where provider_id = 2"))
+        running.start(posting(client, body))
+        assert [offer["job_id"] for offer in (await second.get()).json()["pending"]] == [body["job_id"]]
+        assert not first.is_there
+
+
 async def test_designated_job_is_offered_to_its_provider_alone(
     client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:

@@ -1,0 +1,224 @@
+"""Buyers and providers, as small as they can be and still insist: over HTTP, with the keys of the local market."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+import httpx
+
+from common.quotes import Terms
+from common.scalars import base64_of
+from common.wire.states import JobState
+from devnet.catalogue import FEE_BPS, GAS_FEE
+from tests.fakes.submissions import Submitter, jsonl
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.simulation.coordinator.faults import Trace
+from tests.simulation.plan import Post
+
+_AGAIN: Final = (425, 429, 500, 502, 503, 504)
+_INSISTS: Final = 600.0  # seconds
+_POLLS_EVERY: Final = 3.0
+_SLOTS: Final = 3
+_ORDERS_LIVE: Final = 7200
+
+
+@attrs.define
+class Told:
+    """What the coordinators said to anybody."""
+
+    posted: dict[str, float] = attrs.field(factory=dict)  # by job: when
+    promised: set[str] = attrs.field(factory=set)  # of these, by a 201
+    settled: dict[str, float] = attrs.field(factory=dict)  # by a 201: when
+    cancelled: set[str] = attrs.field(factory=set)
+    batches: list[str] = attrs.field(factory=list)
+    refused: list[str] = attrs.field(factory=list)
+    failures: list[str] = attrs.field(factory=list)
+    numbers: dict[str, int] = attrs.field(factory=dict)
+
+    def named(self, job: str) -> str:
+        return f"job {self.numbers.setdefault(job, len(self.numbers))}"
+
+
+@attrs.define
+class Insisting:
+    """Somebody who asks again until there is an answer that says something."""
+
+    party: Party
+    told: Told
+    trace: Trace
+    chance: random.Random
+    role: str = "client"
+
+    async def ask(
+        self, method: str, path: str, *, session: bool = False, patience: float = _INSISTS, **request: Any
+    ) -> httpx.Response | None:
+        """None where nothing was said in all that time."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        while loop.time() < until:
+            response = await self._once(method, path, session, request)
+            if response is not None and response.status_code not in _AGAIN:
+                return response
+            await asyncio.sleep(self.chance.uniform(0.5, 4))
+        return None
+
+    async def _once(self, method: str, path: str, session: bool, request: Mapping[str, Any]) -> httpx.Response | None:
+        headers = dict(request.get("headers", {}))
+        try:
+            if session:
+                if not self.party.token:
+                    await self._sign_in()
+                headers |= self.party.authorization
+            response = await self.party.http.request(method, path, **{**request, "headers": headers})
+        except httpx.TransportError:
+            return None
+        if response.status_code == 500:
+            self.told.failures.append(f"{method} {path.partition('?')[0]} was answered 500: {response.text[:200]}")
+        if session and response.status_code == 401:
+            self.party.token = ""
+            return None
+        return response
+
+    async def _sign_in(self) -> None:
+        nonce = await self.party.http.get("/auth/nonce", params={"address": self.party.address})
+        if nonce.status_code != 200:
+            raise httpx.ReadError("no nonce")
+        body = self.party.answer_to(nonce.json()["nonce"], role=self.role)
+        answer = await self.party.http.post("/auth/session", json=body)
+        if answer.status_code != 200:
+            raise httpx.ReadError("no session")
+        self.party.token = answer.json()["token"]
+
+
+@attrs.define
+class Buyer(Insisting):
+    """`changes_its_mind`: it cancels what it posted, some seconds later."""
+
+    async def buy(self, post: Post, *, changes_its_mind: bool) -> None:
+        await asyncio.sleep(post.at)
+        content = self.party.container(b"x" * post.length)
+        order = self.party.order(content, sla_secs=post.window)
+        job = order["job_id"]
+        self.told.named(job)
+        quoted = await self.ask("POST", "/v1/jobs", json=order)
+        if quoted is None or quoted.status_code != 402:
+            self._note(job, "quote", quoted)
+            return
+        paid = self.party.pay(order, int(quoted.json()["quote"]["amount"]))
+        posted = await self.ask("POST", "/v1/jobs", json={**paid, "container": base64_of(content)})
+        self._note(job, "post", posted)
+        if posted is None:
+            return
+        # Asked again after an answer that was lost, the chain may have the job already.
+        if posted.status_code == 201 or "DuplicateJob" in posted.text:
+            if posted.status_code == 201:
+                self.told.promised.add(job)
+            self.told.posted[job] = asyncio.get_running_loop().time()
+            if changes_its_mind:
+                await asyncio.sleep(self.chance.uniform(0, 20))
+                await self._cancel(job)
+
+    async def _cancel(self, job: str) -> None:
+        answer = await self.ask("POST", f"/v1/jobs/{job}/cancel", json=self.party.cancel(job))
+        self._note(job, "cancel", answer)
+        if answer is not None and answer.status_code == 200:
+            self.told.cancelled.add(job)
+
+    def _note(self, job: str, what: str, answer: httpx.Response | None) -> None:
+        status = None if answer is None else answer.status_code
+        said = "" if answer is None or status in (200, 201, 402) else answer.text[:120].replace(job, "")
+        self.trace.add(f"{what} of {self.told.named(job)}: {status} {said}")
+        if status not in (200, 201, 402):
+            self.told.refused.append(f"{what} of {self.told.named(job)}: {status} {said}")
+
+
+@attrs.define
+class BatchOwner(Insisting):
+    """It uploads a file of submissions and has them posted as a batch."""
+
+    async def order(self, post: Post, chain_id: int) -> None:
+        await asyncio.sleep(post.at)
+        party = self.party
+        submitter = Submitter(
+            party.wallet, party.domains, chain_id, party.registry, Terms(FEE_BPS, GAS_FEE), party.box_key
+        )
+        lines = [submitter.line(b"x" * post.length, sla_secs=post.window) for _ in range(post.lines)]
+        for line in lines:
+            self.told.named(line["job_id"])
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("batch.jsonl", jsonl(lines))}}
+        uploaded = await self.ask("POST", "/v1/files", session=True, **form)
+        if uploaded is None or uploaded.status_code != 200:
+            self.told.refused.append(f"upload: {uploaded and uploaded.text[:120]}")
+            return
+        body = {"endpoint": "/v1/responses", "completion_window": "24h", "input_file_id": uploaded.json()["id"]}
+        created = await self.ask("POST", "/v1/batches", session=True, json=body)
+        self.trace.add(f"batch: {created and created.status_code}")
+        if created is None or created.status_code != 200:
+            self.told.refused.append(f"batch: {created and created.text[:120]}")
+        else:
+            self.told.batches.append(created.json()["id"])
+
+
+@attrs.define
+class Provider(Insisting):
+    """It polls, claims what it is given, and settles, fails or forgets it."""
+
+    forgets: Callable[[], bool] = lambda: False
+    working: dict[str, "asyncio.Task[None]"] = attrs.field(factory=dict)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(self.chance.uniform(0.5, _POLLS_EVERY))
+                for row in await self._poll():
+                    if row["job_id"] not in self.working:
+                        self.working[row["job_id"]] = tasks.create_task(self._work(row))
+
+    async def _poll(self) -> list[Body]:
+        free = max(0, _SLOTS - sum(not task.done() for task in self.working.values()))
+        query = {"state": "Open", "model": "1", "free": str(free), "limit": str(max(1, free))}
+        answer = await self._once("GET", "/evm/jobs", True, {"params": query})
+        if answer is None or answer.status_code != 200 or not free:
+            return []
+        rows: list[Body] = answer.json()["jobs"]
+        return rows
+
+    async def _work(self, row: Body) -> None:
+        job, named = row["job_id"], self.told.named(row["job_id"])
+        claimed = await self._op("claim", job, self.party.claim(job), 120)
+        if not claimed:
+            self.working.pop(job, None)  # whoever is given it again tries again
+            return
+        await asyncio.sleep(self.chance.uniform(0, 12))
+        if self.forgets():
+            self.trace.add(f"{named} is forgotten")
+            return
+        if self.chance.random() < 0.15:
+            await self._op("fail", job, self.party.fail(job), 300)
+            return
+        units = 1 + self.chance.randrange(20)
+        result = base64_of(self.chance.randbytes(400))
+        until = asyncio.get_running_loop().time() + 300
+        while asyncio.get_running_loop().time() < until:
+            if await self._op("settle", job, self.party.settle(job, units, result=result), 120):
+                self.told.settled[job] = asyncio.get_running_loop().time()
+                return
+            await asyncio.sleep(6)
+            state = await self._state(job)
+            if state == JobState.OPEN:  # the claim was taken back: somebody is given the job again
+                self.working.pop(job, None)
+            if state in (JobState.OPEN, JobState.SETTLED, JobState.CANCELLED):
+                return
+
+    async def _state(self, job: str) -> int | None:
+        answer = await self.ask("GET", f"/evm/jobs/{job}", patience=60)
+        return None if answer is None or answer.status_code != 200 else int(answer.json()["state"])
+
+    async def _op(self, op: str, job: str, body: Body, patience: float) -> bool:
+        answer = await self.ask("POST", "/evm/ops", session=True, json=body, patience=patience)
+        status = None if answer is None else answer.status_code
+        said = "" if answer is None or status == 201 else answer.text[:120].replace(job, "")
+        self.trace.add(f"{op} of {self.told.named(job)}: {status} {said}")
+        return status == 201

@@ -1,0 +1,197 @@
+"""The chain: a real anvil, asked synchronously, whose blocks come by the simulated clock. What goes wrong on the way
+to it, and in it, is planned: answers that are lost, late or refused, bytes that the node forgets, reorganisations,
+blocks that do not come, fees that rise, somebody else's use of the relayer's account."""
+
+import asyncio
+import http.client
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from eth_account import Account
+
+from common.keccak import keccak256
+from coordinatord.base.http_client import NoResponse
+from tests.simulation.coordinator.clocks import START
+from tests.simulation.coordinator.faults import Faults
+from tests.simulation.plan import Fault
+
+BLOCK_SECONDS: Final = 2.0
+BASE_FEE: Final = 10**9
+_PATIENCE: Final = 10.0  # of the coordinator, for one answer
+_SEND: Final = "eth_sendRawTransaction"
+_HEADERS: Final = {"content-type": "application/json"}
+_INSTEAD: Final = {"busy": (429, b""), "gateway": (502, b"<html>Bad Gateway</html>")}
+_ERRORS: Final[dict[str, dict[str, Any]]] = {
+    "refused": {"error": {"code": -32603, "message": "Internal error"}},
+    "known": {"error": {"code": -32000, "message": "already known"}},
+    "full": {"error": {"code": -32000, "message": "txpool is full"}},
+}
+
+
+class Node:
+    """JSON-RPC to anvil over one kept connection, without waiting for anything else."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(str(parts.hostname), parts.port)
+
+    def raw(self, body: bytes) -> tuple[int, bytes]:
+        self._connection.request("POST", "/", body, _HEADERS)
+        response = self._connection.getresponse()
+        return response.status, response.read()
+
+    def call(self, method: str, *params: object) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = json.loads(self.raw(json.dumps(body).encode())[1])
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
+
+    def height(self) -> int:
+        return int(self.call("eth_blockNumber"), 16)
+
+
+class SimulatedChain:
+    """`broadcast` is told of bytes before the node gets them; `is_live`: of what asks, whether it is heard still."""
+
+    def __init__(self, node: Node, faults: Faults, relayers: list[str], seed: object) -> None:
+        self.node, self.faults = node, faults
+        self.chance = random.Random(f"chain {seed}")
+        self.relayers = relayers
+        self.broadcast: Callable[[bytes], None] = lambda raw: None
+        self.mined: Callable[[], None] = lambda: None
+        self.away = self.still = False
+        self._loop = asyncio.get_running_loop()
+
+    # --- requests ---
+
+    @asynccontextmanager
+    async def open_transport(self, *_: object, **__: object) -> AsyncIterator[Callable[[bytes], Awaitable[Any]]]:
+        """In place of `coordinatord.chain.rpc.open_transport`."""
+        owner = self.faults.owner()
+
+        async def post(body: bytes) -> tuple[int, bytes]:
+            await asyncio.sleep(self.delay())
+            if not self.faults.is_live(owner):
+                raise NoResponse("this process is no more")
+            if self.away:
+                await asyncio.sleep(self.chance.choice((0.0, _PATIENCE)))
+                raise NoResponse("the node is away")
+            answer = await self._answered(body)
+            await asyncio.sleep(self.delay())
+            return answer
+
+        yield post
+
+    def delay(self) -> float:
+        return self.chance.expovariate(1 / 0.01) if self.chance.random() < 0.9 else self.chance.uniform(0, 1.0)
+
+    async def _answered(self, body: bytes) -> tuple[int, bytes]:
+        calls = json.loads(body)
+        methods = [call["method"] for call in (calls if isinstance(calls, list) else [calls])]
+        fault = self.faults.due("send" if _SEND in methods else "node")
+        if fault is None:
+            return self._done(body, calls)
+        self.faults.trace.add(f"{methods[0]} meets {fault.kind}")
+        if fault.kind in ("lost", "hang_after"):
+            self._done(body, calls)
+        if fault.kind in ("hang", "hang_after"):
+            await asyncio.sleep(_PATIENCE)
+        if fault.kind in ("unreached", "lost", "hang", "hang_after"):
+            raise NoResponse(fault.kind)
+        if fault.kind in _INSTEAD:
+            return _INSTEAD[fault.kind]
+        if fault.kind == "late":
+            await asyncio.sleep(min(fault.seconds, 0.9 * _PATIENCE))
+        if fault.kind in _ERRORS:
+            if fault.kind == "known":
+                self._done(body, calls)
+            return 200, _answers(calls, _ERRORS[fault.kind])
+        answer = self._done(body, calls)
+        if fault.kind == "forgotten":
+            self.node.call("anvil_dropAllTransactions")
+        return answer
+
+    def _done(self, body: bytes, calls: Any) -> tuple[int, bytes]:
+        for call in calls if isinstance(calls, list) else [calls]:
+            if call["method"] == _SEND:
+                raw = bytes.fromhex(call["params"][0][2:])
+                self.faults.trace.add(f"broadcast {keccak256(raw).hex()[:16]}")
+                self.broadcast(raw)
+        return self.node.raw(body)
+
+    # --- blocks ---
+
+    async def mine(self) -> None:
+        while True:
+            await asyncio.sleep(BLOCK_SECONDS)
+            if not self.still:
+                self._mine(int(START + self._loop.time()))
+                self.mined()
+
+    def _mine(self, time: int) -> None:
+        self.node.call("evm_setNextBlockTimestamp", time)
+        self.node.call("evm_mine")
+        block = self.node.call("eth_getBlockByNumber", "latest", False)
+        used = len(block["transactions"])
+        self.faults.trace.add(f"block {int(block['number'], 16)} at {time - int(START)} holds {used}")
+
+    def reorganise(self, fault: Fault, floor: int) -> None:
+        """`seconds` is the depth. What was in the blocks that go comes back into the pool, or some of it, or none."""
+        head = self.node.height()
+        depth = min(int(fault.seconds), head - floor)
+        if depth < 1:
+            return
+        blocks = [self.node.call("eth_getBlockByNumber", hex(n), False) for n in range(head - depth + 1, head + 1)]
+        raws = [self.node.call("eth_getRawTransactionByHash", h) for block in blocks for h in block["transactions"]]
+        self.faults.trace.add(f"reorganisation of {depth} with {len(raws)} transactions, {fault.kind}")
+        self.node.call("anvil_rollback", depth)
+        if fault.kind == "gone":
+            self.node.call("anvil_dropAllTransactions")
+        for raw in raws:
+            if self._comes_back(fault.kind, raw):
+                try:
+                    self.node.call(_SEND, raw)
+                except RuntimeError as refused:
+                    self.faults.trace.add(f"not back: {str(refused)[:60]}")
+        if fault.kind != "behind":
+            for block in blocks:
+                self._mine(int(block["timestamp"], 16))
+        self.mined()
+
+    def _comes_back(self, kind: str, raw: str) -> bool:
+        """`some`: those of all relayers but one, which several coordinators sign with."""
+        match kind:
+            case "some":
+                sender = Account.recover_transaction(raw).lower()
+                return sender != self.relayers[0].lower()
+            case "few":
+                return self.chance.random() < 0.5
+            case _:
+                return kind in ("back", "behind")
+
+    def fees_rise(self) -> None:
+        self.node.call("anvil_setNextBlockBaseFeePerGas", hex(self.chance.randint(20, 200) * 10**9))
+
+    def fees_fall(self) -> None:
+        self.node.call("anvil_setNextBlockBaseFeePerGas", hex(BASE_FEE))
+
+    def used_outside(self) -> None:
+        """Somebody else sends from a relayer's account, ahead of what it has in the pool."""
+        account = self.chance.choice(self.relayers)
+        nonce = self.node.call("eth_getTransactionCount", account, "latest")
+        dear = {"maxFeePerGas": hex(10**13), "maxPriorityFeePerGas": hex(10**12)}
+        sent = {"from": account, "to": account, "nonce": nonce, "gas": hex(21_000), **dear}
+        try:
+            self.node.call("eth_sendTransaction", sent)
+        except RuntimeError as refused:
+            self.faults.trace.add(f"outside: {refused}")
+
+
+def _answers(calls: Any, answer: dict[str, Any]) -> bytes:
+    told = [{"jsonrpc": "2.0", "id": call["id"], **answer} for call in (calls if isinstance(calls, list) else [calls])]
+    return json.dumps(told if isinstance(calls, list) else told[0]).encode()

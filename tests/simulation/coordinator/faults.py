@@ -1,0 +1,69 @@
+"""Planned faults as they fall due, whose doing is still heard, and the trace of a run."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from tests.simulation.plan import Fault, Plan
+
+# What an answer can be in place of itself; `lost` and `hang_after`: it happens, and nobody hears of it.
+_ANY: Final = ("unreached", "lost", "hang", "hang_after", "late", "busy", "gateway", "refused")
+PLACES: Final[dict[str, tuple[str, ...]]] = {
+    "node": _ANY,
+    "send": (*_ANY, "known", "full", "forgotten"),
+    "statement": ("before", "after"),
+    "commit": ("before", "after"),
+    "request": ("unreached", "lost", "late"),
+    "store": ("unreached", "lost", "unavailable", "late", "wrong"),
+}
+# For a time, or, of reorganisations, of so many blocks.
+WEATHER: Final[dict[str, tuple[str, ...]]] = {
+    "reorg": ("back", "some", "some", "few", "gone", "behind"),
+    "node_away": ("for a time",),
+    "database_away": ("for a time",),
+    "blocks": ("for a time",),
+    "fees": ("for a time",),
+    "outside": ("once",),
+}
+
+
+class Trace:
+    """All that happened, in its order: the same seed gives the same digest."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.lines: list[str] = []
+        self._hash = hashlib.sha256()
+        self._clock = clock
+
+    def add(self, what: str) -> None:
+        line = f"{self._clock():.6f} {what}"
+        self.lines.append(line)
+        self._hash.update(line.encode() + b"\n")
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+
+class Faults:
+    """`owner` says which life's doing something is; `is_live`, whether that one is heard still."""
+
+    def __init__(self, plan: Plan, trace: Trace) -> None:
+        self.trace = trace
+        self.met = 0
+        self.owner: Callable[[], object] = lambda: None
+        self.is_live: Callable[[object], bool] = lambda owner: True
+        faults = sorted(plan.faults, key=lambda fault: fault.at)
+        self._waiting = {place: deque(f for f in faults if f.place == place) for place in PLACES}
+        self.weather = [fault for fault in faults if fault.place in WEATHER]
+        self._noisy = plan.noisy
+
+    def due(self, place: str) -> Fault | None:
+        """The next planned for this place whose time has come; each falls once."""
+        waiting, now = self._waiting[place], asyncio.get_running_loop().time()
+        if not waiting or waiting[0].at > now or now > self._noisy:
+            return None
+        self.met += 1
+        return waiting.popleft()

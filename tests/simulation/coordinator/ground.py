@@ -1,0 +1,130 @@
+"""What the runs of one process stand on: an anvil with the market on it, and a PostgreSQL, both set back for each."""
+
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import attrs
+from anyio.from_thread import start_blocking_portal
+
+from coordinatord.config import Config, read_config
+from coordinatord.database.migrate import migrate
+from devnet import accounts
+from devnet.accounts import Cast
+from devnet.anvil import running_anvil
+from devnet.app import deployed_market
+from devnet.market import DevnetMarket
+from devnet.ports import pick_free
+from devnet.postgres import Postgres, running_postgres
+from tests.simulation.coordinator.chain import BASE_FEE, BLOCK_SECONDS, Node
+from tests.simulation.coordinator.clocks import START
+from tests.simulation.coordinator.postgres import SEARCH_PATH, SETTINGS, STAND_INS
+from tests.simulation.coordinator.wire import Address, ControlConnection
+from tests.soak.audits import install_audits
+
+_TEMPLATE: Final = "simulated"
+_BEFORE: Final = 1_000_000  # seconds that the market is older than the run
+_LONGEST_BLOCKS: Final = 4
+
+
+@attrs.define
+class Ground:
+    node: Node
+    rpc_url: str
+    postgres: Postgres
+    market: DevnetMarket
+    cast: Cast
+    portal: Any
+    floor: int = 0  # the block that a run begins on
+    _snapshot: str = ""
+    _runs: int = 0
+
+    def renewed(self) -> str:
+        """The chain as it was at first, and the address of a database that nobody has used."""
+        if self._snapshot:
+            self.node.call("evm_revert", self._snapshot)
+        self.node.call("anvil_dropAllTransactions")
+        self._snapshot = self.node.call("evm_snapshot")
+        self.node.call("anvil_setNextBlockBaseFeePerGas", hex(BASE_FEE))
+        self.node.call("evm_setNextBlockTimestamp", int(START) - int(BLOCK_SECONDS))
+        # A block of its own: on one that stands in several pasts, anvil now and then has no state any more.
+        self.node.call("anvil_setBalance", f"0x{self._runs + 1:040x}", "0x1")
+        self.node.call("evm_mine")
+        self.floor = self.node.height()
+        execute = partial(self.portal.call, self.postgres.execute)
+        if self._runs:
+            execute(f"drop database run_{self._runs} with (force)")
+        self._runs += 1
+        name = f"run_{self._runs}"
+        execute(f"create database {name} template {_TEMPLATE} strategy file_copy")
+        execute(f"alter database {name} set search_path = {SEARCH_PATH}")
+        return f"{self.postgres.url(name)}?sslmode=disable"
+
+    def relayers(self) -> list[str]:
+        return [wallet.address for wallet in self.cast.with_role("relayer")]
+
+    def config(self, database_url: str, process: int) -> Config:
+        return read_config(
+            {
+                "ADDRESSES_JSON": json.dumps(self.market.address_book),
+                "DATABASE_URL": database_url,
+                "RELAYER_KEY": self.cast.with_role("relayer")[process].private_key,
+                "RPC_URL": self.rpc_url,
+                "PIN_STORE_ENDPOINT": "http://store",
+                "PIN_STORE_KEY": "key",
+                "PIN_STORE_SECRET": "secret",
+                "PIN_STORE_BUCKET": "bucket",
+                "BLOCK_TIME_MS": str(int(BLOCK_SECONDS * 1000)),
+                "METRICS_PORT": "0",
+                "SHUTDOWN_GRACE_S": "5",
+                "DATABASE_POOL_MAX": "8",
+            }
+        )
+
+
+@contextmanager
+def ground(folder: Path) -> Iterator[Ground]:
+    """`folder` is empty, and nobody else's."""
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(_standing(folder)) as parts:
+        anvil, postgres, market, cast = parts
+        control = ControlConnection(Address.of(postgres.url("postgres")))
+        control.query("set scram_iterations = 1")  # a run signs in often
+        control.query(f"alter role devnet password '{postgres.password}'")
+        control.close()
+        yield Ground(Node(anvil.rpc_url), anvil.rpc_url, postgres, market, cast, portal)
+
+
+class _standing(AsyncExitStack):  # noqa: N801 - a function that is left as a context
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    async def __aenter__(self) -> Any:  # type: ignore[override] # what is yielded
+        await super().__aenter__()
+        for name in ("anvil", "pg", "logs"):
+            (self._folder / name).mkdir()
+        anvil = await self.enter_async_context(
+            running_anvil(pick_free(), self._folder / "anvil", self._folder / "logs")
+        )
+        postgres = await self.enter_async_context(
+            running_postgres(pick_free(), self._folder / "pg", self._folder / "logs", *SETTINGS)
+        )
+        cast = accounts.derive()
+        # A second for each block, whenever it is made: what depends on the chain's time is the same in every process.
+        await anvil.call("evm_setTime", int(START) - _BEFORE)
+        await anvil.call("anvil_setBlockTimestampInterval", 1)
+        market = await deployed_market(anvil, cast)
+        await anvil.call("anvil_removeBlockTimestampInterval")
+        await anvil.call("evm_setAutomine", False)
+        await postgres.execute(f"create database {_TEMPLATE}")
+        await postgres.execute(f"alter database {_TEMPLATE} set search_path = {SEARCH_PATH}")
+        connection = await asyncpg.connect(postgres.url(_TEMPLATE))
+        await connection.execute(STAND_INS)
+        await migrate(connection)
+        await connection.close()
+        await install_audits(postgres.url(_TEMPLATE))
+        return anvil, postgres, market, cast

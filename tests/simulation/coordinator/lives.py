@@ -1,0 +1,211 @@
+"""Lives of coordinators: `coordinatord.app.run`, all of it but its sockets and signals. A life that is killed is not
+heard any more, however its code is unwound: its sessions end, its requests reach nobody, its callers hear nothing."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final
+from unittest.mock import patch
+
+import anyio
+import httpx
+
+from coordinatord import app
+from coordinatord.batches import worker
+from coordinatord.chain import nodes
+from coordinatord.config import Config
+from coordinatord.pins import store as pins
+from tests.simulation.coordinator.chain import SimulatedChain
+from tests.simulation.coordinator.faults import Faults
+from tests.simulation.coordinator.loop import SimulatedLoop, inline
+from tests.simulation.coordinator.postgres import SimulatedServer
+from tests.simulation.coordinator.store import SimulatedStore
+
+_RESTARTED_AFTER: Final = 12.0  # seconds at most
+_BATCHES_LOOKED_FOR_EVERY: Final = 2.0  # a third of all statements otherwise
+_LONGEST_ANSWER: Final = 100.0  # seconds that a caller waits
+
+LIFE: ContextVar["Life | None"] = ContextVar("life", default=None)
+
+
+class Life:
+    """One process of a coordinator, from its start to its end."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.name = name
+        self.alive = True
+        self.application: Any = None  # once it serves
+        self.told = asyncio.Event()  # to stop
+        self.dead = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._config = config
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        self._loop = loop
+        self._context: Context = copy_context()
+        self._context.run(LIFE.set, self)
+        self._answering: set[asyncio.Task[httpx.Response]] = set()
+        self.task = self._loop.create_task(self._run(), context=self._context)
+
+    async def _run(self) -> None:
+        try:
+            await app.run(self._config)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if self.alive:
+                self.failure = error
+        finally:
+            self.application = None
+
+    def die(self) -> None:
+        """From here on nothing of it is heard."""
+        self.alive = False
+        self.application = None
+        self.dead.set()
+        self._loop.cancel_all_of(self)
+
+    async def serve(self, application: Any, _: object, stopped: Callable[[], Awaitable[None]], **__: Any) -> None:
+        """In place of `serve_until`: requests come by `ask`."""
+        self.application = application
+        await stopped()
+        self.application = None
+        with anyio.move_on_after(self._config.shutdown_grace_s, shield=True):
+            while self._answering:
+                await asyncio.wait(self._answering)
+
+    async def ask(self, request: httpx.Request) -> httpx.Response:
+        """The answer, read whole. Raises httpx's errors where there is none."""
+        if self.application is None:
+            raise httpx.ConnectError("nobody listens")
+        transport = httpx.ASGITransport(self.application)
+        task = self._loop.create_task(_whole(transport, request), context=self._context)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        dead = self._loop.create_task(self.dead.wait())
+        try:
+            await asyncio.wait({task, dead}, timeout=_LONGEST_ANSWER, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            dead.cancel()
+        if not self.alive:
+            raise httpx.ReadError("the coordinator is gone")
+        if not task.done():
+            raise httpx.ReadTimeout("no answer")
+        return task.result()
+
+
+async def _whole(transport: httpx.ASGITransport, request: httpx.Request) -> httpx.Response:
+    response = await transport.handle_async_request(request)
+    await response.aread()
+    return response
+
+
+class Coordinator:
+    """A process that is started again whenever it ended."""
+
+    def __init__(self, name: str, config: Config, seed: object) -> None:
+        self.name, self._config = name, config
+        self.life: Life | None = None
+        self.lives = 0
+        self.failures: list[str] = []
+        self._chance = random.Random(f"{name} {seed}")
+        self._remains: list[Life] = []
+
+    async def run(self) -> None:
+        while True:
+            life = self.life = Life(f"{self.name}.{self.lives}", self._config)
+            self.lives += 1
+            self._remains.append(life)
+            done = asyncio.create_task(life.dead.wait())
+            await asyncio.wait({life.task, done}, return_when=asyncio.FIRST_COMPLETED)
+            done.cancel()
+            if life.failure is not None:
+                self.failures.append(f"{life.name} fell: {_leaf(life.failure)!r}")
+            life.die()
+            self.life = None
+            await asyncio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
+
+    def kill(self) -> None:
+        if self.life is not None:
+            self.life.die()
+
+    def stop(self) -> None:
+        if self.life is not None:
+            self.life.told.set()
+
+    async def end(self) -> None:
+        self.kill()
+        await asyncio.wait([life.task for life in self._remains])
+
+
+def _leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class Front(httpx.AsyncBaseTransport):
+    """The way of callers to the coordinators: each request to any one of them, with planned trouble."""
+
+    def __init__(self, coordinators: list[Coordinator], faults: Faults, seed: object) -> None:
+        self._coordinators, self._faults = coordinators, faults
+        self._chance = random.Random(f"front {seed}")
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(self._chance.expovariate(1 / 0.03))
+        fault = self._faults.due("request")
+        if fault is not None:
+            self._faults.trace.add(f"{request.method} {request.url.path[:24]} meets {fault.kind}")
+            if fault.kind == "unreached":
+                raise httpx.ConnectError(fault.kind)
+            if fault.kind == "late":
+                await asyncio.sleep(fault.seconds)
+        life = self._chance.choice(self._coordinators).life
+        if life is None:
+            raise httpx.ConnectError("nobody is there")
+        response = await life.ask(request)
+        self._faults.trace.add(f"{life.name} {request.method} {request.url.path[:24]} {response.status_code}")
+        if fault is not None and fault.kind == "lost":
+            raise httpx.ReadError(fault.kind)
+        await asyncio.sleep(self._chance.expovariate(1 / 0.03))
+        return response
+
+
+@contextmanager
+def in_place_of_the_world(
+    loop: SimulatedLoop, server: SimulatedServer, chain: SimulatedChain, store: SimulatedStore, faults: Faults
+) -> Iterator[None]:
+    """What coordinatord reaches out to, inside."""
+    loop.connect, loop.owner = server.connect, LIFE.get
+    server.owner = LIFE.get
+    faults.owner = LIFE.get
+    faults.is_live = lambda life: not isinstance(life, Life) or life.alive
+    with ExitStack() as stack:
+        for target, name, stand_in in (
+            (app, "listening_socket", lambda port, host: None),
+            (app, "serve_until", _serve),
+            (app, "_stop_when_told", _stop_when_told),
+            (nodes, "open_transport", chain.open_transport),
+            (pins, "open_http", store.open_http),
+            (anyio.to_thread, "run_sync", inline),
+            (worker, "_IDLE", _BATCHES_LOOKED_FOR_EVERY),
+        ):
+            stack.enter_context(patch.object(target, name, stand_in))
+        yield
+
+
+async def _serve(*arguments: Any, **options: Any) -> None:
+    life = LIFE.get()
+    assert life is not None
+    await life.serve(*arguments, **options)
+
+
+async def _stop_when_told(stop: anyio.Event) -> None:
+    life = LIFE.get()
+    assert life is not None
+    try:
+        await life.told.wait()
+    finally:
+        stop.set()

@@ -1,0 +1,192 @@
+"""The promises of coordinators, checked at every broadcast and block of a simulated run, and at its end."""
+
+from typing import Final
+from unittest.mock import patch
+
+import asyncpg
+import httpx
+
+from common.daemon.process import Secret
+from common.inclusion import rlp
+from common.keccak import keccak256
+from common.wire.states import JobState
+from coordinatord.chain.rpc import Rpc
+from coordinatord.database.connections import open_database
+from coordinatord.pins.requests import RequestSigner, StoreRequests
+from coordinatord.pins.store import PinningStore
+from tests.invariants import market_log, nonces
+from tests.invariants.batches import broken_batches
+from tests.invariants.exits import exit_violations
+from tests.invariants.funds import fund_violations
+from tests.invariants.jobs import job_violations
+from tests.invariants.market_log import read_market_log
+from tests.invariants.nonces import nonce_violations
+from tests.invariants.registries import registry_violations
+from tests.invariants.relays import relay_violations
+from tests.invariants.replay import replay_violations
+from tests.invariants.sessions import session_violations
+from tests.invariants.transfers import transfer_violations
+from tests.simulation.coordinator.actors import Told
+from tests.simulation.coordinator.chain import SimulatedChain
+from tests.simulation.coordinator.clocks import START
+from tests.simulation.coordinator.ground import Ground
+from tests.simulation.coordinator.store import SimulatedStore
+from tests.simulation.coordinator.wire import ControlConnection
+from tests.soak.audits import lease_violations, opened_without_nonce
+
+_SETTLED_AGAIN: Final = 150.0  # seconds, with all that goes wrong meanwhile
+_UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
+_UNENDED: Final = "select count(*) from jobs where state in (0, 1)"
+_BATCHES: Final = (
+    "select count(*) from batches where coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
+)
+_AT: Final = "select coalesce(max(block_number), 0) from index_position"
+_NONCES: Final = (
+    "select encode(account, 'hex'), count(*), max(nonce) - min(nonce) + 1 from relay_txs group by 1"
+    " having count(*) <> max(nonce) - min(nonce) + 1"
+)
+_LEASED: Final = (
+    "select count(*) from (select lag(provider_id) over leases as held_by, lag(expires_at) over leases as held_until,"
+    " provider_id, at from lease_history window leases as (partition by job_id order by seq)) h"
+    " where provider_id <> held_by and provider_id <> 0 and held_by <> 0 and held_until > at"
+)
+_DOUBLED: Final = (
+    "select count(*) from (select 1 from relays where state = 'mined' group by kind, dedupe having count(*) > 1) d"
+)
+
+
+class Promises:
+    """`broken`: what was found, each once."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        database_url: str,
+        admin: ControlConnection,
+        told: Told,
+        *,
+        chain: SimulatedChain,
+        store: SimulatedStore,
+    ) -> None:
+        self._url, self.store, trace = database_url, store, chain.faults.trace
+        self.ground, self.admin, self.told, self.trace, self.chain = ground, admin, told, trace, chain
+        self.broken: list[str] = []
+        self._sent: dict[tuple[int, bytes], bytes] = {}
+
+    def breaks(self, *found: str) -> None:
+        for what in found:
+            if what not in self.broken:
+                self.broken.append(what)
+                self.trace.add(f"BROKEN: {what[:300]}")
+
+    # --- at every step ---
+
+    def before_broadcast(self, raw: bytes) -> None:
+        """I10: the outbox holds these bytes, committed, before the node has them."""
+        tx_hash = keccak256(raw).hex()
+        stored = f"select 1 from relay_tx_versions where hash = '\\x{tx_hash}'"  # noqa: S608 - a digest
+        if not self.admin.query(stored):
+            nonce = int.from_bytes(_fields(raw)[1], "big")
+            self.breaks(f"I10: a transaction of nonce {nonce} was broadcast before its bytes were stored")
+
+    def at_a_block(self) -> None:
+        """What must hold whenever anybody looks."""
+        for account, count, wide in self.admin.query(_NONCES):
+            self.breaks(f"I3: {account} has {count} transactions for {wide} nonces")
+        if self.admin.query(_LEASED) != [("0",)]:
+            self.breaks("I9: a job was leased to two providers at a time")
+        if self.admin.query(_DOUBLED) != [("0",)]:
+            self.breaks("I2: a request was mined twice")
+
+    # --- at the end ---
+
+    def at_rest(self) -> bool:
+        return all(self.admin.query(what) == [("0",)] for what in (_UNDER_WAY, _UNENDED, _BATCHES))
+
+    async def judge(self, noisy: float) -> None:
+        """When trouble has been over for long, and the chain stands still."""
+        if (at := int(self.admin.query(_AT)[0][0])) != (head := self.chain.node.height()):
+            self.breaks(f"I4: the index stands at {at}, and the chain at {head}")
+            return
+        connection = await asyncpg.connect(self._url)
+        try:
+            with (
+                patch.object(market_log, "node_client", self._client),
+                patch.object(nonces, "node_client", self._client),
+            ):
+                self.breaks(*await self._found(connection))
+        finally:
+            await connection.close()
+        self._of_jobs(noisy)
+
+    async def _found(self, connection: "asyncpg.Connection[asyncpg.Record]") -> list[str]:
+        ground = self.ground
+        book, url = ground.config(ground.postgres.url(), 0).addresses, ground.rpc_url
+        rpc = Rpc(self._post)
+        log = await read_market_log(url, book)
+        promised = {bytes.fromhex(job[2:]) for job in self.told.promised}
+        return [
+            *await relay_violations(connection, rpc, stuck_after=0),
+            *await job_violations(rpc, book, promised=promised),
+            *await nonce_violations(connection, url, book.deploy_block),
+            *await replay_violations(connection, log),
+            *await registry_violations(connection, rpc, book),
+            *await fund_violations(rpc, book),
+            *transfer_violations(log, book.job_registry),
+            *await session_violations(connection),
+            *await opened_without_nonce(connection),
+            *await lease_violations(connection),
+            *await exit_violations(connection),
+            *await self._of_batches(),
+        ]
+
+    async def _of_batches(self) -> list[str]:
+        unended = int(self.admin.query(_BATCHES)[0][0])
+        if unended:
+            return [f"I6: {unended} batches have not ended"]
+        signer = RequestSigner(Secret("key"), Secret("secret"), "us-east-1")
+        async with (
+            self.store.open_http() as http,
+            open_database(self._url, smallest=1, largest=2) as database,
+        ):
+            return await broken_batches(database, PinningStore(StoreRequests(http, "http://store/bucket", signer)))
+
+    def _of_jobs(self, noisy: float) -> None:
+        rows = {
+            f"0x{job}": (int(state), int(because))
+            for job, state, because in self.admin.query("select encode(job_id, 'hex'), state, ended_because from jobs")
+        }
+        for job, at in self.told.posted.items():
+            state = rows.get(job)
+            named = self.told.named(job)
+            if state is None and job in self.told.promised:
+                self.breaks(f"I1: {named} was promised, and the index does not know it")
+            elif state is None:
+                continue
+            elif state[0] in (0, 1):
+                self.breaks(f"I13: {named} has not ended: it is {('open', 'claimed')[state[0]]}")
+            elif job in self.told.settled and state[0] != JobState.SETTLED and self._had_time(job):
+                self.breaks(f"I14: {named} was settled by a 201, had time to be settled again, and ended as {state}")
+            elif at > noisy and state[0] != 2 and state[1] != 3 and job not in self.told.cancelled:
+                self.breaks(f"I13: {named} was ordered in quiet and ended as {state}")
+
+    def _had_time(self, job: str) -> bool:
+        """From the answer, which a reorganisation may take back as deep as any does, to the end of its window."""
+        ((claimed_at, window),) = self.admin.query(
+            f"select claimed_at, sla_secs from jobs where job_id = '\\x{job[2:]}'"  # noqa: S608 - a digest
+        )
+        return int(claimed_at) + int(window) > START + self.told.settled[job] + _SETTLED_AGAIN
+
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
+        return self.chain.node.raw(body)
+
+    def _client(self) -> httpx.AsyncClient:
+        def answer(request: httpx.Request) -> httpx.Response:
+            return httpx.Response(200, content=self.chain.node.raw(request.content)[1])
+
+        return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+
+def _fields(raw: bytes) -> list[bytes]:
+    fields = rlp.decode_list(raw[1:])
+    return [field for field in fields if isinstance(field, bytes)]

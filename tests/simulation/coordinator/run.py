@@ -1,0 +1,257 @@
+"""One run: coordinators, buyers and providers through a planned history, all of it decided by the plan."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import attrs
+import httpx
+import structlog
+
+from common.domains import Domains
+from tests.integration.coordinatord.scene.party import Party, wallet_of
+from tests.simulation.coordinator.actors import BatchOwner, Buyer, Provider, Told
+from tests.simulation.coordinator.chain import BLOCK_SECONDS, SimulatedChain
+from tests.simulation.coordinator.clocks import clocks_of
+from tests.simulation.coordinator.faults import Faults, Trace
+from tests.simulation.coordinator.ground import Ground
+from tests.simulation.coordinator.lives import Coordinator, Front, Life, in_place_of_the_world
+from tests.simulation.coordinator.loop import SimulatedLoop
+from tests.simulation.coordinator.postgres import Request, Session, SimulatedServer
+from tests.simulation.coordinator.promises import Promises
+from tests.simulation.coordinator.store import SimulatedStore
+from tests.simulation.coordinator.wire import Address, ControlConnection
+from tests.simulation.determinism import seeded
+from tests.simulation.plan import Fault, Kill, Plan
+
+_COMMITS: Final = ("COMMIT", "INSERT", "UPDATE", "DELETE")
+_PATIENCE: Final = 500.0  # seconds of quiet until all has to be at rest
+_PROVIDERS: Final = 2
+_LONGEST: Final = 3600.0  # no time of httpx's: it is the simulation that lets answers be late
+
+
+@attrs.frozen
+class Outcome:
+    plan: Plan
+    trace: str
+    broken: tuple[str, ...]
+    jobs: int
+    lives: int
+    faults: int
+    seconds: float
+    statements: int
+    lines: tuple[str, ...]
+
+
+def simulate(plan: Plan, ground: Ground) -> Outcome:
+    database_url = ground.renewed()
+    loop = SimulatedLoop(plan.seed)
+    with _quiet(), seeded(plan.seed, lambda what: None), clocks_of(loop.time):
+        asyncio.set_event_loop(loop)
+        try:
+            run = _Run(plan, ground, database_url, loop)
+            loop.run_until_complete(run.play())
+            return run.outcome()
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+class _Run:
+    def __init__(self, plan: Plan, ground: Ground, database_url: str, loop: SimulatedLoop) -> None:
+        self.plan, self.ground, self.loop = plan, ground, loop
+        self.trace = Trace(loop.time)
+        self.faults = Faults(plan, self.trace)
+        self.told = Told()
+        self._url = database_url
+        self._book = ground.config(database_url, 0).addresses
+        self._ordering: list[asyncio.Task[None]] = []
+        self._chance = random.Random(f"run {plan.seed}")
+        address = Address.of(database_url.partition("?")[0])
+        self.admin = ControlConnection(address)
+        self.server = SimulatedServer(loop, address, self.admin, plan.seed)
+        self.server.executed = self._executed
+        self.server.trouble = self._trouble
+        self.server.admits = lambda owner: self.faults.is_live(owner) and not self._database_away
+        self.store = SimulatedStore(self.faults, plan.seed)
+        self._database_away = False
+        self._kills = sorted(plan.kills, key=lambda kill: kill.at)
+        self._steps = 0
+        self.coordinators: list[Coordinator] = []
+        loop.stepped = self._stepped
+
+    async def play(self) -> None:
+        plan, ground = self.plan, self.ground
+        self.chain = SimulatedChain(ground.node, self.faults, ground.relayers(), plan.seed)
+        self.promises = Promises(ground, self._url, self.admin, self.told, chain=self.chain, store=self.store)
+        self.chain.broadcast = self.promises.before_broadcast
+        self.chain.mined = self.promises.at_a_block
+        with in_place_of_the_world(self.loop, self.server, self.chain, self.store, self.faults):
+            self.coordinators = [
+                Coordinator(f"c{n}", ground.config(self._url, n), plan.seed) for n in range(plan.coordinators)
+            ]
+            tasks = [asyncio.create_task(self._alone(one.run())) for one in self.coordinators]
+            tasks += [asyncio.create_task(self._alone(part)) for part in (self.chain.mine(), self._weather())]
+            front = Front(self.coordinators, self.faults, plan.seed)
+            async with httpx.AsyncClient(transport=front, base_url="http://coordinator", timeout=_LONGEST) as http:
+                self._ordering = [asyncio.create_task(self._alone(part)) for part in self._buyers(http)]
+                actors = [*self._ordering, *(asyncio.create_task(self._alone(part)) for part in self._providers(http))]
+                await self._until_rest()
+                for task in [*actors, *tasks]:
+                    task.cancel()
+                await asyncio.wait([*actors, *tasks])
+            for one in self.coordinators:
+                await one.end()
+                self.promises.breaks(*one.failures)
+        self.promises.breaks(*self.told.failures)
+
+    def outcome(self) -> Outcome:
+        self.admin.close()
+        return Outcome(
+            self.plan,
+            self.trace.digest,
+            tuple(self.promises.broken),
+            len(self.told.posted),
+            sum(one.lives for one in self.coordinators),
+            self.faults.met,
+            self.loop.time(),
+            self.server.statements,
+            tuple(self.trace.lines),
+        )
+
+    # --- who is there ---
+
+    def _buyers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
+        for number, post in enumerate(self.plan.posts):
+            if post.lines:
+                owner = BatchOwner(**self._actor(http, "client", 3))
+                yield owner.order(post, self._book.chain_id)
+            else:
+                buyer = Buyer(**self._actor(http, "client", number % 3))
+                changes = post.at < self.plan.noisy and self._chance.random() < 0.15
+                yield buyer.buy(post, changes_its_mind=changes)
+
+    def _providers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
+        for number in range(_PROVIDERS):
+            yield Provider(**self._actor(http, "provider", number), forgets=self._forgets).run()
+
+    def _actor(self, http: httpx.AsyncClient, role: str, number: int) -> dict[str, Any]:
+        account = self.ground.cast.with_role(role)[number]
+        return {
+            "party": Party(wallet_of(account), Domains.of(self._book), self._book.job_registry, http, account.box_key),
+            "told": self.told,
+            "trace": self.trace,
+            "chance": random.Random(f"{role} {number} {self.plan.seed}"),
+            "role": role,
+        }
+
+    def _forgets(self) -> bool:
+        return self.loop.time() < self.plan.noisy and self._chance.random() < 0.1
+
+    async def _alone(self, part: Coroutine[Any, Any, None]) -> None:
+        """Nobody's failure is everybody's: it is told at the end."""
+        try:
+            await part
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.promises.breaks(f"the simulation itself fell: {error!r}")
+            logging.getLogger(__name__).exception("a part of the simulation fell")
+
+    # --- what goes wrong ---
+
+    def _stepped(self) -> None:
+        """After each step of any task: the place for a process to die."""
+        if not self._kills or self.loop.time() < self._kills[0].at:
+            return
+        if self._steps < self._kills[0].step:
+            self._steps += 1
+            return
+        kill, self._steps = self._kills.pop(0), 0
+        self._die(kill)
+
+    def _die(self, kill: Kill) -> None:
+        one = self.coordinators[kill.of % len(self.coordinators)]
+        if one.life is None:
+            return
+        self.trace.add(f"{kill.how} of {one.life.name}")
+        self.faults.met += 1
+        if kill.how == "stop":
+            one.stop()
+            return
+        life = one.life
+        one.kill()
+        for session in list(self.server.sessions.values()):
+            if session.owner is life:
+                session.lost()
+
+    def _trouble(self, session: Session, request: Request) -> str | None:
+        if not isinstance(session.owner, Life):
+            return None
+        fault = self.faults.due("statement")
+        if fault is None and request.text.startswith("COMMIT"):
+            fault = self.faults.due("commit")
+        if fault is not None:
+            self.trace.add(f"session {session.number} is cut {fault.kind}: {request.text[:40]}")
+        return None if fault is None else fault.kind
+
+    def _executed(self, session: Session, request: Request) -> None:
+        self.trace.add(f"{session.number} {session.status} {' '.join(request.text.split())[:50]}: {request.tag}")
+
+    async def _weather(self) -> None:
+        for fault in self.faults.weather:
+            await asyncio.sleep(max(0.0, fault.at - self.loop.time()))
+            self.trace.add(f"{fault.place} {fault.kind}")
+            self.faults.met += 1
+            await self._passes(fault)
+
+    async def _passes(self, fault: Fault) -> None:
+        match fault.place:
+            case "reorg":
+                self.chain.reorganise(fault, self.ground.floor)
+            case "outside":
+                self.chain.used_outside()
+            case "node_away":
+                self.chain.away = True
+                await asyncio.sleep(fault.seconds)
+                self.chain.away = False
+            case "blocks":
+                self.chain.still = True
+                await asyncio.sleep(fault.seconds)
+                self.chain.still = False
+            case "fees":
+                self.chain.fees_rise()
+                await asyncio.sleep(fault.seconds)
+                self.chain.fees_fall()
+            case "database_away":
+                self._database_away = True
+                for session in list(self.server.sessions.values()):
+                    session.lost()
+                await asyncio.sleep(fault.seconds)
+                self._database_away = False
+
+    # --- the end ---
+
+    async def _until_rest(self) -> None:
+        await asyncio.sleep(self.plan.noisy + 2 * BLOCK_SECONDS)
+        while not (all(one.done() for one in self._ordering) and self.promises.at_rest()):
+            if self.loop.time() > self.plan.noisy + _PATIENCE:
+                break
+            await asyncio.sleep(BLOCK_SECONDS)
+        await asyncio.sleep(5 * BLOCK_SECONDS)
+        self.chain.still = True
+        await asyncio.sleep(5 * BLOCK_SECONDS)
+        await self.promises.judge(self.plan.noisy)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # of pools whose database is away
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()

@@ -1,0 +1,75 @@
+"""The pin store: S3 in memory, behind the coordinator's own requests to it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+from common.cid import cid_of
+from coordinatord.base.http_client import Http, HttpResponse, NoResponse
+from tests.simulation.coordinator.faults import Faults
+
+_FOUND: Final = 200
+_MISSING: Final = 404
+
+
+class SimulatedStore:
+    def __init__(self, faults: Faults, seed: object) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.pinned: dict[str, bytes] = {}  # by content id, of all that was ever put
+        self._faults = faults
+        self._chance = random.Random(f"store {seed}")
+
+    @asynccontextmanager
+    async def open_http(self, **_: object) -> AsyncIterator[Http]:
+        """In place of `coordinatord.base.http_client.open_http`."""
+        owner = self._faults.owner()
+
+        @asynccontextmanager
+        async def http(
+            method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
+        ) -> AsyncIterator[HttpResponse]:
+            assert not isinstance(content, AsyncIterable), "nothing here is uploaded in parts"
+            await asyncio.sleep(self._chance.expovariate(1 / 0.02))
+            if not self._faults.is_live(owner):
+                raise NoResponse("this process is no more")
+            fault = self._faults.due("store") if method == "PUT" else None
+            if fault is not None:
+                self._faults.trace.add(f"store meets {fault.kind}")
+            match None if fault is None else fault.kind:
+                case "unreached":
+                    raise NoResponse("unreached")
+                case "unavailable":
+                    yield HttpResponse(503, {}, _pieces(b""))
+                    return
+                case "late":
+                    await asyncio.sleep(5)
+            status, told, body = self._answer(method, urlsplit(url).path, b"".join(content))
+            if fault is not None and fault.kind == "lost":
+                raise NoResponse("lost")
+            if fault is not None and fault.kind == "wrong":
+                told = {"x-amz-meta-cid": str(cid_of(b"something else"))}
+            await asyncio.sleep(self._chance.expovariate(1 / 0.02))
+            yield HttpResponse(status, told, _pieces(body))
+
+        yield http
+
+    def _answer(self, method: str, key: str, content: bytes) -> tuple[int, dict[str, str], bytes]:
+        if method == "PUT":
+            self.objects[key] = content
+            cid = str(cid_of(content))
+            self.pinned[cid] = content
+            return _FOUND, {"x-amz-meta-cid": cid}, b""
+        if method == "DELETE":
+            self.objects.pop(key, None)
+            return 204, {}, b""
+        if key not in self.objects:
+            return _MISSING, {}, b""
+        return _FOUND, {"x-amz-meta-cid": str(cid_of(self.objects[key]))}, self.objects[key]
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    if content:
+        yield content

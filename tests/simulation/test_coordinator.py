@@ -1,0 +1,88 @@
+"""Whole coordinators: one plan with the same trace in every process, seeds that nobody tried, and faults put into
+coordinatord, which the simulation finds.
+
+More seeds: `make simulate-coordinatord`; planted faults: `make simulate-planted`. A failing seed is shrunk there, and
+its plan belongs below, as a test of its own. All run in processes of their own: a simulation takes the clocks over
+before coordinatord is read.
+"""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.simulation.plan import Fault, Kill, Plan, Post
+from tests.simulation.planted.__main__ import found, names
+
+ROOT: Final = Path(__file__).parents[2]
+_SUMMARY: Final = re.compile(
+    r"seed (\d+): (\d+) jobs, (\d+) lives, (\d+) faults, .* trace ([0-9a-f]{16}); (\d+) promises"
+)
+
+# Two coordinators, one of which dies; an order and a batch; bytes that a node forgets, and a reorganisation.
+SHORT: Final = Plan(
+    seed=7,
+    noisy=20.0,
+    posts=(Post(1.0, 60, length=20), Post(2.0, 300, length=20, lines=2)),
+    kills=(Kill(at=7.0, step=40),),
+    faults=(Fault(4.0, "send", "forgotten"), Fault(16.0, "reorg", "some", 3.0)),
+    coordinators=2,
+)
+
+
+def simulated(*arguments: str, hashes: str = "0", plan: Plan | None = None) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.simulation.coordinator", "--processes", "1", "--trace", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hashes},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write("" if plan is None else str(plan))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said[-4000:]
+    return said
+
+
+def test_same_plan_gives_the_same_trace_in_every_process_and_breaks_no_promise() -> None:
+    """Of the lines that tell everything, down to each statement and its answer."""
+    runs = [simulated("--plan", "-", hashes=hashes, plan=SHORT) for hashes in ("1", "2")]
+    one, other = map(ended, runs)
+    assert one == other
+    found = _SUMMARY.search(one)
+    assert found is not None, one[-2000:]
+    jobs, lives, faults, broken = (int(found[n]) for n in (2, 3, 4, 6))
+    assert (jobs, lives, faults, broken) == (1, 3, 3, 0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3700)
+@pytest.mark.parametrize("name", [name for name in names() if name.startswith("coordinator/")])
+def test_every_planted_fault_is_found(name: str) -> None:
+    assert found(name) is not None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_coordinators_keep_their_promises_under_seeds_that_nobody_tried() -> None:
+    first = random.SystemRandom().randrange(1000, 10**9)
+    said = ended(simulated("--first", str(first), "--seeds", "20", "--unshrunk"))
+    summaries = _SUMMARY.findall(said)
+    assert len(summaries) == 20
+    # Runs in which nothing happens would show nothing.
+    assert sum(int(jobs) for _, jobs, *_ in summaries) > 40
+    assert sum(int(lives) for _, _, lives, *_ in summaries) > 25
+    assert sum(int(faults) for _, _, _, faults, *_ in summaries) > 60
