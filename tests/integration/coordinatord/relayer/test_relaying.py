@@ -191,7 +191,7 @@ async def test_posts_of_batches_take_no_more_than_the_next_block_holds_and_other
     signed = "select count(*) from relays where tx_id is not null and priority = 3"
     lone = ops.post(client)
     try:
-        await world.anvil.call("evm_setBlockGasLimit", hex(2_000_000))
+        await world.anvil.call("evm_setBlockGasLimit", hex(4_000_000))
         await world.anvil.call("evm_mine")
         async with (
             mining_by_hand(world.anvil),
