@@ -73,6 +73,7 @@ def _full(message: str) -> Retryable:
 log = structlog.get_logger(__name__)
 
 _PATIENCE: Final = 5.0  # seconds to wait for a removal of the same key to end
+_SMALL: Final = 1 << 16  # bytes that are hashed in less time than the way to a thread takes
 _ROWS_AT_ONCE: Final = 256  # of one statement
 
 
@@ -157,7 +158,8 @@ class Containers:
     ) -> AsyncIterator[Holding]:
         """Store `content` under `key` and hold it while the block runs. Retryable `busy` when it is `bounded` and more
         than the owner's budget allows."""
-        sha256 = (await to_thread.run_sync(hashlib.sha256, content)).digest()
+        small = len(content) <= _SMALL
+        sha256 = (hashlib.sha256(content) if small else await to_thread.run_sync(hashlib.sha256, content)).digest()
         known = await self._hold(NewObject(key, subject, len(content), sha256, owner), bounded=bounded)
         holding = Holding(key, "")
         try:

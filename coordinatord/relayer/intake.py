@@ -85,10 +85,10 @@ class RelayIntake:
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
         most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
         if not self._account.lacks_role:
-            return await queue_sql.take(connection, most, self._of_batches())
+            return await queue_sql.take(connection, most, await self._of_batches(connection))
         # Another account may have it, so the rest is left where it is. Settles outlast the queue's timeout.
         await queue_sql.hold_kind(connection, RelayKind.SETTLE, _HELD_FOR)
-        return await queue_sql.take(connection, most, self._of_batches(), WITHOUT_ROLE)
+        return await queue_sql.take(connection, most, await self._of_batches(connection), WITHOUT_ROLE)
 
     @property
     def _coalesce_max(self) -> int:
@@ -115,11 +115,16 @@ class RelayIntake:
         settings, account = self._settings, self._account
         return Floors.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
 
-    def _of_batches(self) -> int:
-        """Nothing while the chain falls behind: whoever waits for an answer waits for all that was signed before, since
-        one account's transactions are mined in turn."""
+    async def _of_batches(self, connection: Connection) -> int:
+        """Nothing while the chain falls behind, nor beyond this account's share of the next block: whoever waits for an
+        answer waits for all that was signed before, since one account's transactions are mined in turn."""
         waited = anyio.current_time() - self._account.pending.oldest_taken_at()
-        return _OF_BATCHES if waited < self._settings.keeping_up else 0
+        if waited >= self._settings.keeping_up:
+            return 0
+        share = self._account.room.block_gas_limit // await queue_sql.accounts_at_work(
+            connection, self._account.chain_id
+        )
+        return _OF_BATCHES if sum(tx.gas for tx in self._account.pending) < share else 0
 
     async def _examine(
         self, connection: Connection, relays: Sequence[WaitingRelay]

@@ -54,6 +54,16 @@ async def take(
     ]
 
 
+async def accounts_at_work(connection: Connection, chain_id: int) -> int:
+    """Relayer accounts that signed the latest transactions, so many that none at work is missing; one at least."""
+    accounts: int = await connection.fetchval(
+        "select greatest(count(distinct account), 1) from"
+        " (select account from relay_txs where chain_id = $1 order by id desc limit 64) as latest",
+        chain_id,
+    )
+    return accounts
+
+
 async def _older_of(connection: Connection, building: Sequence[int], taken: Sequence[int]) -> list[int]:
     """Queued relays that those of `building` build on. A statement of its own, which finds none as a rule: as a part of
     the taking it ran for every row of a long queue, and held the relayer up for as long."""

@@ -44,6 +44,7 @@ CHAINS_A_BLOCK: Final = 512
 LOAD: Final = 0.8
 LOADED_BLOCKS: Final = 6
 LINES: Final = int(os.environ.get("BENCH_LINES", "5000"))
+BATCH_BLOCK_SECONDS: Final = 4  # time enough to sign a block's posts on a machine that does other things as well
 _LONE_CALLERS: Final = 4
 LONE_SECONDS: Final = 0.05  # beyond a block, for a lone op's own way
 _POSTS: Final = 64  # in a transaction; a round takes 512
@@ -191,13 +192,13 @@ class Scene:
             await self.relay(self.posts(_POSTS))
         batch = [attrs.evolve(post, priority=Priority.BATCH_POST) for post in self.posts(lines)]
         first = await self.stage.fetchval("select coalesce(max(id), 0) from relay_txs")
-        await self.on.anvil.mine_every(BLOCK_SECONDS)
+        await self.on.anvil.mine_every(BATCH_BLOCK_SECONDS)
         chance = random.Random(26)  # noqa: S311 - the same moments of a block in each run
         waited: list[float] = []
 
         async def caller() -> None:
             while await self.stage.fetchval(_OF_BATCHES):
-                await anyio.sleep(chance.uniform(0, BLOCK_SECONDS))
+                await anyio.sleep(chance.uniform(0, BATCH_BLOCK_SECONDS))
                 (lone,) = self.posts(1)
                 started = time.perf_counter()
                 await mined(self.stage, lone)
@@ -223,7 +224,7 @@ class Scene:
         numbers = range(blocks[0]["number"] + 1, blocks[-1]["number"])
         ops = sum(block["ops"] for block in blocks[1:-1])
         return Beside(
-            ops / (len(numbers) * BLOCK_SECONDS),
+            ops / (len(numbers) * BATCH_BLOCK_SECONDS),
             statistics.median([await self._used(number) / BLOCK_GAS_LIMIT for number in numbers]),
             [account["ops"] / (lines + len(waited)) for account in by_account],
             sorted(waited),
@@ -313,9 +314,10 @@ def rows() -> list[Row]:
 
 
 def _beside_rows(found: Beside) -> list[Row]:
-    what = f"a batch of {LINES:,} lines by two accounts, {_BLOCKS} each {BLOCK_SECONDS} s"
+    what = f"a batch of {LINES:,} lines by two accounts, {_BLOCKS} each {BATCH_BLOCK_SECONDS} s"
     shares = " and ".join(f"{share:.0%}" for share in found.accounts)
-    longest, bound = found.waited[-1], 2 * BLOCK_SECONDS + LONE_SECONDS
+    half, most = statistics.median(found.waited), BATCH_BLOCK_SECONDS + LONE_SECONDS
+    longest, bound = found.waited[-1], 2 * BATCH_BLOCK_SECONDS + LONE_SECONDS
     return [
         Row(
             f"lines posted a second, {what} ({shares})",
@@ -327,7 +329,17 @@ def _beside_rows(found: Beside) -> list[Row]:
             found.share >= 0.9,
         ),
         Row(
-            f"the slowest lone post beside {what}, half of them within {statistics.median(found.waited):.1f} s",
+            f"half of the lone posts beside {what}",
+            half,
+            "s",
+            f"{most:g} s",
+            half / most,
+            1,
+            half <= most,
+            len(found.waited),
+        ),
+        Row(
+            f"the slowest lone post beside {what}",
             longest,
             "s",
             "a block later than the next",

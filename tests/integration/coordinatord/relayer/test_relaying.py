@@ -181,3 +181,33 @@ async def test_posts_of_batches_wait_while_the_chain_falls_behind_and_others_do_
         await world.anvil.call("evm_mine")
         await on.until(signed, batch_post.dedupe)
         callers.cancel_scope.cancel()
+
+
+async def test_posts_of_batches_take_no_more_than_the_next_block_holds_and_others_come_behind_them(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    usual = (await world.anvil.call("eth_getBlockByNumber", "latest", False))["gasLimit"]
+    batch = [attrs.evolve(ops.post(client), priority=Priority.BATCH_POST) for _ in range(100)]
+    signed = "select count(*) from relays where tx_id is not null and priority = 3"
+    lone = ops.post(client)
+    try:
+        await world.anvil.call("evm_setBlockGasLimit", hex(4_000_000))
+        await world.anvil.call("evm_mine")
+        async with (
+            mining_by_hand(world.anvil),
+            stage(database_url, world.anvil.rpc_url, keeping_up=60) as on,
+            anyio.create_task_group() as callers,
+        ):
+            on.start(relayer_wallet)
+            for post in batch:
+                callers.start_soon(on.relaying.relay, post)
+            await on.until(f"select ({signed}) > 0")
+            callers.start_soon(on.relaying.relay, lone)
+            await on.until("select tx_id is not null from relays where dedupe = $1", lone.dedupe)
+            assert await on.fetchval(signed) == 64  # what one round takes of batches: more than the block holds
+            while await on.fetchval(signed) != len(batch):
+                await world.anvil.call("evm_mine")
+                await anyio.sleep(0.05)
+            callers.cancel_scope.cancel()
+    finally:
+        await world.anvil.call("evm_setBlockGasLimit", usual)
