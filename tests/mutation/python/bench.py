@@ -87,6 +87,7 @@ class Bench:
                 self._try_in_place(mutant, tests, patience)
         while running:
             self._reap(running)
+        session.testsfailed = 0  # of mutants
         return True
 
     def _learn(self, items: list[pytest.Item]) -> None:
