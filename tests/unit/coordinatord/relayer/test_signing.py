@@ -102,7 +102,8 @@ class Tables:
 
     next: int | None = None
     inserted: list[NewTx] = attrs.field(factory=list)
-    foreign: list[int] = attrs.field(factory=list)
+    foreign: list[range] = attrs.field(factory=list)
+    inserts: int = 0
     bound: list[tuple[int, int, int | None]] = attrs.field(factory=list)
     filled: list[tuple[int, int, Version]] = attrs.field(factory=list)
 
@@ -118,11 +119,12 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def insert(connection: object, chain_id: int, address: bytes, txs: Sequence[NewTx]) -> list[int]:
         assert (chain_id, address) == (31337, account().address)
         tables.inserted += txs
+        tables.inserts += 1
         return [100 + place for place in range(len(txs))]
 
     async def insert_foreign(connection: object, chain_id: int, address: bytes, nonces: range) -> None:
         assert (chain_id, address) == (31337, account().address)
-        tables.foreign += nonces
+        tables.foreign.append(nonces)
 
     async def mark_signed(
         connection: object, ids: Sequence[int], txs: Sequence[int], places: Sequence[int | None]
@@ -163,6 +165,7 @@ async def test_plans_get_nonces_in_a_row_and_are_stored_with_their_bytes_and_the
     assert [carried(tx.version) for tx in tables.inserted] == [
         (False, tx.gas, tx.target, tx.calldata) for tx in tables.inserted
     ]
+    assert [rlp.decode_list(tx.version.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
     assert tables.bound == [(1, 100, None), (2, 101, 0), (3, 101, 1)]
     assert tables.foreign == []
     assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.kept_back, tx.kinds, tx.intrinsic) for tx in pending] == [
@@ -173,10 +176,11 @@ async def test_plans_get_nonces_in_a_row_and_are_stored_with_their_bytes_and_the
 
 
 @pytest.mark.parametrize(
-    ("floor", "given_out", "first", "foreign"), [(9, None, 9, []), (9, 9, 9, []), (9, 7, 9, [7, 8]), (0, None, 0, [])]
+    ("floor", "given_out", "first", "foreign"),
+    [(9, None, 9, []), (9, 9, 9, []), (9, 7, 9, [range(7, 9)]), (0, None, 0, [])],
 )
 async def test_nonces_that_somebody_else_used_are_noted_and_not_given_out(
-    floor: int, given_out: int | None, first: int, foreign: list[int], tables: Tables
+    floor: int, given_out: int | None, first: int, foreign: list[range], tables: Tables
 ) -> None:
     of, tables.next = account(), given_out
     of.nonce_floor = floor
@@ -222,6 +226,7 @@ async def test_what_is_behind_a_signature_that_failed_stays_queued(
     assert isinstance(failure, SignerAway)
     assert [tx.nonce for tx in pending] == [tx.nonce for tx in tables.inserted] == stored
     assert [relay for relay, *_ in tables.bound] == [1] * len(stored)
+    assert tables.inserts == len(stored)
 
 
 async def test_nonce_that_was_never_stored_is_filled_by_a_self_transfer(tables: Tables) -> None:
@@ -255,7 +260,8 @@ async def test_nonce_whose_transaction_was_lost_is_filled_beside_versions_that_m
 
 
 async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables) -> None:
-    of, lost = account(), pending(fills=True)
+    of, lost = account(), pending(fills=False)
+    lost.versions += pending(fills=True).versions
     of.lost.add(lost)
     fill = await sign_fill(CONNECTION, of, Gap(7, 1))
     assert fill.versions == lost.versions
