@@ -177,12 +177,12 @@ def verdict(record: Record) -> Verdict:
         len(killed),
         sum(bool(by) for by in killed.values()),
         sum(not killed.get(key, "gone") for key in reasons),
-        list(_faults(killed, reasons)),
+        list(faults(killed, reasons)),
         record.seconds,
     )
 
 
-def _faults(killed: dict[str, str | None], reasons: dict[str, str]) -> Iterator[str]:
+def faults(killed: dict[str, str | None], reasons: dict[str, str]) -> Iterator[str]:
     for key, by in killed.items():
         if by is None:
             yield f"not tried: {key}"

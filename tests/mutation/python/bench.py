@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import types
 import warnings
 from collections import Counter
@@ -29,7 +30,8 @@ import pytest
 
 from tests.mutation.python.mutants import Mutant
 
-_PATIENCE: Final = 40.0  # seconds for the tests of a mutant, and ten times what they take without it
+_PATIENCE: Final = 20.0  # seconds for a test that a mutant may hang, and forty times what it takes without
+_PATIENT: Final = 40
 _MEMORY: Final = 8 << 30
 _FIRST: Final = 12
 NO_END: Final = "(no end)"
@@ -75,18 +77,19 @@ class Bench:
         running: dict[int, _Fork] = {}
         for mutant in self.mutants:
             names = self._reaching(mutant)
-            tests, patience = [items[name] for name in names], _PATIENCE + 10 * sum(self._seconds[n] for n in names)
+            tests = [items[name] for name in names]
             if not tests:
                 self.told(mutant, "")
             elif self.forks:
                 while len(running) >= self.forks:
                     self._reap(running)
-                fork = self._forked(mutant, tests, time.monotonic() + patience)
+                fork = self._forked(mutant, tests)
                 running[fork.pid] = fork
             else:
-                self._try_in_place(mutant, tests, patience)
+                self._try_in_place(mutant, tests)
         while running:
             self._reap(running)
+        session.testsfailed = 0  # of mutants
         return True
 
     def _learn(self, items: list[pytest.Item]) -> None:
@@ -99,10 +102,10 @@ class Bench:
                     raise pytest.UsageError(f"fails without any fault: {item.nodeid}")
             self._seconds[item.nodeid] = (time.process_time() if self.forks else time.monotonic()) - started
 
-    def _passes(self, item: pytest.Item, following: pytest.Item | None = None) -> bool:
+    def _passes(self, item: pytest.Item) -> bool:
         self._failed = False
         # What belongs to the whole session is never taken down.
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following or self._root)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=self._root)
         return not self._failed
 
     def _reaching(self, mutant: Mutant) -> list[str]:
@@ -114,54 +117,63 @@ class Bench:
     def _first_failing(self, mutant: Mutant, tests: list[pytest.Item]) -> str:
         with _in_place_of(self.path, mutant.code(str(self.path))):
             for item in tests:
-                if not self._passes(item):
+                with self._watched(mutant, _PATIENCE + _PATIENT * self._seconds[item.nodeid]):
+                    passed = self._passes(item)
+                if not passed:
                     return item.nodeid
         return ""
 
-    def _forked(self, mutant: Mutant, tests: list[pytest.Item], ends: float) -> "_Fork":
+    @contextlib.contextmanager
+    def _watched(self, mutant: Mutant, patience: float) -> Iterator[None]:
+        if self.forks:
+            signal.setitimer(signal.ITIMER_REAL, patience)
+            yield
+            return
+        watch = threading.Timer(patience, self._hung, [mutant])
+        watch.daemon = True
+        watch.start()
+        yield
+        watch.cancel()
+
+    def _hung(self, mutant: Mutant) -> None:
+        self._tell(mutant, NO_END)
+        os._exit(SESSION_BROKEN)
+
+    def _forked(self, mutant: Mutant, tests: list[pytest.Item]) -> "_Fork":
         reading, writing = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads that tests left idle are not missed
             pid = os.fork()
         if pid:
             os.close(writing)
-            return _Fork(pid, mutant, reading, ends)
+            return _Fork(pid, mutant, reading)
         status = 1
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the fork
             resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
             os.write(writing, self._first_failing(mutant, tests).encode())
             status = 0
+        except BaseException:  # ours: what a test raises is a report
+            os.write(writing, traceback.format_exc().encode())
         finally:
             os._exit(status)
 
     def _reap(self, running: dict[int, "_Fork"]) -> None:
-        """Wait for one fork to end, or for its time to be over."""
-        while True:
-            for fork in running.values():
-                if time.monotonic() > fork.ends:
-                    os.kill(fork.pid, signal.SIGKILL)
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid in running:
-                break
-            time.sleep(0.01)
+        pid, status = os.waitpid(-1, 0)
+        while pid not in running:  # a test's own, left behind
+            pid, status = os.waitpid(-1, 0)
         fork = running.pop(pid)
         with os.fdopen(fork.reading, "rb") as reading:
             by = reading.read().decode()
+        if os.waitstatus_to_exitcode(status) > 0:
+            raise RuntimeError(f"{fork.mutant.key} could not be tried: {by}")
         self._tell(fork.mutant, by if status == 0 else NO_END)
 
-    def _try_in_place(self, mutant: Mutant, tests: list[pytest.Item], patience: float) -> None:
-        def hung() -> None:
-            self._tell(mutant, NO_END)
-            os._exit(SESSION_BROKEN)
-
-        watch = threading.Timer(patience, hung)
-        watch.daemon = True
-        watch.start()
+    def _try_in_place(self, mutant: Mutant, tests: list[pytest.Item]) -> None:
         by = self._first_failing(mutant, tests)
-        watch.cancel()
         if by and not self._passes(next(item for item in tests if item.nodeid == by)):
             os._exit(SESSION_BROKEN)  # and the mutant is tried again
         self._tell(mutant, by)
@@ -177,7 +189,6 @@ class _Fork:
     pid: int
     mutant: Mutant
     reading: int
-    ends: float
 
 
 class _Root(pytest.Item):
@@ -226,8 +237,8 @@ def _in_place_of(path: Path, code: types.CodeType) -> Iterator[None]:
         if after is not None and after != before and after.co_freevars == before.co_freevars:
             function.__code__ = after
             put.append((function, before))
-    if not put:
-        raise RuntimeError(f"{path} was loaded from elsewhere, or changed since")
+    if not _functions(str(path)):
+        raise RuntimeError(f"{path} was loaded from elsewhere")
     _forget_cached(str(path))
     try:
         yield

@@ -138,7 +138,9 @@ def _is_left_alone(node: ast.AST, field: str) -> bool:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """A call of the log, a docstring, or a text with fields."""
+    """A call of the log, with the condition that it alone has; a docstring; or a text with fields."""
+    if isinstance(node, ast.If) and not node.orelse and all(_is_text(each) for each in node.body):
+        return True
     if isinstance(node, ast.Expr):
         node = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(node, ast.Constant):

@@ -162,6 +162,7 @@ async def test_open_job_is_cancelled_by_a_relay_that_all_who_ask_for_it_share(
 ) -> None:
     assert await cancel(world, submitter, OPEN) is MINED
     [relay] = world.relays
+    assert world.searched == []
     assert world.posted is not None
     signature = submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, NOW)))
     calldata = registries.cancel(world.posted.posted, NOW, signature)

@@ -1,17 +1,24 @@
-"""The next version of a pending transaction: what it carries."""
+"""Signed bytes of a transaction, its first and its next ones: what they carry, and what is stored of them."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
+import attrs
 import pytest
 
 from common.inclusion import rlp
 from common.secp256k1 import Wallet
+from common.transactions import SignedTransaction, Transaction
+from coordinatord.relayer import queue_sql, transactions_sql
 from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.fees import FeeMarket
+from coordinatord.relayer.coalesce import Planned
+from coordinatord.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
+from coordinatord.relayer.gas_book import intrinsic_gas
+from coordinatord.relayer.outside_signer import SignerAway
 from coordinatord.relayer.pending import PendingTx, PendingTxs
 from coordinatord.relayer.signers import WalletSigner
-from coordinatord.relayer.signing import FILL_GAS, dearer
-from coordinatord.relayer.transactions_sql import Content, Version
+from coordinatord.relayer.signing import FILL_GAS, dearer, self_transfer, sign_fill, sign_planned
+from coordinatord.relayer.transactions_sql import Content, Gap, NewTx, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -56,3 +63,208 @@ async def test_bytes_that_no_node_takes_become_a_self_transfer_with_their_nonce(
     of, tx = account(), pending(fills=False)
     tx.unsendable = True
     assert carried(await dearer(of, tx, RELAY)) == (True, FILL_GAS, of.address, b"")
+
+
+async def test_version_says_what_its_bytes_offer_and_they_transfer_nothing() -> None:
+    of = account()
+    version = await dearer(of, pending(fills=False), RELAY)
+    assert version is not None
+    chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.raw[1:])
+    numbers = [int.from_bytes(field, "big") for field in (chain, nonce, tip, cap, value) if isinstance(field, bytes)]
+    assert numbers == [31337, 7, version.max_tip, version.max_fee, 0]
+    assert (version.max_fee, version.max_tip) == (101 * GWEI, max(GWEI + GWEI // 8, version.max_tip))
+
+
+async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None:
+    of = account()
+    of.market = FeeMarket(base_fee=GWEI, tip=GWEI)
+    tx = pending(fills=False)
+    assert await dearer(of, tx, RELAY) is None
+    tx.underpriced = True  # unless a node says otherwise
+    assert await dearer(of, tx, RELAY) is not None
+
+
+async def test_ceiling_bounds_what_is_offered_for_the_same_bytes_and_a_self_transfer_passes_it_by_a_step() -> None:
+    of, tx = account(), pending(fills=False)
+    of.ceiling = CEILING
+    assert await dearer(of, tx, RELAY) is None
+    version = await self_transfer(of, tx)
+    assert carried(version) == (True, FILL_GAS, of.address, b"")
+    assert tx.fee.cap < version.max_fee < 4 * GWEI
+
+
+CEILING: Final = FeeCeiling(3 * GWEI)
+
+
+@attrs.define
+class Tables:
+    """What the outbox is told, and the highest nonce that it gave out, and one."""
+
+    next: int | None = None
+    inserted: list[NewTx] = attrs.field(factory=list)
+    foreign: list[range] = attrs.field(factory=list)
+    inserts: int = 0
+    bound: list[tuple[int, int, int | None]] = attrs.field(factory=list)
+    filled: list[tuple[int, int, Version]] = attrs.field(factory=list)
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
+    tables = Tables()
+
+    async def next_nonce(connection: object, chain_id: int, address: bytes) -> int | None:
+        assert (chain_id, address) == (31337, account().address)
+        return tables.next
+
+    async def insert(connection: object, chain_id: int, address: bytes, txs: Sequence[NewTx]) -> list[int]:
+        assert (chain_id, address) == (31337, account().address)
+        tables.inserted += txs
+        tables.inserts += 1
+        return [100 + place for place in range(len(txs))]
+
+    async def insert_foreign(connection: object, chain_id: int, address: bytes, nonces: range) -> None:
+        assert (chain_id, address) == (31337, account().address)
+        tables.foreign.append(nonces)
+
+    async def mark_signed(
+        connection: object, ids: Sequence[int], txs: Sequence[int], places: Sequence[int | None]
+    ) -> None:
+        tables.bound += zip(ids, txs, places, strict=True)
+
+    async def turn_into_fill(connection: object, tx_id: int, gas: int, version: Version) -> None:
+        tables.filled.append((tx_id, gas, version))
+
+    monkeypatch.setattr(transactions_sql, "next_nonce", next_nonce)
+    monkeypatch.setattr(transactions_sql, "insert", insert)
+    monkeypatch.setattr(transactions_sql, "insert_foreign", insert_foreign)
+    monkeypatch.setattr(transactions_sql, "turn_into_fill", turn_into_fill)
+    monkeypatch.setattr(queue_sql, "mark_signed", mark_signed)
+    return tables
+
+
+def planned(*relays: int) -> Planned:
+    riding: Any = tuple(attrs.make_class("Relay", ["id"])(relay) for relay in relays)
+    rank: Any = None
+    kinds: Any = tuple(f"kind {relay}" for relay in relays)
+    first = relays[0]
+    return Planned(bytes([first]) * 20, bytes([0, first]), GAS + first, first, rank, riding, kinds)
+
+
+CONNECTION: Final[Any] = None
+
+
+async def test_plans_get_nonces_in_a_row_and_are_stored_with_their_bytes_and_their_relays(tables: Tables) -> None:
+    of, tables.next = account(), 5
+    of.nonce_floor = 4
+    pending, failure = await sign_planned(CONNECTION, of, [planned(1), planned(2, 3)])
+    assert failure is None
+    assert [(tx.nonce, tx.target, tx.calldata, tx.gas, tx.priority, tx.purpose) for tx in tables.inserted] == [
+        (5, b"\x01" * 20, b"\x00\x01", GAS + 1, 1, "relay"),
+        (6, b"\x02" * 20, b"\x00\x02", GAS + 2, 2, "relay"),
+    ]
+    assert [carried(tx.version) for tx in tables.inserted] == [
+        (False, tx.gas, tx.target, tx.calldata) for tx in tables.inserted
+    ]
+    assert [rlp.decode_list(tx.version.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
+    assert tables.bound == [(1, 100, None), (2, 101, 0), (3, 101, 1)]
+    assert tables.foreign == []
+    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.kept_back, tx.kinds, tx.intrinsic) for tx in pending] == [
+        (100, 5, b"\x01" * 20, GAS + 1, True, ("kind 1",), intrinsic_gas(b"\x00\x01")),
+        (101, 6, b"\x02" * 20, GAS + 2, True, ("kind 2", "kind 3"), intrinsic_gas(b"\x00\x02")),
+    ]
+    assert [tx.versions for tx in pending] == [[tx.version] for tx in tables.inserted]
+
+
+@pytest.mark.parametrize(
+    ("floor", "given_out", "first", "foreign"),
+    [(9, None, 9, []), (9, 9, 9, []), (9, 7, 9, [range(7, 9)]), (0, None, 0, [])],
+)
+async def test_nonces_that_somebody_else_used_are_noted_and_not_given_out(
+    floor: int, given_out: int | None, first: int, foreign: list[range], tables: Tables
+) -> None:
+    of, tables.next = account(), given_out
+    of.nonce_floor = floor
+    await sign_planned(CONNECTION, of, [planned(1)])
+    assert ([tx.nonce for tx in tables.inserted], tables.foreign) == ([first], foreign)
+
+
+async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables) -> None:
+    of = account()
+    await sign_planned(CONNECTION, of, [planned(1)])
+    of.ceiling = CEILING
+    await sign_planned(CONNECTION, of, [planned(1)])
+    await sign_fill(CONNECTION, of, Gap(9, None))
+    assert [(tx.version.max_fee, tx.version.max_tip) for tx in tables.inserted] == [
+        (101 * GWEI, GWEI),
+        *[attrs.astuple(CEILING.limited(Fee(101 * GWEI, GWEI)))] * 2,
+    ]
+
+
+@attrs.frozen
+class Failing:
+    """A signer outside that gives so many signatures."""
+
+    answers: list[int]
+    wallet: WalletSigner = attrs.field(factory=lambda: WalletSigner(Wallet(b"\x01" * 32)))
+
+    @property
+    def address(self) -> bytes:
+        return self.wallet.address
+
+    async def sign(self, transaction: Transaction) -> SignedTransaction:
+        if transaction.nonce not in self.answers:
+            raise SignerAway("relay_unavailable", "the signer is away")
+        return await self.wallet.sign(transaction)
+
+
+@pytest.mark.parametrize(("answers", "stored"), [([0], [0]), ([1], []), ([], [])])
+async def test_what_is_behind_a_signature_that_failed_stays_queued(
+    answers: list[int], stored: list[int], tables: Tables
+) -> None:
+    signer: Any = Failing(answers)
+    pending, failure = await sign_planned(CONNECTION, attrs.evolve(account(), signer=signer), [planned(1), planned(2)])
+    assert isinstance(failure, SignerAway)
+    assert [tx.nonce for tx in pending] == [tx.nonce for tx in tables.inserted] == stored
+    assert [relay for relay, *_ in tables.bound] == [1] * len(stored)
+    assert tables.inserts == len(stored)
+
+
+async def test_nonce_that_was_never_stored_is_filled_by_a_self_transfer(tables: Tables) -> None:
+    of = account()
+    fill = await sign_fill(CONNECTION, of, Gap(9, None))
+    [stored] = tables.inserted
+    assert attrs.astuple(stored, recurse=False)[:6] == (9, of.address, b"", FILL_GAS, 0, "fill")
+    assert carried(stored.version) == (True, FILL_GAS, of.address, b"")
+    assert (fill.id, fill.nonce, fill.target, fill.gas, fill.versions) == (
+        100,
+        9,
+        of.address,
+        FILL_GAS,
+        [stored.version],
+    )
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nonce_whose_transaction_was_lost_is_filled_beside_versions_that_may_still_be_mined(
+    known: bool, tables: Tables
+) -> None:
+    of, lost = account(), pending(fills=False)
+    if known:
+        of.lost.add(lost)
+    fill = await sign_fill(CONNECTION, of, Gap(7, 1))
+    [(tx_id, gas, version)] = tables.filled
+    assert (tx_id, gas, carried(version)) == (1, FILL_GAS, (True, FILL_GAS, of.address, b""))
+    assert (fill.id, fill.nonce, fill.target, fill.gas) == (1, 7, of.address, FILL_GAS)
+    assert fill.versions == [*(lost.versions if known else []), version]
+    assert tables.inserted == []
+
+
+async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables) -> None:
+    of, lost = account(), pending(fills=False)
+    lost.versions += pending(fills=True).versions
+    of.lost.add(lost)
+    fill = await sign_fill(CONNECTION, of, Gap(7, 1))
+    assert fill.versions == lost.versions
+    assert tables.filled == [(1, FILL_GAS, lost.latest)]
+    assert fill.versions is not lost.versions
+    assert of.ceiling is NO_CEILING

@@ -283,7 +283,9 @@ async def test_result_file_is_remembered_until_it_is_removed_which_may_happen_tw
         assert list((tmp_path / "results").iterdir()) == []
 
 
-async def test_result_files_of_jobs_that_are_not_held_are_removed_and_others_remembered(tmp_path: Path) -> None:
+async def test_result_files_of_jobs_that_are_not_held_are_removed_and_those_of_others_remembered(
+    tmp_path: Path,
+) -> None:
     results_in(tmp_path).store(b"\x0a", b"result")
     results_in_use = ResultFiles(tmp_path / "results")
     results_in_use.store(b"\x0b", b"another")

@@ -151,6 +151,7 @@ async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...
 
 async def test_claim_that_is_mined_goes_on_to_be_opened_until_its_sla_ends(autojump_clock: MockClock) -> None:
     before = count("svcd_jobs_claimed_total")
+    await trio.sleep(100)
     world = World(takes=2.0)
     assert await told_of(world) == [("claiming", "m"), ("relayed", 2.0), ("claimed",), ("to open", SLA, None)]
     assert world.sent == [("run", {"job": world.job_.job_id, "at": 0}, 90.0)]

@@ -138,6 +138,7 @@ async def failure_of(world: World, job: SealedJob) -> str:
 
 
 async def test_settle_carries_the_result_until_the_sla_ends_and_is_sent_once_a_round(autojump_clock: MockClock) -> None:
+    await trio.sleep(100)
     world, job = World([MINED], takes=2.0), held()
     await settling(world)(sealed(job))
     [(_, op, give_up_at, resend)] = world.sent
