@@ -37,14 +37,14 @@ async def _prepared(served: Served, owner: Party, seller: Party) -> dict[str, An
         named = [{"id": one} for one in ids] if ids is not None else [{}] * len(bodies)
         return [{"body": body, "status": status, **name} for body, name in zip(bodies, named, strict=True)]
 
-    posted = [(await owner.post())["job_id"] for _ in range(4)]
-    idle = [(await owner.post())["job_id"] for _ in range(4)]
-    unpaid = [owner.order() for _ in range(4)]
+    posted = [(await owner.post())["job_id"] for _ in range(2)]
+    idle = [(await owner.post())["job_id"] for _ in range(2)]
+    unpaid = [owner.order() for _ in range(2)]
     lines = jsonl([owner.pay(owner.order(), 1)])
-    files = [(await owner.upload("batch", lines)).json()["id"] for _ in range(4)]
+    files = [(await owner.upload("batch", lines)).json()["id"] for _ in range(2)]
     batch = {"endpoint": "/v1/responses", "completion_window": "24h"}
     claims = [seller.claim(job) for job in posted]
-    settles, fails = [seller.settle(job, result="AAAA") for job in posted[:2]], [seller.fail(job) for job in posted[2:]]
+    settles, fails = [seller.settle(job, result="AAAA") for job in posted[:1]], [seller.fail(job) for job in posted[1:]]
     listed = {
         "jobs": posted + idle,
         "files": files,
@@ -54,12 +54,12 @@ async def _prepared(served: Served, owner: Party, seller: Party) -> dict[str, An
     }
     return {
         "ids": {path: listed[kind] for path, kind in _KNOWN.items()},
-        "POST /v1/jobs": each(unpaid, 402) + each([await owner.paid() for _ in range(6)], 201, 202),
+        "POST /v1/jobs": each(unpaid, 402) + each([await owner.paid() for _ in range(3)], 201, 202),
         "POST /v1/jobs/check": each(unpaid, 200),
         "POST /v1/jobs/{id}/cancel": each([owner.cancel(job) for job in idle], 200, ids=idle),
         "POST /evm/ops": each([*claims, *settles, *fails], 201, 202),
         "PUT /evm/asks": each([seller.asks(provider, (1, 3600, 10, 20))], 200),
-        "POST /auth/session": each([await owner.session_body(role="client") for _ in range(3)], 200),
+        "POST /auth/session": each([await owner.session_body(role="client") for _ in range(2)], 200),
         "POST /v1/batches": each([{**batch, "input_file_id": name} for name in files], 200),
     }
 
