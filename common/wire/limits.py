@@ -7,6 +7,7 @@ MIB: Final = 1024 * KIB
 
 # Heads of requests, on which the specification is silent.
 HEAD_BYTES: Final = 16 * KIB
+HEAD_VALUE: Final = 7 * KIB  # one value in it, so that two of them fit beside the rest
 HEAD_FIELDS: Final = 100
 
 # JSON bodies, by route.

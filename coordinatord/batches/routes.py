@@ -121,7 +121,7 @@ def batch_cancelled(outcome: batches.BatchCancelOutcome) -> Response:
             assert_never(outcome)
 
 
-_ID: Final = Text(16_384)  # whatever it is, it names a batch or none
+_ID: Final = Text(limits.HEAD_VALUE)  # whatever it is, it names a batch or none
 _KEY: Final = "idempotency-key"
 _NEW: Final = {
     "status": "validating",

@@ -345,7 +345,7 @@ class ModelRoutes:
                     " `x-svc-retryable`."
                 ),
                 handler=self.one,
-                segments={"name": Parameter(Text(16384), "name of the model", example="demo/text-small")},
+                segments={"name": Parameter(Text(limits.HEAD_VALUE), "name of the model", example="demo/text-small")},
                 replies=(
                     Reply(200, shape=market.ModelAsOf, about="The model"),
                     *malformed(),

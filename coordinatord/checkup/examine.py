@@ -25,7 +25,7 @@ from coordinatord.checkup.nodes import NODE_REMEDY
 from coordinatord.checkup.rows import CheckPart, CheckRow, right, run_parts, told, wrong
 from coordinatord.config import ANY_HOST, Config, read_config, unknown_settings, variables
 from coordinatord.database.connections import open_database, server_facts
-from coordinatord.database.migrate import compare
+from coordinatord.database.migrate import compare, server_refusal
 from coordinatord.dependencies import open_pins
 from coordinatord.environment import read_fields, set_variables
 from coordinatord.escrow.handover import Operators
@@ -103,10 +103,12 @@ async def _database(config: Config) -> AsyncIterator[CheckRow]:
         database.connection() as connection,
     ):
         server, asked_at = await server_facts(connection), time.time()
-        state = await compare(connection)
+        state, major = await compare(connection), connection.get_server_version().major
     version, most, ahead = server.version, server.max_connections, asked_at - server.clock
     needed = config.database_pool_max + _BESIDE_POOL
-    if needed > most:
+    if (refusal := server_refusal(major)) is not None:
+        yield wrong("database", f"PostgreSQL {version}", refusal)
+    elif needed > most:
         remedy = "lower DATABASE_POOL_MAX or raise max_connections"
         yield wrong("database", f"PostgreSQL {version} takes {most} connections, a process up to {needed}", remedy)
     else:

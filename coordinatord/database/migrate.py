@@ -31,12 +31,16 @@ _MENDED = {
 _NAME = re.compile(r"(\d{4})_[a-z_]+\.sql")
 _HEADER: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n")
 FIRST_RELEASE: Final = "0.1.0"
+# The oldest PostgreSQL that this release is tried on (`make peers`).
+LEAST_SERVER: Final = 14
 WITHOUT_HEADER: Final = 19  # migrations up to this one came with the first release, and do not begin so
 
 
 async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
     """Apply what is missing and return its names. Processes that start together wait for the first. Fatal when the
-    database is of a release that this one does not run beside."""
+    database is of a release that this one does not run beside, or its server too old."""
+    if (refusal := server_refusal(connection.get_server_version().major)) is not None:
+        raise Fatal(refusal)
     files = _migrations()
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
@@ -63,6 +67,16 @@ async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
             )
             fresh.append(name)
         return fresh
+
+
+def server_refusal(major: int) -> str | None:
+    """The words for a PostgreSQL that is too old for this release; None where it is not."""
+    if major >= LEAST_SERVER:
+        return None
+    return (
+        f"DATABASE_URL: the server must be PostgreSQL {LEAST_SERVER} or newer, and is {major}: upgrade it "
+        "(pg_upgrade, or a dump that a newer one restores)"
+    )
 
 
 @attrs.frozen(slots=True)

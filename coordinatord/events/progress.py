@@ -175,7 +175,7 @@ def _news(progress: ProvisionalJob) -> _News:
 RESPOND_ASYNC: Final = "respond-async"
 PREFER: Final = {
     "prefer": Parameter(
-        Text(limits.HEAD_BYTES), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent; else ignored"
+        Text(limits.HEAD_VALUE), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent; else ignored"
     )
 }
 _OF_OTHERS: Final = [name for name in ProgressStep.__struct_fields__ if name not in ("op", "rests_on")]

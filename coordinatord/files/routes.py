@@ -7,6 +7,7 @@ from urllib.parse import quote
 import attrs
 
 from common.refusal import Refused
+from common.wire import limits
 from common.wire.batches import ErrorLine, OutputLine
 from common.wire.fields import Schema, Text, read_object
 from common.wire.files import File, FileDetails, Purpose
@@ -22,7 +23,7 @@ from coordinatord.http.streaming import ByteRange, StreamedResponse, Unsatisfiab
 from coordinatord.http.uploads import EXPIRES_AFTER, UploadForm
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
-_TEXT: Final = Text(16_384)  # as long as a request's head may be
+_TEXT: Final = Text(limits.HEAD_VALUE)
 _ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}  # whatever it is, it names a file or none
 _PARTS: Final[dict[str, Schema]] = {
     "purpose": {"type": "string", "enum": list(UPLOADED), "description": "what the file is"},

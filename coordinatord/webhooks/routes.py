@@ -76,7 +76,7 @@ def tested(outcome: endpoints.TestOutcome) -> Response:
 
 
 _ID: Final = {
-    "id": Parameter(Text(16_384), "id of the endpoint", example=WEBHOOK_ID)
+    "id": Parameter(Text(limits.HEAD_VALUE), "id of the endpoint", example=WEBHOOK_ID)
 }  # whatever it is, it names one or none
 _OFF: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
 

@@ -27,7 +27,7 @@ from devnet.app import deployed_market
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService, running_pin_store
 from devnet.ports import pick_free
-from devnet.postgres import Postgres, running_postgres
+from devnet.postgres import Postgres, major_version, running_postgres
 from devnet.world import World
 
 T = TypeVar("T")
@@ -123,8 +123,9 @@ async def _migrated(url: str) -> None:
 def database_url(services: Services, postgres: Postgres, database_template: str) -> Iterator[str]:
     """A database for this test alone."""
     name = f"test_{secrets.token_hex(6)}"
-    # Copied as files: through the log it is written twice.
-    copied = f"create database {name} template {database_template} strategy file_copy"
+    # Copied as files: through the log it is written twice. Before PostgreSQL 15 there is no other way.
+    as_files = " strategy file_copy" if major_version() >= 15 else ""
+    copied = f"create database {name} template {database_template}{as_files}"
     services.portal.call(postgres.execute, copied)
     yield postgres.url(name)
     services.portal.call(postgres.execute, f"drop database {name} with (force)")

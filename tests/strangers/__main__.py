@@ -3,8 +3,8 @@
     python -m tests.strangers [--only NAME,...]
 
 Each stranger's provider serves each stranger's buyer, batch included; then `svc conformance` tries both sides of each,
-and OpenAI's client for Node goes through the page that promises what works with it. A language whose toolchain is not
-here is passed over with a word.
+and OpenAI's client for Node (`openai`) goes through the page that promises what works with it. A language whose
+toolchain is not here is passed over with a word.
 """
 
 import argparse
@@ -220,11 +220,14 @@ def _all_right(out: str) -> bool:
     return "right\t" in out and "WRONG" not in out
 
 
-async def with_openai_for_node(trial: Trial, folder: Path) -> None:
+def openai_for_node() -> Stranger:
     node, check = shutil.which("node"), HERE / "openai" / "check.mjs"
-    if node is None or not (check.parent / "node_modules").is_dir():
-        print("not tried: OpenAI's client for Node (no node, or its package is not installed)")
-        return
+    here = node is not None and (check.parent / "node_modules").is_dir()
+    missing = None if here else "no node, or its package is not installed (make strangers does)"
+    return Stranger("openai", (node or "node", str(check)), missing)
+
+
+async def with_openai(trial: Trial, client: Stranger, folder: Path) -> None:
     cast, market = trial.up.world.cast, trial.up.world.market
     wallet, provider = cast.with_role("client")[2], market.provider_ids[cast.demo_provider.address]
     async with httpx.AsyncClient(base_url=trial.up.coordinator.base_url, trust_env=False, timeout=60) as http:
@@ -232,7 +235,7 @@ async def with_openai_for_node(trial: Trial, folder: Path) -> None:
         lines.write_bytes(await batch_line(http, wallet, MODEL, provider))
         session = await session_of(http, wallet)
     environment = {**os.environ, "OPENAI_BASE_URL": f"{trial.up.coordinator.base_url}/v1", "OPENAI_API_KEY": session}
-    command = [node, str(check), str(ROOT / "common" / "OPENAI.md"), str(lines)]
+    command = [*client.command, str(ROOT / "common" / "OPENAI.md"), str(lines)]
     await trial.tell("OpenAI's client for Node", command, environment, _each_right)
 
 
@@ -241,25 +244,29 @@ def _each_right(out: str) -> bool:
 
 
 async def main(only: Sequence[str]) -> int:
-    found = [stranger for stranger in strangers() if not only or stranger.name in only]
-    here = [stranger for stranger in found if stranger.missing is None]
+    found = [stranger for stranger in (*strangers(), openai_for_node()) if not only or stranger.name in only]
     for stranger in found:
         if stranger.missing is not None:
             print(f"not tried: {stranger.name}: {stranger.missing}")
+    here = [stranger for stranger in found if stranger.missing is None]
+    clients = [stranger for stranger in here if stranger.name == "openai"]
+    here = [stranger for stranger in here if stranger not in clients]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = DevnetSettings(state_dir=folder / "devnet")
         async with local_world(settings, lambda line: print(f"       {line}", flush=True)) as up:
             trial = Trial(up)
             await in_the_market(trial, here, folder)
-            await with_openai_for_node(trial, folder)
-            await before_the_coordinator(trial, folder)
+            for client in clients:
+                await with_openai(trial, client, folder)
+            if here:
+                await before_the_coordinator(trial, folder)
         await by_conformance(trial, here)
     print(f"{trial.wrong} wrong" if trial.wrong else "every stranger is at home")
-    return 1 if trial.wrong or not here else 0
+    return 1 if trial.wrong or not (here or clients) else 0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.strangers")
-    parser.add_argument("--only", default="", help="languages, comma-separated: javascript,go")
+    parser.add_argument("--only", default="", help="comma-separated: javascript,go,openai")
     sys.exit(anyio.run(main, [name for name in parser.parse_args().only.split(",") if name]))

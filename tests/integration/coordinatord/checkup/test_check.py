@@ -250,6 +250,13 @@ async def test_probe_is_removed_when_its_time_is_over(
         assert not await pins.holds(key)
 
 
+async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.database.migrate.LEAST_SERVER", 99)
+    row = (await looked(well))["database"]
+    assert row.right is False
+    assert "must be PostgreSQL 99 or newer" in row.remedy
+
+
 async def test_older_empty_newer_and_changed_databases_are_told_apart(well: dict[str, str], world: World) -> None:
     async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
 

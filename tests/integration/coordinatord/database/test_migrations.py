@@ -42,6 +42,18 @@ async def test_role_that_owns_its_database_and_nothing_more_migrates_it(postgres
         await postgres.execute(f"drop role {name}")
 
 
+async def test_server_that_is_older_than_this_release_takes_ends_the_start_and_stays_as_it_is(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    major = connection.get_server_version().major
+    monkeypatch.setattr(migrating, "LEAST_SERVER", major + 1)
+    with pytest.raises(Fatal, match=f"must be PostgreSQL {major + 1} or newer, and is {major}: upgrade it"):
+        await migrate(connection)
+    assert await connection.fetchval("select to_regclass('migrations')") is None
+    await connection.close()
+
+
 async def test_database_that_applied_a_file_before_it_was_mended_goes_on(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     await migrate(connection)

@@ -64,3 +64,14 @@ def test_example_is_a_body_that_is_read() -> None:
     example = object_example(Outer, "snapshot")
     assert set(example) == {"model_id", "op", "job_id", "quotes"}
     assert read_object(Outer, {**example, "quotes": [{"n": 1, "sla": 1}]}).op == "a"
+
+
+@pytest.mark.parametrize("kind", [Uint(8), Uint(32), Uint(64), Uint(128), Uint(32, 1, 99)])
+def test_digits_of_a_number_are_described_as_many_as_its_largest_has(kind: Uint) -> None:
+    [_, text] = kind.schema()["anyOf"]
+    longest = "9" * text["maxLength"]
+    top = kind.most if kind.most is not None else 2**kind.bits - 1
+    assert kind.read(str(top), "n") == top
+    assert len(str(top)) == len(longest)
+    with pytest.raises(Refused):
+        kind.read(longest + "9", "n")

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from common.wire import limits
 from common.wire.words import WORDS
 from common.wire.worked_order import ANY_SIGNATURE
 from coordinatord.http.openapi import describe
@@ -62,6 +63,17 @@ def _all_properties() -> Iterator[tuple[str, Schema]]:
     for operation_id, operation in OPERATIONS.items():
         for content in operation.get("requestBody", {}).get("content", {}).values():
             yield from _properties(content["schema"], operation_id)
+
+
+def test_longest_values_of_a_head_fit_into_one_with_another() -> None:
+    longest = [
+        parameter["schema"]["maxLength"]
+        for operation in OPERATIONS.values()
+        for parameter in operation["parameters"]
+        if "maxLength" in parameter["schema"]
+    ]
+    assert longest
+    assert 2 * max(longest) + limits.KIB < limits.HEAD_BYTES
 
 
 def test_every_property_has_a_sentence_of_its_own() -> None:
