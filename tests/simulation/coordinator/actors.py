@@ -147,7 +147,7 @@ class BatchOwner(Insisting):
         lines = [submitter.line(b"x" * post.length, sla_secs=post.window) for _ in range(post.lines)]
         for line in lines:
             self.told.named(line["job_id"])
-        form = {"data": {"purpose": "batch"}, "files": {"file": ("batch.jsonl", jsonl(lines))}}
+        form: Body = {"data": {"purpose": "batch"}, "files": {"file": ("batch.jsonl", jsonl(lines))}}
         uploaded = await self.ask("POST", "/v1/files", session=True, **form)
         if uploaded is None or uploaded.status_code != 200:
             self.told.refused.append(f"upload: {uploaded and uploaded.text[:120]}")

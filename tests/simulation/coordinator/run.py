@@ -75,9 +75,9 @@ class _Run:
         self.server = SimulatedServer(loop, address, self.admin, plan.seed)
         self.server.executed = self._executed
         self.server.trouble = self._trouble
-        self.server.admits = lambda owner: self.faults.is_live(owner) and not self._database_away
+        self.server.admits = lambda owner: self.faults.is_live(owner) and not self._databases_away
         self.store = SimulatedStore(self.faults, plan.seed)
-        self._database_away = False
+        self._databases_away = 0
         self._kills = sorted(plan.kills, key=lambda kill: kill.at)
         self._steps = 0
         self.coordinators: list[Coordinator] = []
@@ -202,36 +202,38 @@ class _Run:
         self.trace.add(f"{session.number} {session.status} {' '.join(request.text.split())[:50]}: {request.tag}")
 
     async def _weather(self) -> None:
-        for fault in self.faults.weather:
-            await asyncio.sleep(max(0.0, fault.at - self.loop.time()))
-            self.trace.add(f"{fault.place} {fault.kind}")
-            self.faults.met += 1
-            await self._passes(fault)
+        async with asyncio.TaskGroup() as tasks:
+            for fault in self.faults.weather:
+                tasks.create_task(self._passes(fault))
 
     async def _passes(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at)
+        self.trace.add(f"{fault.place} {fault.kind}")
+        self.faults.met += 1
+        chain = self.chain
         match fault.place:
             case "reorg":
-                self.chain.reorganise(fault, self.ground.floor)
+                chain.reorganise(fault, self.ground.floor)
             case "outside":
-                self.chain.used_outside()
+                chain.used_outside()
             case "node_away":
-                self.chain.away = True
+                chain.away += 1
                 await asyncio.sleep(fault.seconds)
-                self.chain.away = False
+                chain.away -= 1
             case "blocks":
-                self.chain.still = True
+                chain.still += 1
                 await asyncio.sleep(fault.seconds)
-                self.chain.still = False
+                chain.still -= 1
             case "fees":
-                self.chain.fees_rise()
+                chain.fees_rise()
                 await asyncio.sleep(fault.seconds)
-                self.chain.fees_fall()
+                chain.fees_fall()
             case "database_away":
-                self._database_away = True
+                self._databases_away += 1
                 for session in list(self.server.sessions.values()):
                     session.lost()
                 await asyncio.sleep(fault.seconds)
-                self._database_away = False
+                self._databases_away -= 1
 
     # --- the end ---
 
@@ -242,7 +244,7 @@ class _Run:
                 break
             await asyncio.sleep(BLOCK_SECONDS)
         await asyncio.sleep(5 * BLOCK_SECONDS)
-        self.chain.still = True
+        self.chain.still += 1
         await asyncio.sleep(5 * BLOCK_SECONDS)
         await self.promises.judge(self.plan.noisy)
 
