@@ -163,8 +163,10 @@ class BatchOwner(Insisting):
 
 @attrs.define
 class Provider(Insisting):
-    """It polls, claims what it is given, and settles, fails or forgets it."""
+    """It polls, claims what it is given, and settles, fails or forgets it. `early`: it is offered jobs whose post is
+    under way, too, so that a post, its claim and its settle may come into one block."""
 
+    early: bool = False
     forgets: Callable[[], bool] = lambda: False
     working: dict[str, "asyncio.Task[None]"] = attrs.field(factory=dict)
 
@@ -179,10 +181,13 @@ class Provider(Insisting):
     async def _poll(self) -> list[Body]:
         free = max(0, _SLOTS - sum(not task.done() for task in self.working.values()))
         query = {"state": "Open", "model": "1", "free": str(free), "limit": str(max(1, free))}
+        if self.early:
+            query["pending"] = "1"
         answer = await self._once("GET", "/evm/jobs", True, {"params": query})
         if answer is None or answer.status_code != 200 or not free:
             return []
-        rows: list[Body] = answer.json()["jobs"]
+        told = answer.json()
+        rows: list[Body] = [*told["jobs"], *told.get("pending", ())]
         return rows
 
     async def _work(self, row: Body) -> None:

@@ -136,7 +136,8 @@ class _Run:
 
     def _providers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
         for number in range(_PROVIDERS):
-            yield Provider(**self._actor(http, "provider", number), forgets=self._forgets).run()
+            actor = self._actor(http, "provider", number)
+            yield Provider(**actor, early=number == 0, forgets=self._forgets).run()
 
     def _actor(self, http: httpx.AsyncClient, role: str, number: int) -> dict[str, Any]:
         account = self.ground.cast.with_role(role)[number]
