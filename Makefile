@@ -317,6 +317,10 @@ contracts-planted: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## the s
 contracts-mutants: setup ## faults put into the contracts one by one, and whether the tests notice: hours
 	@$(WITH_NODE) $(BIN)/python -m tests.mutation.contracts
 
+.PHONY: mutation
+mutation: setup ## the same with modules of Python: half an hour; ONLY="settler abi" chooses, and what is known is not tried again
+	@$(BIN)/python -m tests.mutation.python $(ONLY)
+
 .venv-slither/.ready: config/requirements-slither.lock | $(VENV)/.ready
 	@echo "set-up: slither into .venv-slither"
 	@.venv-slither/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-slither

@@ -42,6 +42,7 @@ from coordinatord.http.uploads import HELD_BYTES, UploadReader, UploadsAtOnce
 from coordinatord.operations.asks import Asks
 from coordinatord.operations.ops import Ops
 from coordinatord.operations.routes import OperationRoutes
+from coordinatord.operations.shared_views import SharedViews
 from coordinatord.orders.cancel import Cancels, Endings
 from coordinatord.orders.preflight import Preflight
 from coordinatord.orders.routes import OrderRoutes
@@ -190,6 +191,7 @@ def compose(
         uploads=uploads,
         relaying=relaying,
         clock=system_clock,
+        views=SharedViews(asked),
     )
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
     hub = dependencies.events
@@ -212,7 +214,7 @@ def compose(
         reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms
     )
     endings = Endings(database, jobs, config.getlogs_cap)
-    cancels = Cancels(domains, jobs, posted, budgets, endings, relaying, system_clock)
+    cancels = Cancels(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
     before_blocks = BeforeBlocks(dependencies.lasting, dependencies.progress)
     endpoints = Endpoints(

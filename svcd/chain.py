@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 import httpx
+import trio
 
 from common import abi, quotes, strict_json
 from common.address_book import AddressBook
@@ -81,6 +82,27 @@ class _Batches:
     taken: bool = True
 
 
+_JOBS_TOGETHER: Final = 16  # of each three calls: nodes take a hundred in one request, some of them fewer
+
+
+@attrs.define(slots=True, eq=False)
+class _Asked:
+    """Calls of one job that go with those of others. `answers` is None until they are there, or for good."""
+
+    calls: Sequence[Call]
+    answers: list[Callable[[], Any]] | None = None
+    left: bool = False  # whoever asked has gone away
+
+
+@attrs.define(slots=True, eq=False)
+class _Queue:
+    """Calls that wait while a request is under way. Whoever has the turn asks for all of them."""
+
+    waiting: list[_Asked] = attrs.field(factory=list)
+    turn: trio.Lock = attrs.field(factory=trio.Lock)
+    useful: bool = True  # until the node, or what stands before it, takes so many in no request
+
+
 @attrs.frozen(slots=True, eq=False)
 class ChainReader:
     """`url` may carry a key: it is in no message and no log."""
@@ -90,12 +112,13 @@ class ChainReader:
     book: AddressBook
     provider_id: int
     _batches: _Batches = attrs.field(factory=_Batches)
+    _queue: _Queue = attrs.field(factory=_Queue)
 
     async def standing(self, job: Job) -> Standing:
         """Raises Unavailable where the node does not answer, or not with what it was asked for."""
         used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
-            registered, logged, collected = await self.ask_together(
+            registered, logged, collected = await self._ask_with_others(
                 _viewing(self.book.job_registry, _job_call(job.job_id)),
                 ("eth_getLogs", [self._posting(job)]),
                 _viewing(self.book.paytoken, used),
@@ -194,21 +217,58 @@ class ChainReader:
     async def ask_together(self, *calls: Call) -> list[Callable[[], Any]]:
         """Results in their order, each to be had by a call that raises what was wrong with it. All in one request,
         which costs a third of three; one by one at a node that takes no several."""
-        what = ", ".join(method for method, _ in calls)
-        if self._batches.taken:
-            requests = [_request(method, params, n) for n, (method, params) in enumerate(calls)]
-            try:
-                status, told = await self._sent(what, requests)
-            except Refused:  # no JSON: what stands before the node may know no such request
-                told = None
-            if isinstance(told, list):
-                by_id = {
-                    each["id"]: each for each in told if isinstance(each, dict) and isinstance(each.get("id"), int)
-                }
-                return [partial(_result, method, status, by_id.get(n)) for n, (method, _) in enumerate(calls)]
+        if self._batches.taken and (told := await self._told_together(calls)) is not None:
+            return told
         answers = [await self._sent(method, _request(method, params, 1)) for method, params in calls]
         self._batches.taken = not all(isinstance(answer, dict) and "result" in answer for _, answer in answers)
         return [partial(_result, method, *each) for (method, _), each in zip(calls, answers, strict=True)]
+
+    async def _told_together(self, calls: Sequence[Call]) -> list[Callable[[], Any]] | None:
+        """None where the node did not answer them as several."""
+        requests = [_request(method, params, n) for n, (method, params) in enumerate(calls)]
+        try:
+            status, told = await self._sent(", ".join(dict.fromkeys(method for method, _ in calls)), requests)
+        except Refused:  # no JSON: what stands before the node may know no such request
+            return None
+        if not isinstance(told, list):
+            return None
+        by_id = {each["id"]: each for each in told if isinstance(each, dict) and isinstance(each.get("id"), int)}
+        return [partial(_result, method, status, by_id.get(n)) for n, (method, _) in enumerate(calls)]
+
+    async def _ask_with_others(self, *calls: Call) -> list[Callable[[], Any]]:
+        """As `ask_together` does, in one request with what is asked of other jobs meanwhile: a block's claims are all
+        held against the chain at one time. What cannot be had so is asked for by itself, so that no job is in
+        another's way."""
+        queue, asked = self._queue, _Asked(calls)
+        if not (self._batches.taken and queue.useful):
+            return await self.ask_together(*calls)
+        queue.waiting.append(asked)
+        try:
+            async with queue.turn:
+                if asked in queue.waiting:
+                    await self._ask_for_all(queue)
+        finally:
+            asked.left = True
+            if asked in queue.waiting:
+                queue.waiting.remove(asked)
+        return asked.answers if asked.answers is not None else await self.ask_together(*calls)
+
+    async def _ask_for_all(self, queue: _Queue) -> None:
+        taken, queue.waiting = queue.waiting[:_JOBS_TOGETHER], queue.waiting[_JOBS_TOGETHER:]
+        if len(taken) == 1:
+            return
+        try:
+            told = await self._told_together([call for asked in taken for call in asked.calls])
+        except Unavailable:
+            return
+        except BaseException:  # the asker is called off: it is another's turn to ask for the others
+            queue.waiting[:0] = [asked for asked in taken[1:] if not asked.left]
+            raise
+        if told is None:
+            queue.useful = False
+            return
+        for asked in taken:
+            asked.answers, told = told[: len(asked.calls)], told[len(asked.calls) :]
 
     async def _sent(self, what: str, body: object) -> tuple[int, Any]:
         try:

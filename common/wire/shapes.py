@@ -30,9 +30,11 @@ Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 
 def said(about: str, *example: Any) -> Meta:
     """Sentence, unit and value of a member that means something else here than `WORDS` says, or is here alone."""
-    return Meta(description=about, examples=list(example) or None)
+    return Meta(description=about, examples=list(example) or None, extra_json_schema={SAID_HERE: True})
 
 
+SAID_HERE: Final = "said_here"
+"""Marks, in a generated schema, a member whose sentence is its shape's own."""
 OMITTABLE: Final = "omittable"
 """Marks, in a generated schema, a member that may be absent and is never null."""
 

@@ -141,14 +141,19 @@ async def ended_lines(connection: Connection, batch_id: str, *, completed: bool)
         yield EndedLine(*row)
 
 
+# As the indexes of ended batches have it: those with a result, and those without.
+_ENDED: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at)"
+
+
 async def drop_finished(connection: Connection, older_than_seconds: int, failed_seconds: int, limit: int) -> int:
     """Drop batches whose files have gone, with all of their records; how many. Those without a result are kept for
     `failed_seconds`."""
     dropped: list[str] = await connection.fetchval(
-        "select coalesce(array_agg(b.id), '{}') from (select id from batches b"
-        " where coalesce(completed_at, failed_at, expired_at, cancelled_at)"
-        " < clock_timestamp() - interval '1 second'"
-        " * case when completed > 0 then $1::bigint else least($1, $2::bigint) end limit $3) b",
+        "select coalesce(array_agg(b.id), '{}') from ("
+        f" (select id from batches where completed > 0 and {_ENDED}"
+        f" < statement_timestamp() - $1::bigint * interval '1 second' order by {_ENDED} limit $3)"
+        f" union all (select id from batches where completed = 0 and {_ENDED}"
+        f" < statement_timestamp() - least($1, $2::bigint) * interval '1 second' order by {_ENDED} limit $3)) b",
         older_than_seconds,
         failed_seconds,
         limit,

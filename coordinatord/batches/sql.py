@@ -292,7 +292,7 @@ class BatchWork:
 async def take(connection: Connection) -> BatchWork | None:
     """The batch that has waited longest, locked until the transaction ends; those that others hold are passed by."""
     batch_id = await connection.fetchval(
-        "select batch_id from batch_work where due_at <= clock_timestamp() order by due_at limit 1"
+        "select batch_id from batch_work where due_at <= statement_timestamp() order by due_at limit 1"
         " for update skip locked"
     )
     if batch_id is None:
@@ -312,7 +312,7 @@ async def seconds_to_next(connection: Connection) -> float | None:
     """Until a batch becomes due that is not; what is due already is in somebody's hands."""
     seconds: float | None = await connection.fetchval(
         "select extract(epoch from min(due_at) - clock_timestamp())::float8 from batch_work"
-        " where due_at > clock_timestamp()"
+        " where due_at > statement_timestamp()"
     )
     return seconds
 

@@ -1,6 +1,7 @@
 """Pending offers: a job is offered to one live provider while its post is on its way to a block.
 
     POST /v1/jobs ─► post queued ─► offer stored, notice ─► every process wakes one waiting poll ─► the first takes it
+                                                       it is not for that one (its rates, say) ─► the next is woken
     its claim ─► queued behind the post.    no claim within a second ─► offered to the next.    post ended ─► withdrawn
 
 Only polls that ask for pending offers are given any. An offer is an addition: one that is lost, or that nobody takes,
@@ -62,21 +63,22 @@ class PendingOffers:
         self._hints[int(model), int(designated)] = self._clock() + _HINT_LASTS
         self._woken(int(model), int(designated))
 
-    async def take(self, poller: PollKey, free: int, wanted: JobFilter) -> list[PendingJob]:
-        """Those that are the poller's to claim for the next second."""
+    async def take(self, poller: PollKey, free: int, wanted: JobFilter) -> tuple[list[PendingJob], bool]:
+        """Those that are the poller's to claim for the next second; True when others are left that were not for it."""
         if free <= 0 or not self._may_have(poller):
-            return []
+            return [], False
 
-        async def body(connection: Connection) -> list[PendingJob]:
-            return await pending_sql.take(connection, poller, free, wanted, milliseconds=ANSWER_MS)
+        async def body(connection: Connection) -> tuple[list[PendingJob], bool]:
+            jobs = await pending_sql.take(connection, poller, free, wanted, milliseconds=ANSWER_MS)
+            return jobs, await pending_sql.some_left(connection, poller.model_id)
 
-        jobs = await self._database.transact(body)
+        jobs, left = await self._database.transact(body)
         for job in jobs:
             metrics.pending_offers.labels("given").inc()
             self._given[job.posted.job_id, poller.provider_id] = self._clock() + ANSWER_MS / 1000
         if jobs and (self._watch is None or self._watch.done()):
             self._watch = asyncio.create_task(self._pass_on())
-        return jobs
+        return jobs, left
 
     def _may_have(self, poller: PollKey) -> bool:
         now = self._clock()
@@ -106,13 +108,15 @@ class PendingOffers:
         """Terms of a job whose post is under way, for the provider that was offered it last; the job is held for it
         from now on."""
 
-        async def body(connection: Connection) -> PendingJob | None:
+        async def body(connection: Connection) -> tuple[PendingJob, bool] | None:
             return await pending_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_HELD)
 
-        job = await self._database.transact(body)
-        if job is None:
+        bound = await self._database.transact(body)
+        if bound is None:
             return None
-        metrics.pending_offers.labels("claimed").inc()
+        job, first = bound
+        if first:  # and not the same claim, sent again to wait for its end
+            metrics.pending_offers.labels("claimed").inc()
         return job.registered
 
     async def claimed_by(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:

@@ -138,6 +138,16 @@ async def take(
     return sorted((_pending(row) for row in rows), key=lambda job: job.relay_id)
 
 
+async def some_left(connection: Connection, model_id: int) -> bool:
+    """True when there is an offer for whoever asks next."""
+    found: bool = await connection.fetchval(
+        "select exists(select from pending_offers o where o.model_id = $1 and o.claimed_by is null and o.designated = 0"
+        f" and {_POST_LIVES} and not {_HELD} and not {_INDEXED})",
+        model_id,
+    )
+    return found
+
+
 async def pass_on(line: PreparedConnection, given: Sequence[tuple[bytes, int]]) -> int:
     """Of offers that were given so long ago that their time is over, offer those to others that were not claimed, whose
     post is under way still. Returns how many there were."""
@@ -152,22 +162,26 @@ async def pass_on(line: PreparedConnection, given: Sequence[tuple[bytes, int]]) 
     return len(rows)
 
 
-async def claim(connection: Connection, job_id: bytes, provider_id: int, *, seconds: int) -> PendingJob | None:
-    """Bind an offer to the provider that it was given last, and hold the job for it so long. None for anybody else,
-    and when the post has ended."""
+async def claim(
+    connection: Connection, job_id: bytes, provider_id: int, *, seconds: int
+) -> tuple[PendingJob, bool] | None:
+    """Bind an offer to the provider that it was given last, and hold the job for it so long; True when it was bound to
+    nobody before. None for anybody else, and when the post has ended."""
     row = await connection.fetchrow(
-        "with held as (insert into leases as l (job_id, provider_id, model_id, expires_at)"
-        " select o.job_id, $2, o.model_id, clock_timestamp() + $3 * interval '1 second' from pending_offers o"
+        "with offer as (select o.job_id, o.model_id, o.claimed_by is null as first from pending_offers o"
         " where o.job_id = $1 and o.offered_to[cardinality(o.offered_to)] = $2"
-        f" and coalesce(o.claimed_by = $2, true) and {_POST_LIVES} for update of o"
+        f" and coalesce(o.claimed_by = $2, true) and {_POST_LIVES} for update of o),"
+        " held as (insert into leases as l (job_id, provider_id, model_id, expires_at)"
+        " select job_id, $2, model_id, clock_timestamp() + $3 * interval '1 second' from offer"
         " on conflict (job_id) do update set provider_id = excluded.provider_id, expires_at = excluded.expires_at"
         " where l.provider_id = excluded.provider_id or l.expires_at <= clock_timestamp() returning l.job_id)"
-        f" update pending_offers o set claimed_by = $2 from held where o.job_id = held.job_id returning {_READ}",
+        " update pending_offers o set claimed_by = $2 from held join offer f using (job_id)"
+        f" where o.job_id = f.job_id returning {_READ}, f.first",
         job_id,
         provider_id,
         seconds,
     )
-    return None if row is None else _pending(row)
+    return None if row is None else (_pending(row), row["first"])
 
 
 async def claimed_by(connection: Connection, job_id: bytes, provider_id: int) -> PendingJob | None:

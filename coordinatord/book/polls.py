@@ -159,11 +159,12 @@ class Leased:
 @attrs.frozen(slots=True)
 class Look:
     """One look for a poll. `others`: jobs are open that it was not given, held by somebody else or not for it; they may
-    become free without any news. `left`: some of them nobody holds."""
+    become free without any news. `left`: some of them nobody holds. `offers_left`: the same of pending offers."""
 
     leased: Leased
     others: bool
     left: bool
+    offers_left: bool = False
 
     @property
     def empty(self) -> bool:
@@ -264,6 +265,8 @@ class Polls:
                 woken = await waiting.wait(min(left, _LOOK_AGAIN) if look.others else left)
                 waited += anyio.current_time() - began
                 look = await self._look(poll, noted=True)
+                if woken and look.offers_left:
+                    polls.pass_offer_on(waiting)
         return look.leased, waited
 
     async def _look(self, poll: Poll, *, noted: bool = False) -> Look:
@@ -272,8 +275,8 @@ class Polls:
             return look
         leased = look.leased
         room = 0 if poll.wanted.provider_id else poll.free - len(leased.rows)
-        pending = await self._offers.take(poll.poller, room, poll.wanted)
-        return attrs.evolve(look, leased=attrs.evolve(leased, pending=pending))
+        pending, left = await self._offers.take(poll.poller, room, poll.wanted)
+        return attrs.evolve(look, leased=attrs.evolve(leased, pending=pending), offers_left=left)
 
     async def _look_in_book(self, poll: Poll, *, noted: bool) -> Look:
         """`noted`: that the provider is live is known already."""

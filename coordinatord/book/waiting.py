@@ -23,13 +23,14 @@ _FREES: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKind.RECLAI
 class WaitingPoll:
     """One poll that waits. `wait` from its task; the loop must be asyncio's."""
 
-    __slots__ = ("_future", "_woken", "free", "heard", "pending", "poller")
+    __slots__ = ("_future", "_woken", "free", "heard", "heard_offers", "pending", "poller")
 
-    def __init__(self, poller: PollKey, free: int, heard: int, *, pending: bool = False) -> None:
+    def __init__(self, poller: PollKey, free: int, heard: int, offers: int, *, pending: bool = False) -> None:
         self.poller = poller
         self.free = free
         self.pending = pending  # it takes jobs whose post is under way
         self.heard = heard  # the news that it was woken by, or came after
+        self.heard_offers = offers  # the same of news of jobs whose post is under way
         self._woken = False
         self._future: asyncio.Future[None] | None = None
 
@@ -59,12 +60,13 @@ class WaitingPolls:
         self._of_model: defaultdict[int, Queue] = defaultdict(dict)
         self._of_provider: defaultdict[int, Queue] = defaultdict(dict)
         self._news = 0
+        self._offers = 0
         self.closed = False
 
     @contextmanager
     def waiting(self, poller: PollKey, free: int, *, pending: bool = False) -> Iterator[WaitingPoll]:
         """Counts from before its first look, so that nothing falls between the two."""
-        poll = WaitingPoll(poller, free, self._news, pending=pending)
+        poll = WaitingPoll(poller, free, self._news, self._offers, pending=pending)
         queues = ((self._of_model, poller.model_id), (self._of_provider, poller.provider_id))
         for queue, key in queues:
             queue[key][poll] = None
@@ -98,15 +100,25 @@ class WaitingPolls:
 
     def offered(self, model_id: int, designated: int) -> None:
         """A job whose post is under way: one poll that takes such jobs is woken, the one that waits longest."""
+        self._offers += 1
         queue = self._of_provider.get(designated, ()) if designated else self._of_model.get(model_id, ())
-        for poll in queue:
-            if poll.pending and poll.poller.model_id == model_id:
-                poll.wake()
-                return
+        self._wake_for_offer(queue, model_id)
 
     def pass_on(self, poll: WaitingPoll) -> None:
         """There is something that was not for this one."""
         self._wake_for(poll.poller.model_id, 1)
+
+    def pass_offer_on(self, poll: WaitingPoll) -> None:
+        """The same of a job whose post is under way."""
+        model_id = poll.poller.model_id
+        self._wake_for_offer(self._of_model.get(model_id, ()), model_id)
+
+    def _wake_for_offer(self, queue: Iterable[WaitingPoll], model_id: int) -> None:
+        for poll in queue:
+            if poll.pending and poll.poller.model_id == model_id and poll.heard_offers < self._offers:
+                poll.heard_offers = self._offers
+                poll.wake()
+                return
 
     def _wake_for(self, model_id: int, jobs: int) -> None:
         for poll in self._of_model.get(model_id, ()):

@@ -323,7 +323,7 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
         text = await rpc.call_as(str, call.method, *call.params)
     except RpcError as error:
         raise unreadable(error, view.code) from error
-    return decoded(_bytes(text, view.code), decode, view.code)
+    return decoded(hex_bytes(text, view.code), decode, view.code)
 
 
 async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
@@ -340,7 +340,7 @@ async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> lis
                 raise unreadable(answer, code_of_call)
             results.append(Reverted(answer.data))
         else:
-            results.append(_bytes(_text(answer), code_of_call))
+            results.append(hex_bytes(_text(answer), code_of_call))
     return results
 
 
@@ -368,7 +368,7 @@ def _text(raw: msgspec.Raw) -> str:
     return decode_result(raw, str, "a contract read")
 
 
-def _bytes(text: str, code: str) -> bytes:
+def hex_bytes(text: str, code: str) -> bytes:
     digits = text.removeprefix("0x")
     try:
         return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)  # quantities have no leading zeros

@@ -195,7 +195,7 @@ async def attach_named(connection: Connection, retention_seconds: int) -> None:
     it."""
     await connection.execute(
         "update files f set attached = true, expires_at = f.created_at + $1 * interval '1 second'"
-        " where not attached and expires_at < clock_timestamp() and removing_until is null"
+        " where not attached and expires_at < statement_timestamp() and removing_until is null"
         f" and held_for is not null and {_NAMED}",
         retention_seconds,
     )
@@ -205,7 +205,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
     """Files past their deadline that the caller is to remove from the store."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
-        " where expires_at < clock_timestamp() and (held_until is null or held_until < clock_timestamp())"
+        " where expires_at < statement_timestamp() and (held_until is null or held_until < clock_timestamp())"
         " and (removing_until is null or removing_until < clock_timestamp())"
         " order by expires_at limit $1 for update skip locked) returning id, upload_id",
         limit,

@@ -8,7 +8,7 @@ import msgspec
 
 from common.wire import errors
 from common.wire.fields import Schema
-from common.wire.shapes import OMITTABLE
+from common.wire.shapes import OMITTABLE, SAID_HERE
 from common.wire.words import NOTHING, WORDS
 from coordinatord.http.routing import Reply
 
@@ -97,7 +97,7 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
             return [as_sent(each) for each in schema]
         if not isinstance(schema, dict):
             return schema
-        sent = {name: as_sent(each) for name, each in schema.items()}
+        sent = {name: as_sent(each) for name, each in schema.items() if name != SAID_HERE}
         if sent.pop(OMITTABLE, False):
             (present,) = (variant for variant in sent.pop("anyOf") if variant != {"type": "null"})
             sent = {**present, **sent}
@@ -110,7 +110,7 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
         sent: Schema = as_sent(schema)
         for name, member in sent["properties"].items():
             member.pop("default", None)
-            if name in WORDS and "examples" not in member:  # else the shape says what the member is here
+            if name in WORDS and SAID_HERE not in schema["properties"][name]:
                 member["description"] = WORDS[name].about
         return {**sent, "title": _plain(sent["title"]), "required": always}
 

@@ -25,10 +25,11 @@ from coordinatord.book.pending import PendingOffers
 from coordinatord.book.reads import PostedJobs
 from coordinatord.chain import registries
 from coordinatord.chain.registries import JobRegistry, PostedOrder, ProviderRegistry
-from coordinatord.chain.rpc import Reverted, read_many
+from coordinatord.chain.rpc import Reverted
 from coordinatord.database.connections import Database
 from coordinatord.files.files import Uploads
 from coordinatord.files.sql import FileRow
+from coordinatord.operations.shared_views import SharedViews
 from coordinatord.orders.judgement import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.pins.containers import Containers, result_key
 from coordinatord.relayer.budgets import GasBudgets, gas_estimate
@@ -180,6 +181,7 @@ class Ops:
     uploads: Uploads
     relaying: Relaying
     clock: Clock
+    views: SharedViews
     room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
     async def run(self, op: ProviderOp, session_address: bytes, stored: Stored = ignored) -> OpOutcome:
@@ -187,7 +189,7 @@ class Ops:
         an op of a job is in the outbox."""
         digest, hash_of_struct = self._signed(op)
         signer = recover(digest, op.signature)
-        provider_id = await self.providers.provider_id_of(signer) if signer is not None else None
+        provider_id = await self.views.provider_of(self.providers, signer) if signer is not None else None
         if signer is None or provider_id is None:
             return NotSigned(
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
@@ -303,7 +305,7 @@ class Ops:
     async def _settle(self, op: SettleOp, posted: PostedOrder, by: _SignedBy) -> OpOutcome:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
-        (answer,) = await read_many(self.jobs.rpc, [view], "rpc_internal")
+        answer = await self.views.get(view)
         if isinstance(answer, Reverted):
             name = decode_error(answer.data)
             require_role(name)

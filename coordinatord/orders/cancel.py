@@ -86,6 +86,7 @@ CancelOutcome: TypeAlias = RelayMined | HasEnded | WouldRefuse | RefusedByChain 
 
 @attrs.frozen(slots=True)
 class Cancels:
+    database: Database
     domains: Domains
     registry: JobRegistry
     posted: PostedJobs
@@ -105,6 +106,8 @@ class Cancels:
         signer = recover(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
         found = await self.posted.find(job_id) if signer is not None else None
         job = await self.registry.job(job_id) if found is not None else None
+        if found is None and signer is not None:
+            await self._wait_for_post(job_id, signer)
         if found is None or found.posted.owner != signer or job is None:
             return WouldRefuse("NotTheOwner", "the signature is not the owner's, or there is no such job")
         if job.state == CLAIMED:
@@ -128,6 +131,13 @@ class Cancels:
                 spending=admitted.spending,
             )
         )
+
+    async def _wait_for_post(self, job_id: bytes, owner: bytes) -> None:
+        """The chain knows nothing of a job before the block of its post: an owner who comes sooner is no stranger."""
+        async with self.database.connection() as connection:
+            if await results_sql.post_under_way(connection, job_id, owner):
+                message = "the job's post is not in a block yet; send the same again after it"
+                raise Retryable("not_ready", message, retry_after=1)
 
     async def _ended_by(self, job_id: bytes, job: ChainJob) -> bytes | None:
         """None: the job is open, or expired and never cancelled, or nobody knows any more what ended it."""

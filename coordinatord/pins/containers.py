@@ -6,8 +6,10 @@ likely to come again soon, and then finds its content stored.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, Self
 
 import anyio
@@ -18,9 +20,10 @@ from anyio import to_thread
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.config import Config
+from coordinatord.database.batched_reads import BatchedReads
 from coordinatord.database.connections import Connection, Database
 from coordinatord.pins import objects_sql
-from coordinatord.pins.objects_sql import stored_for
+from coordinatord.pins.objects_sql import HeldObject, NewObject, stored_for
 from coordinatord.pins.store import PinStore
 
 _RETRY_AFTER: Final = 300  # seconds: an upload that nothing came of lives as long
@@ -70,6 +73,56 @@ def _full(message: str) -> Retryable:
 log = structlog.get_logger(__name__)
 
 _PATIENCE: Final = 5.0  # seconds to wait for a removal of the same key to end
+_ROWS_AT_ONCE: Final = 256  # of one statement
+
+
+@attrs.frozen(slots=True, eq=False)
+class _Wanted:
+    """A hold that is asked for: each is one of its own, as two may be of one key."""
+
+    new: NewObject
+
+
+@attrs.frozen(slots=True, eq=False)
+class _HeldUntilNow:
+    """A hold that ends because its op took effect."""
+
+    key: str
+
+
+class _Rows:
+    """Rows of content that nobody bounds, written together with those of others.
+
+    A block's settles come at once, and all add to the sum that is kept of one provider's results: one by one, each
+    waited for the transaction of the one before."""
+
+    def __init__(self, database: Database, retention_seconds: int) -> None:
+        self._retention = retention_seconds
+        self.holds: BatchedReads[_Wanted, HeldObject | None] = BatchedReads(database, _hold_all, most=_ROWS_AT_ONCE)
+        self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(database, _set_cids, most=_ROWS_AT_ONCE)
+        self.kept: BatchedReads[_HeldUntilNow, None] = BatchedReads(database, self._keep_all, most=_ROWS_AT_ONCE)
+
+    async def _keep_all(self, database: Database, kept: list[_HeldUntilNow]) -> dict[_HeldUntilNow, None]:
+        async with database.connection() as connection:
+            await objects_sql.attach(connection, Counter(one.key for one in kept), self._retention)
+        return dict.fromkeys(kept)
+
+
+async def _hold_all(database: Database, wanted: list[_Wanted]) -> dict[_Wanted, HeldObject | None]:
+    """A key that several want is held by one statement for each: one statement touches a row once."""
+    answers: dict[_Wanted, HeldObject | None] = {}
+    while left := [one for one in wanted if one not in answers]:
+        by_key = {one.new.key: one for one in left}
+        new = [one.new for one in by_key.values()]
+        known = await database.transact(partial(objects_sql.hold_many, new=new))
+        answers |= {one: HeldObject(known[key]) if key in known else None for key, one in by_key.items()}
+    return answers
+
+
+async def _set_cids(database: Database, pairs: list[tuple[str, str]]) -> dict[tuple[str, str], None]:
+    async with database.connection() as connection:
+        await objects_sql.set_cids(connection, dict(pairs))
+    return dict.fromkeys(pairs)
 
 
 @attrs.define(slots=True)
@@ -95,7 +148,7 @@ class Containers:
     ) -> None:
         self._database = database
         self._pins = pins
-        self._retention = retention_seconds
+        self._rows = _Rows(database, retention_seconds)
         self._budgets = budgets
 
     @asynccontextmanager
@@ -105,7 +158,7 @@ class Containers:
         """Store `content` under `key` and hold it while the block runs. Retryable `busy` when it is `bounded` and more
         than the owner's budget allows."""
         sha256 = (await to_thread.run_sync(hashlib.sha256, content)).digest()
-        known = await self._hold(key, subject, len(content), sha256, owner, bounded=bounded)
+        known = await self._hold(NewObject(key, subject, len(content), sha256, owner), bounded=bounded)
         holding = Holding(key, "")
         try:
             holding.cid = await self._stored(key, content, known)
@@ -115,18 +168,12 @@ class Containers:
             with anyio.move_on_after(10, shield=True):
                 await self._let_go(holding)
 
-    async def _hold(
-        self, key: str, subject: bytes, size: int, sha256: bytes, owner: bytes, *, bounded: bool
-    ) -> objects_sql.HeldObject:
-        async def body(connection: Connection) -> objects_sql.HeldObject | None:
-            held = await objects_sql.hold(connection, key, subject, size, sha256, owner=owner)
-            if held is not None and bounded:
-                await self._budgets.check(connection, owner)
-            return held
-
+    async def _hold(self, new: NewObject, *, bounded: bool) -> HeldObject:
         deadline = anyio.current_time() + _PATIENCE
         while True:
-            held = await self._database.transact(body)
+            # A caller that goes away takes back no statement of many: it has to know of its hold, to let go.
+            with anyio.CancelScope(shield=not bounded):
+                held = await (self._hold_within_budget(new) if bounded else self._rows.holds.get(_Wanted(new)))
             if held is not None:
                 return held
             if anyio.current_time() > deadline:
@@ -135,20 +182,29 @@ class Containers:
                 )
             await anyio.sleep(0.1)
 
-    async def _stored(self, key: str, content: bytes, known: objects_sql.HeldObject) -> str:
+    async def _hold_within_budget(self, new: NewObject) -> HeldObject | None:
+        async def body(connection: Connection) -> HeldObject | None:
+            known = await objects_sql.hold_many(connection, [new])
+            if new.key not in known:
+                return None
+            await self._budgets.check(connection, new.owner)
+            return HeldObject(known[new.key])
+
+        return await self._database.transact(body)
+
+    async def _stored(self, key: str, content: bytes, known: HeldObject) -> str:
         if known.cid is not None and await self._pins.holds(key):
             return known.cid
         pinned = await self._pins.put(key, content)
-        async with self._database.connection() as connection:
-            await objects_sql.set_cid(connection, key, pinned.cid)
+        await self._rows.cids.get((key, pinned.cid))
         return pinned.cid
 
     async def _let_go(self, holding: Holding) -> None:
         try:
+            if holding.ended:
+                await self._rows.kept.get(_HeldUntilNow(holding.key))
+                return
             async with self._database.connection() as connection:
-                if holding.ended:
-                    await objects_sql.attach(connection, holding.key, self._retention)
-                    return
                 if holding.ended is None:
                     await objects_sql.release(connection, holding.key)
                     return

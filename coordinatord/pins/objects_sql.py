@@ -33,41 +33,14 @@ class HeldObject:
     cid: str | None
 
 
-async def hold(
-    connection: Connection, key: str, subject: bytes, size: int, sha256: bytes, *, owner: bytes = b""
-) -> HeldObject | None:
-    """Before an upload: the row that makes the object known, and whose it is. None while the same key is being
-    removed."""
-    row = await connection.fetchrow(
-        "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
-        " values ($1, $2, $3, $4, clock_timestamp() + $5, $6)"
-        " on conflict (key) do update set removing_until = null,"
-        " holders = case when o.removing_until is null then o.holders + 1 else 1 end,"
-        " expires_at = greatest(o.expires_at, excluded.expires_at),"
-        " cid = case when o.sha256 = excluded.sha256 and o.removing_until is null then o.cid end,"
-        " bytes = excluded.bytes, sha256 = excluded.sha256"
-        " where o.removing_until is null or o.removing_until < clock_timestamp()"
-        " returning cid",
-        key,
-        subject,
-        size,
-        sha256,
-        HOLD,
-        owner,
-    )
-    return None if row is None else HeldObject(row["cid"])
-
-
-async def set_cid(connection: Connection, key: str, cid: str) -> None:
-    await connection.execute("update objects set cid = $2 where key = $1", key, cid)
-
-
-async def attach(connection: Connection, key: str, retention_seconds: int) -> None:
-    """Its op took effect: keep it for the retention period. Ends the caller's hold."""
+async def attach(connection: Connection, holds: Mapping[str, int], retention_seconds: int) -> None:
+    """Their ops took effect: keep them for the retention period. Ends so many of the caller's holds of each key."""
     await connection.execute(
-        "update objects set attached = true, decided = false, holders = holders - 1,"
-        " expires_at = created_at + $2 * interval '1 second' where key = $1",
-        key,
+        "update objects set attached = true, decided = false, holders = holders - n.holds,"
+        " expires_at = created_at + $3 * interval '1 second'"
+        " from unnest($1::text[], $2::integer[]) as n(key, holds) where objects.key = n.key",
+        list(holds),
+        list(holds.values()),
         retention_seconds,
     )
 
@@ -102,7 +75,7 @@ async def settle_expired(connection: Connection, retention_seconds: int) -> None
         "update objects o set attached = named.named,"
         " expires_at = case when named.named then o.created_at + $1 * interval '1 second'"
         " else clock_timestamp() + $2 end"
-        f" from (select key, {_NAMED} as named from objects o where not attached and expires_at < clock_timestamp()"
+        f" from (select key, {_NAMED} as named from objects o where not attached and expires_at < statement_timestamp()"
         f" and {_NEEDED.format(named=_NAMED)}) as named where named.key = o.key",
         retention_seconds,
         HOLD,
@@ -113,7 +86,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[str]:
     """Keys that the caller is to remove from the store: past their deadline and needed by nothing."""
     rows = await connection.fetch(
         "update objects set removing_until = clock_timestamp() + $2 where key in (select key from objects o"
-        " where expires_at < clock_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
+        " where expires_at < statement_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
         f" and (attached or not {_NEEDED.format(named=_NAMED)})"
         " order by expires_at limit $1 for update skip locked) returning key",
         limit,
@@ -124,7 +97,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[str]:
 
 @attrs.frozen(slots=True)
 class NewObject:
-    """A container that a line of a batch brought along."""
+    """Content that is to be stored: a result, or the container of an order or of a batch's line."""
 
     key: str
     subject: bytes
@@ -134,8 +107,9 @@ class NewObject:
 
 
 async def hold_many(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
-    """Before the uploads: key → the content id that the store holds already, if any. A key that is missing in the
-    answer is being removed just now."""
+    """Before the uploads, of each key once: key → the content id that the store holds already, if any. A key that is
+    missing in the answer is being removed just now."""
+    new = sorted(new, key=lambda one: one.key)  # in one order for all writers, or two of them wait for each other
     rows = await connection.fetch(
         "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
         " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5, n.owner"
@@ -174,9 +148,11 @@ async def release_many(connection: Connection, keys: Sequence[str]) -> None:
 _TABLES: Final = (("objects", "subject"), ("files", "held_for"))
 _ALIVE: Final = f"(j.state = {JobState.CLAIMED} or (j.state = {JobState.OPEN} and j.expires_at >= p.block_time))"
 # A job that the outbox or a batch may post yet, or has posted in a block that the index does not show.
+# Relays that are under way and those that were mined are each found by an index of their own.
 _COMING: Final = (
-    "(exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state in ('queued', 'signed',"
-    " 'mined')) or exists (select from batch_lines l where l.job_id = t.{job} and l.relay_id is not null"
+    "(exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state in ('queued', 'signed'))"
+    " or exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state = 'mined')"
+    " or exists (select from batch_lines l where l.job_id = t.{job} and l.relay_id is not null"
     " and l.code is null and l.result is null))"
 )
 
@@ -188,7 +164,7 @@ async def decide(connection: Connection, *, retention_seconds: int, unsettled_se
         await connection.execute(
             f"update {table} t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
             f" from jobs j cross join index_position p where t.attached and t.decided and t.removing_until is null"
-            f" and t.expires_at < clock_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
+            f" and t.expires_at < statement_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
             f" and j.job_id = t.{job} and (j.state = {JobState.SETTLED} or {_ALIVE})",
             retention_seconds,
         )

@@ -168,7 +168,7 @@ async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
     them."""
     rows = await connection.fetch(
         "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
-        " sum(gas)::bigint as last_day from gas_spent where hour > current_hour() - 24"
+        " sum(gas)::bigint as last_day from gas_spent where hour > (select current_hour()) - 24"
         " group by signer, kind order by last_day desc, signer, kind limit $1",
         most,
     )
@@ -254,4 +254,4 @@ async def unbook(connection: Connection, tx_ids: Sequence[int]) -> None:
 async def drop_old(connection: Connection, relays_kept_seconds: int) -> None:
     """Drop sums that no budget looks at any more, and no reorganisation reaches: a day after the relays they are of."""
     days = max(KEPT_DAYS, relays_kept_seconds // 86_400 + 1)
-    await remove_due(connection, "gas_spent", "hour < current_hour() - $1 * 24", days)
+    await remove_due(connection, "gas_spent", "hour < (select current_hour()) - $1 * 24", days)

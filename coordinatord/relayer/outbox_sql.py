@@ -208,18 +208,27 @@ def _submitted(outcome: str, relay_id: int | None) -> Submitted:
     return _REFUSED[outcome]
 
 
-async def is_under_way(
-    connection: Connection, subject: bytes, kind: RelayKind | None = None, signer: bytes | None = None
-) -> bool:
-    """True when a relay of this subject, and of this kind and signer where they are named, is queued or signed."""
+async def is_under_way(connection: Connection, subject: bytes) -> bool:
+    """True when a relay of this subject is queued or signed."""
     live: bool = await connection.fetchval(
-        "select exists (select from relays where subject = $1 and state in ('queued', 'signed')"
-        " and ($2::text is null or kind = $2) and ($3::bytea is null or signer = $3))",
-        subject,
-        kind,
-        signer,
+        "select exists (select from relays where subject = $1 and state in ('queued', 'signed'))", subject
     )
     return live
+
+
+async def claims_under_way(
+    connection: Connection, claims: Sequence[tuple[bytes, bytes]]
+) -> dict[tuple[bytes, bytes], bool]:
+    """Of each job and wallet, true when a claim of the job by the wallet is queued or signed."""
+    rows = await connection.fetch(
+        "select exists (select from relays r where r.subject = c.job and r.state in ('queued', 'signed')"
+        " and r.kind = $3 and r.signer = c.wallet) as live"
+        " from unnest($1::bytea[], $2::bytea[]) with ordinality as c(job, wallet, place) order by c.place",
+        [job for job, _ in claims],
+        [wallet for _, wallet in claims],
+        RelayKind.CLAIM,
+    )
+    return {claim: row["live"] for claim, row in zip(claims, rows, strict=True)}
 
 
 # --- the waiter's side ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.database.batched_reads import BatchedReads
 from coordinatord.database.connections import Connection, Database
 from coordinatord.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
 from coordinatord.indexer.undo_sql import read_position
@@ -122,6 +123,11 @@ class _QueuedSubmission:
     outcome: Submitted | Exception | None = None
 
 
+async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bool]:
+    async with database.connection() as connection:
+        return await outbox_sql.claims_under_way(connection, claims)
+
+
 class Relaying:
     """`run` must be running in a task group of the application."""
 
@@ -148,6 +154,8 @@ class Relaying:
         self._to_look = Wake()
         self._submissions: list[_QueuedSubmission] = []
         self._submitting = anyio.Lock()
+        # Of all that settle at one time.
+        self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(database, _claims_under_way)
         self._awaiting_index = 0
         self._indexed = -1
         self._index_moved = anyio.Event()
@@ -177,8 +185,7 @@ class Relaying:
 
     async def claims(self, wallet: bytes, job_id: bytes) -> bool:
         """True while a claim of the job by this wallet is under way."""
-        async with self._database.connection() as connection:
-            return await outbox_sql.is_under_way(connection, job_id, RelayKind.CLAIM, wallet)
+        return await self._claims.get((job_id, wallet))
 
     async def _queue(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):

@@ -147,6 +147,16 @@ async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> 
     return {r["id"] for r in rows}
 
 
+async def post_under_way(connection: Connection, job_id: bytes, owner: bytes) -> bool:
+    found: bool = await connection.fetchval(
+        "select exists(select from relays where subject = $1 and signer = $2 and kind = 'post'"
+        " and state in ('queued', 'signed'))",
+        job_id,
+        owner,
+    )
+    return found
+
+
 @attrs.frozen(slots=True)
 class Undecided:
     """A queued or signed relay. `ahead`: the account has signed it and its nonce is still to be used, so that whatever
@@ -308,29 +318,30 @@ async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes)
 
 async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
     """Drop what the chain can tell again."""
-    await remove_due(
-        connection, "job_ends", "kept_at < clock_timestamp() - $1 * interval '1 second'", older_than_seconds
-    )
+    # Written out: of an age that it does not know, the planner takes a third of the rows to be due.
+    age = f"interval '{older_than_seconds:d} seconds'"
+    await remove_due(connection, "job_ends", f"kept_at < statement_timestamp() - {age}")
 
 
 # Relays that ended long ago: nobody waits for them, and no reorg reaches them any more.
+
+
+_LONG_ENDED: Final = (
+    "select id from relays where ended_at < statement_timestamp() - $1 * interval '1 second'"
+    " and state not in ('queued', 'signed') order by ended_at limit $2"
+)
 
 
 async def drop_ended(connection: Connection, older_than_seconds: int, limit: int) -> int:
     """Drop relays; returns how many went. Which transaction ended a job stays known."""
     await connection.execute(
         "insert into job_ends (job_id, tx_hash) select r.subject, t.mined_hash from relays r"
-        " join relay_txs t on t.id = r.tx_id where r.id in (select id from relays where ended_at < clock_timestamp()"
-        " - $1 * interval '1 second' and state not in ('queued', 'signed') order by ended_at limit $2)"
-        f" and {ENDING} on conflict do nothing",
+        f" join relay_txs t on t.id = r.tx_id where r.id in ({_LONG_ENDED}) and {ENDING} on conflict do nothing",
         older_than_seconds,
         limit,
     )
     dropped = await connection.fetch(
-        "delete from relays where id in (select id from relays where ended_at < clock_timestamp()"
-        " - $1 * interval '1 second' and state not in ('queued', 'signed') order by ended_at limit $2) returning id",
-        older_than_seconds,
-        limit,
+        f"delete from relays where id in ({_LONG_ENDED}) returning id", older_than_seconds, limit
     )
     return len(dropped)
 

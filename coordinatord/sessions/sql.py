@@ -113,7 +113,7 @@ async def read_taken_back(line: PreparedConnection) -> int:
 
 async def drop_expired(connection: Connection) -> None:
     for table in ("nonces", "sessions"):
-        await remove_due(connection, table, "expires_at <= clock_timestamp()")
+        await remove_due(connection, table, "expires_at <= statement_timestamp()")
 
 
 async def _lock(connection: Connection, address: bytes) -> None:

@@ -225,7 +225,7 @@ async def take_turns(connection: Connection, most: int, seconds: float, *, quick
     """Endpoints whose messages are due, those that have waited longest first; nobody else takes them meanwhile."""
     rows = await connection.fetch(
         "update webhooks set not_before = clock_timestamp() + $2 * interval '1 second' where id in"
-        " (select id from webhooks where quick = $3 and turn_at <= clock_timestamp() order by turn_at limit $1"
+        " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() order by turn_at limit $1"
         " for update skip locked) returning id, url, secret, failures",
         most,
         seconds,
@@ -256,7 +256,7 @@ class DueMessage:
 async def read_due(connection: Connection, webhook_id: str, most: int) -> list[DueMessage]:
     rows = await connection.fetch(
         "select id, message_id, body, attempts from webhook_messages where webhook_id = $1"
-        " and due_at <= clock_timestamp() order by due_at, id limit $2",
+        " and due_at <= statement_timestamp() order by due_at, id limit $2",
         webhook_id,
         most,
     )

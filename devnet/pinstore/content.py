@@ -63,6 +63,7 @@ def stretch_of(header: str | None, size: int) -> ByteRange | None:
 
 # Large enough that the change of threads costs nothing beside the hashing of one piece.
 _PIECE: Final = 1 << 20
+_SMALL: Final = 1 << 16  # is read in less time than the change of threads takes
 
 
 @attrs.frozen
@@ -124,19 +125,33 @@ class ContentIntake:
 
 async def receive(request: Request, path: Path) -> Received:
     """The body of `request` into a new file at `path`; nothing is left there if it does not come whole."""
-    intake = await to_thread.run_sync(ContentIntake, path)
+    intake: ContentIntake | None = None
     waiting = bytearray()
     try:
         async for piece in request.stream():
             waiting += piece
             if len(waiting) >= _PIECE:
+                if intake is None:
+                    intake = await to_thread.run_sync(ContentIntake, path)
                 await to_thread.run_sync(intake.write, bytes(waiting))
                 waiting.clear()
+        if intake is None:  # most content is small: the way to a thread costs more than what is done there
+            return await to_thread.run_sync(_received_whole, path, bytes(waiting))
         await to_thread.run_sync(intake.write, bytes(waiting))
         return await to_thread.run_sync(intake.finish)
-    except ClientDisconnect:
-        intake.discard()
-        raise S3Error("IncompleteBody", "The connection ended before the body did.") from None
+    except BaseException as failure:
+        if intake is not None:
+            intake.discard()
+        if isinstance(failure, ClientDisconnect):
+            raise S3Error("IncompleteBody", "The connection ended before the body did.") from None
+        raise
+
+
+def _received_whole(path: Path, body: bytes) -> Received:
+    intake = ContentIntake(path)
+    try:
+        intake.write(body)
+        return intake.finish()
     except BaseException:
         intake.discard()
         raise
@@ -154,9 +169,9 @@ class Outgoing(Response):
         with self._file as file:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             left = self._stretch.stop - self._stretch.start
-            await to_thread.run_sync(file.seek, self._stretch.start)
-            while left:
+            file.seek(self._stretch.start)
+            while left > _SMALL:
                 piece = await to_thread.run_sync(partial(file.read, min(left, _PIECE)))
                 left -= len(piece)
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            await send({"type": "http.response.body", "body": file.read(left)})

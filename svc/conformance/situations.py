@@ -18,6 +18,7 @@ _LOST: Final = "PROTOCOL.md#waiting-and-answers-that-were-lost"
 _ERRORS: Final = "PROTOCOL.md#contract-errors"
 _RETRY_AFTER: Final = 2  # seconds
 _MOST_CLAIMS: Final = 3
+_SIGNED_IN_WITHIN: Final = 15.0  # seconds, also on a slow machine; a refused claim rests for 30
 
 
 @attrs.frozen
@@ -186,6 +187,13 @@ def _waited(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]
     return judge
 
 
+def again_at_once(_: Situation, market: ProviderMarket, job: str) -> str | None:
+    """After a sign-in, and not with the next poll that lists the job: that is for claims that were refused."""
+    first, *others = market.heard_of(job, "claim")
+    waited = others[0].at - first.at if others else 0.0
+    return None if waited <= _SIGNED_IN_WITHIN else f"the claim again after {waited:.0f} s"
+
+
 def signed_anew(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]:
     """Nothing is said of an op's time, which is judged as every op's is; only of the refused bytes, sent again."""
 
@@ -227,7 +235,8 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
         Situation("settle answered 503", _scripted("settle", _AWAY), _SETTLED, _LOST),
         Situation("claim answered 429 with retry-after", _scripted("claim", _BUSY),
                   attrs.evolve(_SETTLED, further=_waited("claim")), _LOST),
-        Situation("claim with a session that is forgotten", _scripted("claim", _UNKNOWN_SESSION), _SETTLED),
+        Situation("claim with a session that is forgotten", _scripted("claim", _UNKNOWN_SESSION),
+                  attrs.evolve(_SETTLED, also="the claim again after a sign-in", further=again_at_once), _LOST),
         Situation("job that the poll goes on to offer", _shown_again, _SETTLED),
         Situation("bytes that are not the container", _served_otherwise, _FAILED),
         Situation("container sealed to another key", _sealed_to_another, _FAILED),

@@ -6,10 +6,14 @@ is planned and not used is room that the last transaction of each block does wit
 what was used over the same blocks. Of the transactions of one account anvil forgets a small one that would still fit
 behind a large one that does not: here as many ride together as make them all alike.
 
+A batch: its lines' posts are queued at once, two accounts relay them, and beside them comes one post after another
+whose caller waits. `BENCH_LINES=50000` makes it as long as the longest.
+
 At 80 % load: posts come by a Poisson process, each with a caller that waits for its end; the load is that of the share
 of posts that a saturated block held. All is preceded by as many ops as it takes to know what they use.
 """
 
+import os
 import random
 import statistics
 import time
@@ -25,7 +29,7 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.rpc import quantity
 from coordinatord.database.connections import Connection
 from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.relayer.outbox_sql import NewRelay, Priority
 from devnet.anvil import BLOCK_GAS_LIMIT
 from devnet.market import at, connected
 from tests.bench.relaying import Ground, ground, mined
@@ -39,11 +43,15 @@ POSTS_A_BLOCK: Final = 1024  # about what a block holds, in whole rounds
 CHAINS_A_BLOCK: Final = 512
 LOAD: Final = 0.8
 LOADED_BLOCKS: Final = 6
+LINES: Final = int(os.environ.get("BENCH_LINES", "5000"))
+_LONE_CALLERS: Final = 4
+LONE_SECONDS: Final = 0.05  # beyond a block, for a lone op's own way
 _POSTS: Final = 64  # in a transaction; a round takes 512
 _CHAINS: Final = 16  # in a transaction, of three ops each; a round takes 512
 _DEPTH: Final = 100_000
 _CEILING: Final = 100_000  # of jobs that a provider may have claimed at a time
 _BLOCKS: Final = "blocks of 60 M gas"
+_OF_BATCHES: Final = "select exists (select from relays where priority = 3 and state = 'queued')"
 ENDED: Final = "select count(*) = 0 from relays where state in ('queued', 'signed')"
 
 
@@ -67,16 +75,27 @@ class Loaded:
         return self.waited[min(int(of * len(self.waited)), len(self.waited) - 1)]
 
 
+@attrs.frozen
+class Beside:
+    """A batch's posts, and the seconds that single posts waited meanwhile."""
+
+    rate: float  # lines a second, while there were enough of them
+    share: float  # of a block's gas, in the middle one of the full blocks
+    accounts: list[float]  # of the lines that each relayed
+    waited: list[float]
+
+
 @asynccontextmanager
-async def relayer(on: Ground, account: Wallet, *, coalesce_max: int) -> AsyncIterator[Stage]:
-    """One whose queue is deep enough for all that is queued at once."""
-    name = f"bench_{account.address.hex()}"
+async def relayer(on: Ground, *accounts: Wallet, coalesce_max: int) -> AsyncIterator[Stage]:
+    """One for each account; their queue is deep enough for all that is queued at once."""
+    name = f"bench_{accounts[0].address.hex()}_{len(accounts)}"
     await on.postgres.execute(f"create database {name}")
     url, queue_timeout_ms = on.postgres.url(name), 600_000
     async with stage(
         url, on.anvil.rpc_url, max_depth=_DEPTH, queue_timeout_ms=queue_timeout_ms, coalesce_max=coalesce_max
     ) as running:
-        running.start(account)
+        for account in accounts:
+            running.start(account)
         yield running
 
 
@@ -166,9 +185,61 @@ class Scene:
         used = [await self._used(row["number"]) for row in numbers[1:-1]]
         return Loaded(sorted(waited), statistics.mean(used) / BLOCK_GAS_LIMIT)
 
+    async def beside_a_batch(self, lines: int) -> Beside:
+        """After some that tell what they use, as many at a time as ride together."""
+        for _ in range(3 * len(self.on.relayers[:2])):
+            await self.relay(self.posts(_POSTS))
+        batch = [attrs.evolve(post, priority=Priority.BATCH_POST) for post in self.posts(lines)]
+        first = await self.stage.fetchval("select coalesce(max(id), 0) from relay_txs")
+        await self.on.anvil.mine_every(BLOCK_SECONDS)
+        chance = random.Random(26)  # noqa: S311 - the same moments of a block in each run
+        waited: list[float] = []
+
+        async def caller() -> None:
+            while await self.stage.fetchval(_OF_BATCHES):
+                await anyio.sleep(chance.uniform(0, BLOCK_SECONDS))
+                (lone,) = self.posts(1)
+                started = time.perf_counter()
+                await mined(self.stage, lone)
+                waited.append(time.perf_counter() - started)
+
+        await self.queue(batch)
+        async with anyio.create_task_group() as callers:
+            for _ in range(_LONE_CALLERS):
+                callers.start_soon(caller)
+        await self.stage.until(ENDED)
+        await self._by_transaction()
+        async with self.stage.database.connection() as connection:
+            blocks = await connection.fetch(
+                "select t.block_number as number, count(*) as ops from relay_txs t join relays r on r.tx_id = t.id"
+                " where t.id > $1 group by 1 order by 1",
+                first,
+            )
+            by_account = await connection.fetch(
+                "select count(*) as ops from relay_txs t join relays r on r.tx_id = t.id where t.id > $1"
+                " group by t.account",
+                first,
+            )
+        numbers = range(blocks[0]["number"] + 1, blocks[-1]["number"])
+        ops = sum(block["ops"] for block in blocks[1:-1])
+        return Beside(
+            ops / (len(numbers) * BLOCK_SECONDS),
+            statistics.median([await self._used(number) / BLOCK_GAS_LIMIT for number in numbers]),
+            [account["ops"] / (lines + len(waited)) for account in by_account],
+            sorted(waited),
+        )
+
     async def _by_transaction(self) -> None:
         await self.on.anvil.call("evm_setIntervalMining", 0)
         await self.on.anvil.call("evm_setAutomine", True)
+
+
+async def _beside() -> Beside:
+    async with (
+        ground(BLOCK_GAS_LIMIT) as on,
+        relayer(on, *on.relayers[:2], coalesce_max=_POSTS) as running,
+    ):
+        return await Scene(on, running, Ops.of(on.market)).beside_a_batch(LINES)
 
 
 async def _measured() -> tuple[Filled, Filled, Loaded]:
@@ -196,6 +267,7 @@ async def _with_room_for_claims(on: Ground) -> None:
 def rows() -> list[Row]:
     with start_blocking_portal("asyncio", backend_options={"use_uvloop": True}) as portal:
         posts, chains, loaded = portal.call(_measured)
+        beside = portal.call(_beside)
 
     def filled(what: str, found: Filled) -> list[Row]:
         return [
@@ -235,6 +307,34 @@ def rows() -> list[Row]:
             1,
             late <= most,
             count,
+        ),
+        *_beside_rows(beside),
+    ]
+
+
+def _beside_rows(found: Beside) -> list[Row]:
+    what = f"a batch of {LINES:,} lines by two accounts, {_BLOCKS} each {BLOCK_SECONDS} s"
+    shares = " and ".join(f"{share:.0%}" for share in found.accounts)
+    longest, bound = found.waited[-1], 2 * BLOCK_SECONDS + LONE_SECONDS
+    return [
+        Row(
+            f"lines posted a second, {what} ({shares})",
+            found.rate,
+            "lines/s",
+            "the block's gas limit",
+            found.share,
+            0.9,
+            found.share >= 0.9,
+        ),
+        Row(
+            f"the slowest lone post beside {what}, half of them within {statistics.median(found.waited):.1f} s",
+            longest,
+            "s",
+            "a block later than the next",
+            longest / bound,
+            1,
+            longest <= bound,
+            len(found.waited),
         ),
     ]
 

@@ -32,7 +32,7 @@ from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead
 from common.secp256k1 import Wallet, recover
 from common.wire.states import JobState
-from tests.fakes.market_answers import Body, Script, answer, error
+from tests.fakes.market_answers import Body, Script, answer, error, mined
 from tests.fakes.streamed import StreamedTransport
 
 URL = "http://coordinator"
@@ -408,7 +408,7 @@ class Market:
         if row["state"] != OPEN:
             return _refused("NotOpen")
         self.claim(body["job_id"])
-        return _mined()
+        return mined()
 
     def _settle(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
@@ -428,7 +428,7 @@ class Market:
         cid = str(cid_of(self.results[body["job_id"]]))
         row |= {"completion_tok": str(body["completion_tok"]), "result_cid": cid}
         self.end(body["job_id"], 1)
-        return _mined(result_cid=cid)
+        return mined(result_cid=cid)
 
     def _fail(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
@@ -439,7 +439,7 @@ class Market:
         if row["state"] != CLAIMED:
             return _refused("NotClaimed")
         self.end(body["job_id"], 3)
-        return _mined()
+        return mined()
 
     def _set_identity(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
@@ -447,7 +447,7 @@ class Market:
         if recover(self.domains.providers.digest(message), _bytes(body["signature"])) != self.provider.address:
             return error(403, None, "invalid_op_signature")
         self.identities.append((message.box_key, message.evidence))
-        return _mined()
+        return mined()
 
     def _readyz(self, _: httpx.Request) -> httpx.Response:
         return answer(200, {"ready": True, "reason": "ready", "cursor": "1", "head_block": "1", "lag": "0"})
@@ -459,7 +459,7 @@ class Market:
             return error(403, None, "invalid_op_signature")
         self.requested.append(body["n"])
         self.capacity = body["n"] // 2
-        return _mined()
+        return mined()
 
     def _files(self, request: httpx.Request) -> httpx.Response:
         head, _, rest = request.content.partition(b'name="file"')
@@ -496,10 +496,6 @@ class Market:
 
 _ROUTES = {"asks!": "publish", "jobs": "market"}
 _SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "set_identity", "poll", "asks!", "files"}
-
-
-def _mined(**more: str) -> httpx.Response:
-    return answer(201, {"tx_hash": "0x" + "ab" * 32, "status": "success", "block_number": "2"} | more)
 
 
 def _refused(reason: str) -> httpx.Response:

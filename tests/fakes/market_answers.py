@@ -21,6 +21,10 @@ def error(
     return answer(status, envelope, retryable=retryable)
 
 
+def mined(**more: str) -> httpx.Response:
+    return answer(201, {"tx_hash": "0x" + "ab" * 32, "status": "success", "block_number": "2"} | more)
+
+
 def instead(response: httpx.Response) -> Script:
     """This answer, and nothing happens."""
 

@@ -59,6 +59,7 @@ ADDED: Final[dict[str, int]] = {
     "a command line that is read before the daemon behind it is imported": 2,  # commands of coordinatord and of svcd
     # svc/serve, commands/serve, commands/spend
     "svc serve: OpenAI's API for programs of others, its ledger, budgets, files and batches": 28,
+    "views that ops ask the node for together": 1,  # coordinatord/operations/shared_views
     "plain requests, answered without hypercorn and h11": 1,  # coordinatord/server/plain
 }
 

@@ -28,12 +28,12 @@ def main() -> None:
 
 
 def _many(seeds: range, until_found: bool) -> bool:
-    began, virtual, jobs, lives, faults, failed, ran = time.monotonic(), 0.0, 0, 0, 0, 0, 0
+    began, virtual, jobs, ahead, lives, faults, failed, ran = time.monotonic(), 0.0, 0, 0, 0, 0, 0, 0
     with multiprocessing.get_context("forkserver").Pool(os.cpu_count() or 1) as pool:
         for outcome in pool.imap(simulate_seed, seeds, chunksize=1 if until_found else 4):
             ran += 1
             virtual, jobs, lives = virtual + outcome.seconds, jobs + outcome.jobs, lives + outcome.lives
-            faults += outcome.faults
+            ahead, faults = ahead + outcome.ahead, faults + outcome.faults
             if outcome.broken:
                 failed += 1
                 _told(outcome, shrink=not until_found)
@@ -42,8 +42,8 @@ def _many(seeds: range, until_found: bool) -> bool:
     minutes = (time.monotonic() - began) / 60
     hours = virtual / 3600
     print(
-        f"{ran} seeds, {failed} failed; {jobs} jobs, {lives} lives, {faults} faults, {hours:.1f} virtual hours;"
-        f" {ran / minutes:.0f} seeds and {hours / minutes:.1f} virtual hours a minute"
+        f"{ran} seeds, {failed} failed; {jobs} jobs ({ahead} run ahead), {lives} lives, {faults} faults,"
+        f" {hours:.1f} virtual hours; {ran / minutes:.0f} seeds and {hours / minutes:.1f} virtual hours a minute"
     )
     return bool(failed)
 

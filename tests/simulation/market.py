@@ -3,6 +3,7 @@ still, and a chain that reorganises. What the provider hears of is what a real o
 
 import base64
 import hashlib
+import json
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ import httpx
 import trio
 
 from tests.fakes.market import CLAIMED, OPEN, SETTLED, START, Market
-from tests.fakes.market_answers import Body, answer, error
+from tests.fakes.market_answers import Body, answer, error, mined
 from tests.fakes.streamed import StreamedTransport
 from tests.simulation.plan import WEATHER, Fault, Plan
 
@@ -21,6 +22,7 @@ OPS: Final = ("claim", "settle", "fail")
 _RECLAIM_AFTER: Final = 60  # seconds after the window
 _LATENCY: Final = 0.2
 _LONGEST_LAG: Final = 2.5
+_RECEIPT: Final = 60.0  # seconds that a coordinator waits for one
 _HELD_UP: Final = 95.0  # seconds that a request hangs at most: the clients give up after a hundred
 
 
@@ -69,6 +71,9 @@ class SimulatedMarket(Market):
         self._weather = [fault for fault in faults if fault.place in (*WEATHER, "sessions")]
         self._noted: dict[str, Body] = {}
         self._past: deque[tuple[float, str, Body]] = deque()
+        self.refused_posts: set[str] = set()
+        self._decided: dict[str, trio.Event] = {}  # by job: the end of its post, and of the claim behind it
+        self._taken: set[str] = set()  # whose claim came before that
         self._index: dict[str, Body] = {}
         self._stands_still = 0
         self._lag = chance.uniform(0, _LONGEST_LAG)
@@ -110,35 +115,35 @@ class SimulatedMarket(Market):
     async def _answered(self, name: str, request: httpx.Request) -> httpx.Response:
         fault = self.due(name)
         if fault is None:
-            return self._done(name, request)
+            return await self._done(name, request)
         self.trace.add(f"{name} meets {fault.kind}")
         match fault.kind:
             case "unreached":
                 raise httpx.ConnectError(fault.kind)
             case "lost":
-                self._done(name, request)
+                await self._done(name, request)
                 raise httpx.ReadError(fault.kind)
             case "hang":
                 await trio.sleep(min(_HELD_UP, 2 * fault.seconds))
                 raise httpx.ReadTimeout(fault.kind)
             case "hang_after":
-                self._done(name, request)
+                await self._done(name, request)
                 await trio.sleep(min(_HELD_UP, 2 * fault.seconds))
                 raise httpx.ReadTimeout(fault.kind)
             case "late":
                 await trio.sleep(fault.seconds)
-                return self._done(name, request)
+                return await self._done(name, request)
             case "later":
                 assert self.world is not None
                 self.world.start_soon(self._mined_later, fault.seconds, name, request)
                 return _pending()
             case "lapsed":
-                response = self._done(name, request)
+                response = await self._done(name, request)
                 if response.status_code == 200:
                     self.content.pop(response.json()["svc"]["cid"], None)
                 return response
             case "garbled":
-                response = self._done(name, request)
+                response = await self._done(name, request)
                 return httpx.Response(response.status_code, content=response.content[:-9] + b"something")
             case kind:
                 return _instead(kind)
@@ -153,9 +158,12 @@ class SimulatedMarket(Market):
 
     async def _mined_later(self, seconds: float, name: str, request: httpx.Request) -> None:
         await trio.sleep(seconds)
-        self._done(name, request)
+        await self._done(name, request)
 
-    def _done(self, name: str, request: httpx.Request) -> httpx.Response:
+    async def _done(self, name: str, request: httpx.Request) -> httpx.Response:
+        waits = await self._behind(name, request) if name in OPS else None
+        if waits is not None:
+            return waits
         if name in ("poll", "claimed", "ended", "job", "jobs"):
             self._catch_up()
             chain, self.jobs = self.jobs, self._index
@@ -169,6 +177,55 @@ class SimulatedMarket(Market):
         self.trace.add(f"{name} {response.status_code} {said}")
         self.note()
         return response
+
+    # --- before the block of a post -----------------------------------------------------------------------
+
+    async def offer_until(self, job: str, seconds: float, *, refused: bool) -> None:
+        """An order that came before its block: it is offered as pending until then."""
+        self.offer(job)
+        decided = self._decided[job] = trio.Event()
+        await trio.sleep(seconds)
+        self.pending.pop(job, None)
+        row = self.posting.pop(job)
+        if refused:
+            self.refused_posts.add(job)
+        else:
+            self.jobs[job] = row
+            if job in self._taken:  # in the same block
+                self.claim(job)
+        self.trace.add(f"the post of {self.named(job)} is {'refused' if refused else 'in a block'}")
+        self.note()
+        decided.set()
+
+    async def _behind(self, name: str, request: httpx.Request) -> httpx.Response | None:
+        """The answer to an op on a job that the chain does not have yet; None when it does, or never will: a claim is
+        under way then, and what is sent after it waits behind it."""
+        job = str(json.loads(request.content)["job_id"])
+        decided = self._decided.get(job)
+        if decided is None:
+            return None
+        early = not decided.is_set()
+        if early and name == "claim":
+            self._taken.add(job)
+            if "prefer" in request.headers:
+                return self._stored(job)
+        with trio.move_on_after(_RECEIPT):
+            await decided.wait()
+        if not decided.is_set():
+            return _pending()
+        if name == "claim" and job in self._taken and job in self.jobs:
+            return mined()  # however often it is sent
+        return None
+
+    def _stored(self, job: str) -> httpx.Response:
+        steps = [{"op": "post", "rests_on": "broadcast"}, {"op": "claim", "rests_on": "stored"}]
+        told = {"job_id": job, "status": "in_progress", "provisional": True, "steps": steps, "block": "1"}
+        return answer(202, told)
+
+    @property
+    def undecided(self) -> frozenset[str]:
+        """Jobs of which the chain knows nothing yet."""
+        return frozenset(self.posting)
 
     # --- the chain, and the index that follows it ---------------------------------------------------------
 

@@ -10,12 +10,17 @@ Ending = Literal["kill", "power cut", "stop"]
 
 @attrs.frozen
 class Post:
-    """A client's order. `length`: letters of its text, which the result has too. `lines`: it is a batch of so many."""
+    """A client's order. `length`: letters of its text, which the result has too.
+
+    Of svcd's simulation alone: `block_in`, seconds until the block of its post, before which it is offered as pending;
+    `refused`: the chain refuses the post then, and the claim with it. Of coordinatord's alone: `lines` of a batch."""
 
     at: float
     window: int = 600
     is_bid: bool = False
     length: int = 40
+    block_in: float = 0.0
+    refused: bool = False
     lines: int = 0
 
 
@@ -120,10 +125,25 @@ def planned(seed: int) -> Plan:
     return Plan(
         seed,
         noisy,
-        tuple(sorted(posts, key=lambda each: each.at)),
+        tuple(sorted(_before_blocks(random.Random(f"blocks {seed}"), posts), key=lambda each: each.at)),
         tuple(sorted(kills, key=lambda each: each.at)),
         tuple(sorted(faults, key=lambda each: each.at)),
     )
+
+
+def _before_blocks(chance: random.Random, posts: list[Post]) -> list[Post]:
+    """In a half of the seeds orders are offered before their block, several at a time, after a first by which the owner
+    becomes known here."""
+    if chance.random() < 0.5:
+        return posts
+    first, last = attrs.evolve(posts[0], at=0.0), posts[-1]
+    early = []
+    for at in sorted(chance.uniform(30, max(31.0, last.at - 60)) for _ in range(chance.choice((1, 2, 3)))):
+        for _ in range(chance.choice((1, 2, 4))):
+            is_bid, length = chance.random() < 0.2, chance.choice((20, 800, 3500, 9000))
+            wait, refused = round(chance.uniform(1, 70), 1), chance.random() < 0.2
+            early.append(Post(round(at + chance.uniform(0, 9), 1), 600, is_bid, length, wait, refused))
+    return [first, *early, attrs.evolve(last, block_in=round(chance.uniform(1, 20), 1))]
 
 
 def _fault(chance: random.Random, at: float) -> Fault:

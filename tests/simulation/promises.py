@@ -10,6 +10,7 @@ import httpx
 from common.cid import cid_of
 from common.envelope import ResultBody
 from common.sealed_stream import open_result
+from svcd.configuration.config import AheadTable, Amount
 from svcd.journal.entries import LIVE
 from tests.fakes.market import BOOK, CLAIMED, OPEN, SETTLED
 from tests.simulation.disk import Disk
@@ -22,7 +23,11 @@ _BEFORE: Final = {
     "settle": ("sealed",),
     "fail": ("failing",),
 }
+# A claim that was sent before the block of its post goes on being sent while the job is worked on.
+_WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up")
 _GAVE_UP: Final = ("failed", "given_up")
+_STAKE: Final = 3  # of each order of the simulation
+AHEAD: Final = AheadTable(most_amount=Amount(8 * _STAKE), most_in_flight=Amount(2 * _STAKE), settled_jobs=1)
 
 
 class Promises:
@@ -32,9 +37,15 @@ class Promises:
         self.market, self.disk = market, disk
         self.broken: list[str] = []
         self.asked: dict[str, str] = {}  # text by job
+        self.is_bid: dict[str, bool] = {}
         self.runs: Counter[str] = Counter()
         self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
         self._kept: set[str] = set()  # whose result is on the disk
+        self._ahead: dict[str, int] = {}  # jobs that were worked on before their block, and the life that did
+
+    @property
+    def ran_ahead(self) -> int:
+        return len(self._ahead)
 
     def breaks(self, what: str) -> None:
         if what not in self.broken:
@@ -52,7 +63,7 @@ class Promises:
             "select state, completion_tok, result, result_cid from jobs where job_id = ?", bytes.fromhex(job[2:])
         )
         state = rows[0][0] if rows else None
-        if state not in _BEFORE[name]:
+        if state not in (_WHILE_AHEAD if name == "claim" and job in self._ahead else _BEFORE[name]):
             self.breaks(f"{name} of {self.market.named(job)} before the journal says so: it has {state}")
         if name == "settle":
             self._settles(job, body, rows[0] if rows else None)
@@ -83,13 +94,27 @@ class Promises:
         self.runs[job] += 1
         if job in self._kept:
             self.breaks(f"{self.market.named(job)} is worked on again after its result was kept")
+        if job in self.market.undecided:
+            self._runs_ahead(job)
+
+    def _runs_ahead(self, job: str) -> None:
+        """Before its block, by the owner's record and within what may be lost at a time."""
+        life, named = self.market.life, self.market.named(job)
+        self._ahead[job] = life
+        if len([one for one in self._ahead if one in self.market.undecided and self._ahead[one] == life]) > 2:
+            self.breaks(f"{named} is run ahead beside two others")
+        if self.is_bid[job]:
+            self.breaks(f"{named} is an open bid, and run ahead")
+        rows = self.disk.journal("select settled, unpaid, settled_since from owners")
+        if not rows or rows[0][0] == 0 or (rows[0][1] and rows[0][2] == 0):
+            self.breaks(f"{named} is run ahead for an owner with {rows}")
 
     # --- at the end ---------------------------------------------------------------------------------------
 
     def at_rest(self, held: int) -> bool:
         """Every job has ended, and the journal knows."""
         states = {row["state"] for row in self.market.jobs.values()}
-        return not held and not states & {OPEN, CLAIMED} and not self._live()
+        return not (held or self.market.undecided or states & {OPEN, CLAIMED} or self._live())
 
     def judge(self, held: int, lives: int, quiet_from: float) -> None:
         """When trouble has been over for long."""
@@ -100,6 +125,20 @@ class Promises:
         for job, row in self.market.jobs.items():
             for found in self._of(job, row, lives, quiet_from):
                 self.breaks(f"{self.market.named(job)} {found}")
+
+        for job in self.market.refused_posts:
+            if self._entry(job)[0] not in (None, "not_claimed", "given_up"):
+                self.breaks(f"{self.market.named(job)} was refused, and the journal has {self._entry(job)}")
+        self._judge_owners()
+
+    def _judge_owners(self) -> None:
+        """What an owner is trusted with is what became of its jobs."""
+        ended = Counter(self.disk.journal("select state, reason = 'unpaid' from jobs"))
+        settled = sum(n for (state, _), n in ended.items() if state == "settled")
+        unpaid = sum(n for (state, reason), n in ended.items() if state == "given_up" and reason)
+        told = self.disk.journal("select settled, unpaid from owners")
+        if (told or [(0, 0)]) != [(settled, unpaid)]:
+            self.breaks(f"the owner's record has {told}, and its jobs {settled} settled and {unpaid} unpaid")
 
     def _of(self, job: str, row: dict[str, object], lives: int, quiet_from: float) -> Iterator[str]:
         state, reason = self._entry(job)

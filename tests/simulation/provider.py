@@ -34,7 +34,7 @@ from tests.simulation.determinism import AFTER_DISK, seeded
 from tests.simulation.disk import Disk
 from tests.simulation.market import SimulatedMarket, Trace
 from tests.simulation.plan import Plan, Post, planned
-from tests.simulation.promises import Promises
+from tests.simulation.promises import AHEAD, Promises
 from tests.unit.svcd.stages.running import Backend, Running, model_for, running
 
 _SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
@@ -53,6 +53,7 @@ class Outcome:
     trace: str
     seconds: float  # virtual
     jobs: int
+    ahead: int  # runs before their job's block
     lives: int
     faults: int
     lines: tuple[str, ...] = attrs.field(repr=False)
@@ -102,7 +103,8 @@ class _Provider:
             tuple(self._promises.broken),
             self._trace.digest,
             trio.current_time(),
-            len(self.market.jobs),
+            len(self.market.jobs) + len(self.market.refused_posts),
+            self._promises.ran_ahead,
             self.market.life,
             self.market.faults_met,
             tuple(self._trace.lines),
@@ -115,7 +117,7 @@ class _Provider:
         try:
             with trio.CancelScope() as self._scope:
                 asks = {window: AskRates(100, 200) for window in _WINDOWS}
-                models = (model_for("demo/text", {"text"}, asks=asks, poll_seconds=6.0),)
+                models = (model_for("demo/text", {"text"}, asks=asks, poll_seconds=6.0, ahead=AHEAD),)
                 async with running(
                     self.market, self.disk.directory, backend=Backend(self._work), models=models
                 ) as self._running:
@@ -174,7 +176,9 @@ class _Provider:
             terms["designated"] = "0"
         job = self.market.post(self.market.container(envelope.encode(), recipient), **terms)
         self.market.named(job)
-        self._promises.asked[job] = text
+        self._promises.asked[job], self._promises.is_bid[job] = text, post.is_bid
+        if post.block_in:
+            await self.market.offer_until(job, post.block_in, refused=post.refused)
         self.market.note()
 
     async def _work(self, work: ModelWork) -> WorkOutput:

@@ -138,6 +138,12 @@ def test_data_that_no_compiler_writes_is_refused(decode, data):
         decode(data, 0)
 
 
+def test_offset_behind_many_words_lies_behind_all_of_them():
+    word = 31
+    with pytest.raises(Refused, match="into the head"):
+        abi.bytes_at(words(*[0] * word, 32 * word) + bytes(32 * word), word)
+
+
 @given(st.binary(max_size=200), st.sampled_from(sorted(KINDS)), st.integers(0, 4))
 def test_arbitrary_bytes_are_decoded_or_refused(data, kind, word):
     with suppress(Refused):

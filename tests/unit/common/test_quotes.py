@@ -6,7 +6,7 @@ from eth_utils import decode_hex as raw
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from common.quotes import Quote, Settlement, Terms, job_id, quote, settlement
+from common.quotes import Quote, Settlement, Terms, amount, job_id, quote, settlement
 from common.refusal import Refused
 from tests.vectors.vector_file import cases
 
@@ -33,7 +33,7 @@ def test_a_job_id_is_as_in_the_vectors(case):
     assert job_id(raw(case["owner"]), raw(case["c"])) == raw(case["job_id"])
 
 
-@pytest.mark.parametrize(("owner", "c"), [(19, 33), (21, 31), (20, 0), (32, 20)])
+@pytest.mark.parametrize(("owner", "c"), [(19, 33), (21, 31), (20, 0), (21, 32), (32, 20)])
 def test_a_job_id_is_made_of_exactly_20_and_32_bytes(owner, c):
     with pytest.raises(ValueError, match="20 bytes and a commitment of 32"):
         job_id(bytes(owner), bytes(c))
@@ -44,6 +44,7 @@ def test_quote_and_settlement_are_as_in_the_vectors(case):
     assert quote(*order_of(case), terms_of(case)) == Quote(
         cap=int(case["cap"]), fee=int(case["fee"]), gas_fee=int(case["gas_fee"]), amount=int(case["amount"])
     )
+    assert amount(*order_of(case), terms_of(case)) == int(case["amount"])
     shares = settlement(*order_of(case), terms_of(case), completion_tok=int(case["completion_tok"]))
     assert shares == Settlement(int(case["provider"]), int(case["treasury"]), int(case["owner"]))
 

@@ -30,7 +30,7 @@ def counted(outcome: str) -> float:
 async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behind_the_post(
     client: Party, provider: Party, stage: Stage
 ) -> None:
-    body = await client.paid()
+    body, taken = await client.paid(), counted("claimed")
     job = body["job_id"]
     async with no_blocks(stage) as running:
         polled, posted = running.start(polling(provider)), running.start(posting(client, body))
@@ -45,9 +45,12 @@ async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behi
         await until_true(lambda: stage.fetchval("select true from relays where kind = 'claim'"))
         assert await stage.fetchval(_LEASED, bytes.fromhex(job[2:])) == 1
         await until_pooled(stage.world.anvil)
+        again = running.start(claiming(provider, job))
+        await until_true(lambda: stage.fetchval("select claimed_by = 1 from pending_offers"))
         await mined_again(stage)
         assert (await posted.get()).status_code == 201
-        assert (await claimed.get()).status_code == 201
+        assert [(await claimed.get()).status_code, (await again.get()).status_code] == [201, 201]
+    assert counted("claimed") == taken + 1
     row = (await client.http.get(f"/evm/jobs/{job}")).json()
     assert (row["state"], row["provider_id"]) == (1, "1")
     await until_true(lambda: stage.fetchval("select count(*) = 0 from pending_offers"))
@@ -84,6 +87,21 @@ async def test_provider_that_does_not_answer_loses_the_offer_to_the_next(
         assert (late.status_code, late.json()["reason"]) == (409, "UnknownJob")
         assert await stage.fetchval("select count(*) from relays where kind = 'claim'") == 0
         assert (await polling(provider, "&pending=1")()).json()["pending"] == []
+
+
+async def test_offer_that_is_below_a_provider_s_rates_goes_to_the_next_that_waits(
+    client: Party, provider: Party, rival: Party, stage: Stage
+) -> None:
+    body = await client.paid()
+    dearer = f"&pending=1&wait=20&min_rate_in={int(body['rate_in']) + 1}"
+    async with no_blocks(stage) as running:
+        first = running.start(polling(provider, dearer))
+        await until_true(lambda: stage.fetchval("select true from liveness where provider_id = 1"))
+        second = running.start(polling(rival))
+        await until_true(lambda: stage.fetchval("select true from liveness where provider_id = 2"))
+        running.start(posting(client, body))
+        assert [offer["job_id"] for offer in (await second.get()).json()["pending"]] == [body["job_id"]]
+        assert not first.is_there
 
 
 async def test_designated_job_is_offered_to_its_provider_alone(

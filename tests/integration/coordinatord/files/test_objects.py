@@ -2,12 +2,17 @@ import anyio
 import pytest
 
 from coordinatord.pins import objects_sql
-from coordinatord.pins.containers import container_key
+from coordinatord.pins.containers import Containers, container_key, result_key
+from coordinatord.pins.objects_sql import NewObject
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
+
+
+def one_byte(job: bytes) -> NewObject:
+    return NewObject(container_key(job), job, 1, b"\0" * 32, b"")
 
 
 async def expire(stage: Stage) -> None:
@@ -49,7 +54,7 @@ async def test_janitor_keeps_what_a_live_relay_or_a_job_needs(client: Party, sta
 
     waiting = b"\x01" * 32
     async with stage.ground.database.connection() as connection:
-        await objects_sql.hold(connection, container_key(waiting), waiting, 1, b"\0" * 32)
+        await objects_sql.hold_many(connection, [one_byte(waiting)])
     await stage.execute(
         "insert into relays (kind, subject, dedupe, target, calldata, priority, state, tx_id) values"
         " ('post', $1, $1, '', '', 2, 'signed', null)",
@@ -64,11 +69,11 @@ async def test_refused_attempt_leaves_the_object_to_another_that_holds_it(client
     body = await client.paid(rate_in=10**24)  # the chain refuses it: the owner has less
     job = bytes.fromhex(body["job_id"][2:])
     async with stage.ground.database.connection() as connection:
-        await objects_sql.hold(connection, container_key(job), job, 1, b"\0" * 32)
-        await objects_sql.hold(connection, container_key(job), job, 1, b"\0" * 32)
+        await objects_sql.hold_many(connection, [one_byte(job)])
+        await objects_sql.hold_many(connection, [one_byte(job)])
         assert await objects_sql.lease_removal(connection, container_key(job)) is False
         assert await objects_sql.lease_removal(connection, container_key(job)) is True
-        assert await objects_sql.hold(connection, container_key(job), job, 1, b"\0" * 32) is None  # being removed
+        assert await objects_sql.hold_many(connection, [one_byte(job)]) == {}  # being removed
 
 
 async def test_upload_waits_for_the_removal_of_the_same_key(client: Party, stage: Stage) -> None:
@@ -76,7 +81,7 @@ async def test_upload_waits_for_the_removal_of_the_same_key(client: Party, stage
     job = bytes.fromhex(body["job_id"][2:])
     key = container_key(job)
     async with stage.ground.database.connection() as connection:
-        await objects_sql.hold(connection, key, job, 1, b"\0" * 32)
+        await objects_sql.hold_many(connection, [one_byte(job)])
         assert await objects_sql.lease_removal(connection, key)
     statuses: list[int] = []
 
@@ -90,3 +95,58 @@ async def test_upload_waits_for_the_removal_of_the_same_key(client: Party, stage
             await objects_sql.forget(connection, key)
     assert statuses == [201]
     assert await stage.stored(key)
+
+
+async def test_burst_of_results_is_held_kept_and_let_go_each_by_itself(stage: Stage) -> None:
+    """Of a provider that settles a block's jobs: their rows are written together, two of them for one result."""
+    containers = Containers(stage.ground.database, stage.ground.pins, 3600)
+    provider, jobs = b"\x0a" * 20, [bytes([number]) * 32 for number in range(1, 33)]
+    all_held = anyio.Event()
+    held: list[bytes] = []
+
+    async def settle(job: bytes, took_effect: bool) -> None:
+        result = b"result of " + job
+        key = result_key(job, result)
+        async with containers.holding(key, job, result, provider, bounded=False) as holding:
+            held.append(job)
+            if len(held) == len(jobs) + 2:
+                all_held.set()
+            await all_held.wait()
+            assert await stage.fetchval("select cid from objects where key = $1", key) == holding.cid
+            if took_effect:
+                holding.took_effect()
+
+    async with anyio.create_task_group() as tasks:
+        for job in jobs:
+            tasks.start_soon(settle, job, job != jobs[1])
+        tasks.start_soon(settle, jobs[0], True)
+        tasks.start_soon(settle, jobs[1], False)
+        await all_held.wait()
+        assert await stage.fetchval("select sum(holders) from objects") == len(held)
+    assert await stage.fetchval("select count(*) from objects where holders <> 0") == 0
+    assert await stage.fetchval("select array_agg(subject) from objects where not attached") == [jobs[1]]
+    kept = await stage.fetchval("select rows from stored where owner = $1 and kind = 'results'", provider)
+    assert kept == len(jobs)
+
+
+async def test_caller_that_goes_away_while_its_result_is_being_held_leaves_no_hold(stage: Stage) -> None:
+    containers = Containers(stage.ground.database, stage.ground.pins, 3600)
+    job, result = b"\x01" * 32, b"result"
+    gone = anyio.CancelScope()
+
+    async def settle() -> None:
+        with gone:
+            async with containers.holding(result_key(job, result), job, result, b"\x0a" * 20, bounded=False):
+                raise AssertionError("it has gone away")
+
+    async with (
+        anyio.create_task_group() as tasks,
+        stage.ground.database.connection() as connection,
+        connection.transaction(),
+    ):
+        await connection.execute("lock table objects in share mode")  # the hold's statement has to wait
+        tasks.start_soon(settle)
+        while not await stage.fetchval("select count(*) from pg_locks where not granted"):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+        gone.cancel()
+    assert await stage.fetchval("select holders from objects where subject = $1", job) == 0

@@ -8,6 +8,7 @@ from coordinatord.database.connections import Connection, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.files import sql
 from coordinatord.pins import objects_sql
+from coordinatord.pins.objects_sql import NewObject
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -36,8 +37,8 @@ async def upload(connection: Connection, size: int, file_id: str = "file-1") -> 
 
 async def keep(connection: Connection, job: bytes, key: str) -> None:
     """A container of this job that is attached."""
-    await objects_sql.hold(connection, key, job, 10, b"\0" * 32, owner=OWNER)
-    await objects_sql.attach(connection, key, MONTH)
+    await objects_sql.hold_many(connection, [NewObject(key, job, 10, b"\0" * 32, OWNER)])
+    await objects_sql.attach(connection, {key: 1}, MONTH)
 
 
 async def decide(connection: Connection) -> None:
@@ -56,10 +57,10 @@ async def test_sums_follow_rows_as_they_come_change_and_go(connection: Connectio
     await sql.begin(connection, "file-1", OWNER, "input", "name", reserved=500)
     assert await sums(connection) == {"inputs": (500, 1)}
     await sql.complete(connection, "file-1", cid="cid", size=70, lines=0, commitment=b"c")
-    await objects_sql.hold(connection, "containers/a", b"\1", 10, b"\0" * 32, owner=OWNER)
-    await objects_sql.hold(connection, "containers/b", b"\1", 10, b"\0" * 32, owner=OWNER)
-    await objects_sql.hold(connection, "containers/b", b"\1", 30, b"\1" * 32, owner=OWNER)
-    await objects_sql.hold(connection, "results/b/c", b"\1", 5, b"\1" * 32, owner=OWNER)
+    await objects_sql.hold_many(connection, [NewObject("containers/a", b"\1", 10, b"\0" * 32, OWNER)])
+    await objects_sql.hold_many(connection, [NewObject("containers/b", b"\1", 10, b"\0" * 32, OWNER)])
+    await objects_sql.hold_many(connection, [NewObject("containers/b", b"\1", 30, b"\1" * 32, OWNER)])
+    await objects_sql.hold_many(connection, [NewObject("results/b/c", b"\1", 5, b"\1" * 32, OWNER)])
     assert await sums(connection) == {"inputs": (70, 1), "containers": (40, 2), "results": (5, 1)}
     held = await objects_sql.stored_for(connection, OWNER)
     assert (held.bytes, held.rows, held.earned) == (115, 4, False)

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from common.scalars import base64_of, hex_of
+from devnet.market import at, connected
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import status, unreachable
@@ -18,6 +19,7 @@ from tests.integration.coordinatord.scene.stage import Stage
 pytestmark = pytest.mark.anyio
 
 OPS = "POST /evm/ops"
+BURST = 64
 
 
 @shows(OPS, 201)
@@ -226,3 +228,54 @@ async def test_another_result_for_a_settle_under_way_waits_until_that_has_ended(
         await stage.world.anvil.call("evm_mine")
     assert [answer.status_code for answer in answers] == [201]
     assert await stage.fetchval("select count(*) from relays where kind = 'settle'") == 1
+
+
+async def test_settles_of_a_whole_block_are_all_taken_and_mined_in_the_next(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    """As when the jobs of a block's claims end at one time, with a queue of the usual depth."""
+    await with_room_for_claims(stage, provider, BURST)
+    jobs: list[str] = []
+
+    async def post() -> None:
+        jobs.append((await client.post())["job_id"])
+
+    async with anyio.create_task_group() as callers:
+        for _ in range(BURST):
+            callers.start_soon(post)
+    await all_run(provider, [provider.claim(job) for job in jobs])
+    async with mining_by_hand(stage.world.anvil), anyio.create_task_group() as callers:
+        callers.start_soon(all_run, provider, [provider.settle(job, result=base64_of(job.encode())) for job in jobs])
+        sent = (
+            "select count(*) = $1 from relays r join relay_txs t on t.id = r.tx_id"
+            " where r.kind = 'settle' and t.broadcast_at is not null"
+        )
+        while not await stage.fetchval(sent, BURST):  # noqa: ASYNC110 - the event is in the database
+            await anyio.sleep(0.02)
+        await stage.world.anvil.call("evm_mine")
+    blocks = "select count(distinct t.block_number) from relay_txs t join relays r on r.tx_id = t.id where r.kind = $1"
+    assert await stage.fetchval(blocks, "settle") == 1
+    assert await stage.fetchval("select count(*) from objects where key like 'results/%' and attached") == BURST
+
+
+async def all_run(provider: Party, ops: list[Body]) -> None:
+    """At one time, and each takes effect."""
+    answers: list[httpx.Response] = []
+
+    async def run(op: Body) -> None:
+        answers.append(await provider.run(op))
+
+    async with anyio.create_task_group() as callers:
+        for op in ops:
+            callers.start_soon(run, op)
+    assert [answer.status_code for answer in answers] == [201] * len(ops), answers[0].text
+
+
+async def with_room_for_claims(stage: Stage, provider: Party, jobs: int) -> None:
+    market, admin = stage.world.market, stage.world.cast.admin.address
+    (operator,) = [one for one in market.provider_ids if one.lower() == provider.address]
+    async with connected(stage.world.anvil.rpc_url) as chain:
+        registry = at(chain, "ProviderRegistry", market.providers)
+        now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
+        await chain.send(registry, operator, "requestCapacity", 2 * jobs, now, b"")
+        await chain.send(registry, admin, "setCeiling", market.provider_ids[operator], 2 * jobs)

@@ -12,6 +12,7 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows, shows_relay_codes
 from tests.integration.coordinatord.scene.specification import ANY_HASH, CONTRACT_ERROR
 from tests.integration.coordinatord.scene.stage import Stage
+from tests.integration.coordinatord.scene.unmined import mined_again, no_blocks, until_true
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +31,25 @@ async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(clien
     assert again.status_code == 200
     late = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job, int(time.time()) - 700))
     assert (late.status_code, late.json()["error"]["code"]) == (409, "StaleOp")
+
+
+async def test_cancel_before_the_block_of_the_jobs_post_is_to_be_sent_again_by_its_owner(
+    client: Party, provider: Party, stage: Stage
+) -> None:
+    body = await client.paid()
+    cancel = f"/v1/jobs/{body['job_id']}/cancel"
+    async with no_blocks(stage):
+        assert (await stage.http.post("/v1/jobs", json=body, headers={"prefer": "respond-async"})).status_code == 202
+        soon = await stage.http.post(cancel, json=client.cancel(body["job_id"]))
+        assert (soon.status_code, soon.json()["error"]["type"]) == (503, "not_ready")
+        assert int(soon.headers["retry-after"]) == 1
+        others = await stage.http.post(cancel, json=provider.cancel(body["job_id"]))
+        assert (others.status_code, others.json()["error"]["code"]) == (409, "NotTheOwner")
+        await until_true(lambda: stage.fetchval("select count(*) = 1 from relays where state = 'signed'"))
+        await mined_again(stage)
+        await until_true(lambda: stage.fetchval("select count(*) = 1 from relays where state = 'mined'"))
+    answer = await stage.http.post(cancel, json=client.cancel(body["job_id"]))
+    assert (answer.status_code, answer.json()["job_id"]) == (200, body["job_id"])
 
 
 async def test_cancelling_what_a_transaction_ended_answers_with_that_transaction_and_relays_nothing(

@@ -24,6 +24,10 @@ class Outcome:
         self._answer = answer
         self._done.set()
 
+    @property
+    def is_there(self) -> bool:
+        return self._answer is not None
+
     async def get(self) -> httpx.Response:
         with anyio.fail_after(20):
             await self._done.wait()

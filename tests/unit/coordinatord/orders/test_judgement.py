@@ -1,17 +1,44 @@
 """Verdicts on several submissions at once, and how checks follow each other."""
 
 import base64
+import hashlib
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import attrs
+import msgspec
+import pytest
 
-from common import framing
+from common import abi, framing
 from common.container import HEAD_BYTES
+from common.domains import struct_hash
+from common.refusal import Refused
+from common.wire import errors
 from common.wire.fields import read_object
 from common.wire.limits import LONGEST_SLA, ORDER_LIFE
+from coordinatord.chain import registries
+from coordinatord.chain.registries import JobRegistry, PaymentToken
+from coordinatord.chain.rpc import Reverted, RpcCall
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.files.sql import FileRow
 from coordinatord.orders import judgement
-from coordinatord.orders.judgement import Fault, OrderBody, Paid, judge, order_checks, payment_checks, submission_of
+from coordinatord.orders.judgement import (
+    Fault,
+    MarketProbe,
+    OrderBody,
+    Paid,
+    ask_chain,
+    judge,
+    order_checks,
+    payment_checks,
+    read_submission,
+    require,
+    sla_not_allowed,
+    submission_of,
+    upload_check,
+)
 from tests.fakes.submissions import Body, Submitter
 
 _CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
@@ -122,3 +149,209 @@ def test_container_of_a_length_that_no_sealing_yields_is_not_the_committed_one(s
     [fault] = judge([_paid({**line, "container": base64.b64encode(longer).decode()})], [judgement.check_inline])
     assert fault is not None
     assert (fault.code, fault.param) == ("commitment_mismatch", "container")
+
+
+PROBE: Body = {"model_id": "1", "sla_secs": "3600", "units_in": "1", "units_out": "1"}
+
+
+def test_body_that_names_neither_rate_is_a_probe_and_any_other_an_order(submitter: Submitter) -> None:
+    assert isinstance(read_submission(PROBE), MarketProbe)
+    assert isinstance(read_submission(submitter.line()), OrderBody)
+    for rate in ("rate_in", "rate_out"):
+        with pytest.raises(Refused, match="rate"):
+            read_submission(PROBE | {rate: "1"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "param", "code"),
+    [
+        ({"auth_sig": None}, "container", "container_without_payment"),
+        ({"auth_sig": None, "container": None, "container_cid": _CID}, "container", "container_without_payment"),
+        ({"container": None}, "container", "container_required"),
+        ({"container_cid": _CID}, "container_cid", "container_ambiguous"),
+        ({"amount": None}, "amount", None),
+        ({"auth_sig": None, "container": None}, None, "none"),
+        ({"auth_sig": None, "container": None, "amount": None}, None, "none"),
+        ({"container": None, "container_cid": _CID}, None, "none"),
+    ],
+)
+def test_payment_and_container_come_together_and_the_container_in_one_way(
+    submitter: Submitter, changed: Body, param: str | None, code: str | None
+) -> None:
+    body = {name: value for name, value in (submitter.line() | changed).items() if value is not None}
+    if code == "none":
+        assert isinstance(read_submission(body), OrderBody)
+        return
+    with pytest.raises(Refused) as refusal:
+        read_submission(body)
+    assert (refusal.value.param, refusal.value.code) == (param, code)
+
+
+def test_submission_is_paid_when_it_has_both_a_signature_and_an_amount(submitter: Submitter) -> None:
+    body = _paid(submitter.line()).body
+    assert not isinstance(submission_of(attrs.evolve(body, auth_sig=None)), Paid)
+    assert not isinstance(submission_of(attrs.evolve(body, amount=None)), Paid)
+
+
+def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
+    line = submitter.line(rate_in=3_000_000, rate_out=5_000_000, units_in=7, units_out=11)
+    quote = _paid(line).body.quote(submitter.terms)
+    assert (quote.cap, quote.amount) == (76, int(line["amount"]))
+
+
+def test_digest_of_a_submission_is_the_one_that_former_releases_stored(submitter: Submitter) -> None:
+    """They stand in the outbox: with another digest, a post sent again after an upgrade would be posted twice."""
+    paid = _paid(submitter.line())
+    amount = abi.uint(paid.amount)
+    stored = hashlib.sha256(b"post" + paid.body.job_id + struct_hash(paid.body) + amount + _CID.encode()).digest()
+    assert paid.dedupe(_CID) == stored
+
+
+def test_calldata_of_a_post_carries_the_owner_amount_container_and_both_signatures(submitter: Submitter) -> None:
+    paid = _paid(submitter.line())
+    body = paid.body
+    assert paid.calldata(_CID) == registries.post(
+        body,
+        submitter.wallet.address,
+        amount=paid.amount,
+        task_cid=_CID,
+        order_signature=body.signature,
+        payment=paid.payment,
+    )
+
+
+def test_fault_is_refused_with_its_field_and_code_and_names_its_line_by_the_closest_code_that_it_has() -> None:
+    refusal = judgement.WRONG_PAYER.refused()
+    assert (refusal.param, refusal.code) == ("auth_sig", "invalid_payment_signature")
+    assert judgement._fault("m", "p", "code").line_code == "code"
+    assert judgement._fault("m", "p", "code", line_code="line").line_code == "line"
+    assert judgement._fault("m", "p").line_code == "invalid_line"
+
+
+def test_remedy_of_a_fault_is_that_of_its_code_of_its_line_or_of_any_field() -> None:
+    assert judgement.WRONG_PAYER.remedy == errors.CODED["invalid_payment_signature"].remedy
+    assert judgement.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
+    assert judgement.WRONG_JOB_ID.remedy == errors.UNCODED[400].remedy
+
+
+def test_window_that_is_refused_is_answered_with_those_that_are_taken_where_they_are_known() -> None:
+    assert sla_not_allowed(None) is sla_not_allowed([]) is judgement.SLA_NOT_ALLOWED
+    told = sla_not_allowed([60, 3600])
+    assert "one of 60, 3600 (" in told.message
+    assert attrs.evolve(told, message="") == attrs.evolve(judgement.SLA_NOT_ALLOWED, message="")
+
+
+def test_required_submission_raises_the_first_fault_and_passes_without_one() -> None:
+    seen: list[int] = []
+
+    def noting(numbers: Sequence[int]) -> list[Fault | None]:
+        seen.extend(numbers)
+        return [judgement.EXPIRED if number < 0 else None for number in numbers]
+
+    require(1, noting)
+    with pytest.raises(Refused) as refusal:
+        require(-1, noting)
+    assert refusal.value.param == "expires_at"
+    assert seen == [1, -1]
+
+
+def test_uploads_that_are_named_must_be_the_owners_and_hold_the_commitment(submitter: Submitter) -> None:
+    plain = _paid(submitter.line())
+    named = attrs.evolve(plain, body=attrs.evolve(plain.body, container=None, container_cid=_CID))
+    now = datetime.now(UTC)
+
+    def upload(commitment: bytes) -> FileRow:
+        return FileRow("file-1", named.body.owner, "input", "f", _CID, commitment, 1, 0, False, now, now)
+
+    def verdicts(owner: bytes, commitment: bytes) -> Sequence[Fault | None]:
+        return upload_check({(owner, _CID): upload(commitment)})([plain, named])
+
+    assert verdicts(named.body.owner, named.body.c) == [None, None]
+    assert verdicts(named.body.owner, b"\x01" * 32) == [None, judgement.WRONG_UPLOAD]
+    assert verdicts(b"\x02" * 20, named.body.c) == [None, judgement.UNKNOWN_UPLOAD]
+
+
+def test_price_beyond_the_contracts_type_is_a_fault_of_the_line(submitter: Submitter) -> None:
+    dear = attrs.evolve(_paid(submitter.line()).body, rate_in=2**128 - 1, units_in=2**32 - 1)
+    [fault] = list(judgement.terms_faults(dear, time.time()))
+    assert (fault.code, fault.line_code) == ("cap_overflow", "cap_overflow")
+
+
+@attrs.define
+class Chain:
+    """A node that knows models 1 and 2, the window of an hour, and an owner with code."""
+
+    trial: bytes | Reverted = b""
+    asked: list[tuple[str, ...]] = attrs.field(factory=list)
+
+    async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
+        return [self._answer(call) for call in calls]
+
+    def _answer(self, call: RpcCall) -> msgspec.Raw | RpcError:
+        of: Any = call.params[0]
+        if call.method == "eth_getCode":
+            self.asked.append(("code", of))
+            return _hex(b"\x60" if of == "0x" + "ee" * 20 else b"")
+        data = bytes.fromhex(of["data"][2:])
+        name = {
+            abi.selector("modelEnabled(uint32)"): "model",
+            abi.selector("slaAllowed(uint32)"): "sla",
+            abi.selector("balanceOf(address)"): "balance",
+        }.get(data[:4])
+        if name is None:
+            self.asked.append(("trial",))
+            if isinstance(self.trial, Reverted):
+                return RpcError(3, "execution reverted", self.trial.data, Meaning.REVERTED)
+            return _hex(self.trial)
+        word = int.from_bytes(data[4:], "big")
+        self.asked.append((name, str(word)))
+        if name == "balance":
+            return _hex(b"") if word == 0xBB else _hex(abi.uint(word % 1000))
+        return _hex(abi.boolean(word in ((1, 2) if name == "model" else (3600,))))
+
+
+def _hex(content: bytes) -> msgspec.Raw:
+    return msgspec.Raw(b'"0x' + content.hex().encode() + b'"')
+
+
+OWNER, HAS_CODE, UNTOLD = b"\x0a" * 20, b"\xee" * 20, b"\0" * 19 + b"\xbb"
+
+
+def _ordered(submitter: Submitter, owner: bytes = OWNER, *, model_id: int = 1, sla_secs: int = 3600) -> Paid:
+    paid = _paid(submitter.line())
+    return attrs.evolve(
+        paid, body=attrs.evolve(paid.body, owner=owner, model_id=model_id, sla_secs=sla_secs, expires_at=1)
+    )
+
+
+@pytest.mark.anyio
+async def test_chain_is_asked_once_about_each_model_and_owner_of_many_submissions(submitter: Submitter) -> None:
+    chain: Any = Chain()
+    registry, token = JobRegistry(chain, b"\x11" * 20), PaymentToken(chain, b"\x14" * 20)
+    lines = [
+        _ordered(submitter),
+        _ordered(submitter, model_id=2, sla_secs=7),
+        _ordered(submitter, model_id=3),
+        _ordered(submitter, HAS_CODE),
+        _ordered(submitter, UNTOLD),
+    ]
+    facts = await ask_chain(registry, token, lines)
+    assert facts.check(lines) == [None, None, judgement.MODEL_NOT_ENABLED, judgement.PAYER_HAS_CODE, None]
+    assert (facts.slas, facts.refusal) == (None, None)
+    # An owner whom the token does not tell of is not held for poor.
+    assert facts.balances == {owner: int.from_bytes(owner, "big") % 1000 for owner in (OWNER, HAS_CODE)}
+    assert sorted({kind for kind, *_ in chain.asked}) == ["balance", "code", "model"]
+    assert len(chain.asked) == len(set(chain.asked)) == 9
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("trial", [b"", Reverted(b"\x01\x02\x03\x04")])
+async def test_post_that_is_tried_is_asked_about_with_its_window(submitter: Submitter, trial: bytes | Reverted) -> None:
+    chain: Any = Chain(trial)
+    registry, token = JobRegistry(chain, b"\x11" * 20), PaymentToken(chain, b"\x14" * 20)
+    lines = [_ordered(submitter), _ordered(submitter, sla_secs=7)]
+    facts = await ask_chain(registry, token, lines, trial=registry.would_accept(b"post", b"\x15" * 20))
+    assert facts.check(lines) == [None, judgement.SLA_NOT_ALLOWED]
+    assert facts.slas == {3600}
+    assert facts.refusal == (trial if isinstance(trial, Reverted) else None)
+    assert facts.balances == {OWNER: int.from_bytes(OWNER, "big") % 1000}

@@ -1,6 +1,8 @@
 """The journal on a real disk, with real threads."""
 
+import os
 import sqlite3
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -13,7 +15,7 @@ from trio.testing import MockClock
 from common.daemon.process import Fatal
 from svcd.job.held import Job
 from svcd.journal.entries import Home
-from svcd.journal.journal import LONGEST_ROW, Journal, open_journal
+from svcd.journal.journal import LONGEST_ROW, Journal, ResultFiles, is_in_use, open_journal
 from tests.fakes.market import Market
 
 pytestmark = pytest.mark.trio
@@ -233,3 +235,129 @@ async def test_commit_that_its_writer_is_cancelled_in_is_not_left_half_way(
             patched.setattr(journal, "_in_thread", cancelled_before)
             await journal.claiming(job, "m")
         assert await journal.state(job.job_id) == "claiming"
+
+
+def results_in(directory: Path) -> ResultFiles:
+    (directory / "results").mkdir()
+    return ResultFiles(directory / "results")
+
+
+async def test_result_file_is_whole_on_the_disk_before_it_has_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, synced = results_in(tmp_path), []
+    final = tmp_path / "results" / "0a"
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced.append(
+            (stat.S_ISDIR(found.st_mode), 0 if stat.S_ISDIR(found.st_mode) else found.st_size, final.exists())
+        )
+        descriptors.append(descriptor)
+
+    descriptors: list[int] = []
+    final.with_suffix(".partial").write_bytes(b"of a former attempt, and longer")
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.store(b"\x0a", b"result")
+    assert synced == [(False, 6, False), (True, 0, True)]
+    assert final.read_bytes() == b"result"
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+async def test_result_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    files = results_in(tmp_path)
+    files.store(b"\x0a", b"result")
+    assert stat.S_IMODE((tmp_path / "results" / "0a").stat().st_mode) == 0o600
+
+
+async def test_result_file_is_remembered_until_it_is_removed_which_may_happen_twice(tmp_path: Path) -> None:
+    files = results_in(tmp_path)
+    files.store(b"\x0a", b"result")
+    assert files.has(b"\x0a")
+    assert not files.has(b"\x0b")
+    for _ in range(2):
+        files.remove(b"\x0a")
+        assert not files.has(b"\x0a")
+        assert list((tmp_path / "results").iterdir()) == []
+
+
+async def test_result_files_of_jobs_that_are_not_held_are_removed_and_others_remembered(tmp_path: Path) -> None:
+    results_in(tmp_path).store(b"\x0a", b"result")
+    results_in_use = ResultFiles(tmp_path / "results")
+    results_in_use.store(b"\x0b", b"another")
+    (tmp_path / "results" / "0c.partial").write_bytes(b"half")
+    again = ResultFiles(tmp_path / "results")
+    again.remove_all_but([b"\x0a"])
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["0a"]
+    assert again.has(b"\x0a")
+
+
+async def test_result_of_the_longest_row_is_no_file_yet(tmp_path: Path) -> None:
+    job = a_job()
+    async with opened(tmp_path) as journal:
+        await journal.claiming(job, "m")
+        await journal.sealed(job.job_id, 5, b"x" * LONGEST_ROW)
+        assert list((tmp_path / "results").iterdir()) == []
+        assert await journal.open_result(job.job_id) == b"x" * LONGEST_ROW
+
+
+async def test_step_of_a_job_is_its_state_at_once(tmp_path: Path) -> None:
+    job, adopted = a_job(), a_job()
+    async with opened(tmp_path) as journal:
+        assert journal.works
+        await journal.claiming(job, "m")
+        await journal.claimed(job.job_id)
+        assert await journal.state(job.job_id) == "claimed"
+        await journal.sealed(job.job_id, 5, b"result")
+        await journal.uploaded(job.job_id, "bafk")
+        await journal.adopted(adopted, "other")
+        live = {entry.job: entry for entry in await journal.live()}
+        assert (live[job].state, live[job].result_cid) == ("sealed", "bafk")
+        assert (live[adopted].state, live[adopted].model) == ("claimed", "other")
+        assert await journal.state(b"n" * 32) is None
+
+
+async def test_owner_is_known_by_how_its_jobs_ended(tmp_path: Path) -> None:
+    paid = a_job()
+    async with opened(tmp_path) as journal:
+        assert (await journal.owner(paid.owner)).settled == 0
+        await journal.claiming(paid, "m")
+        await journal.ended(paid.job_id, "settled")
+        assert (await journal.owner(paid.owner)).settled == 1
+        assert (await journal.owner(b"\x0e" * 20)).settled == 0
+
+
+async def test_number_that_was_noted_only_grows_and_is_0_before(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        assert await journal.noted("asks") == 0
+        await journal.note("asks", 7)
+        assert (await journal.noted("asks"), await journal.noted("others")) == (7, 0)
+
+
+@pytest.mark.parametrize(("ahead", "given"), [(3538, 3539), (3539, 3540), (3540, 0), (3541, 0)])
+async def test_time_for_signing_is_never_so_far_ahead_that_nobody_would_take_it(
+    ahead: int, given: int, tmp_path: Path
+) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock) as journal:
+        await journal.note("asks", int(clock.now) + ahead)
+        assert await journal.next_time("asks") == int(clock.now) + given
+
+
+async def test_state_directory_is_one_daemons_at_a_time_and_free_afterwards(tmp_path: Path) -> None:
+    state = tmp_path / "below" / "state"
+    assert not is_in_use(state)
+    async with opened(state):
+        assert is_in_use(state)
+        with pytest.raises(Fatal, match="another svcd runs on the state directory"):
+            async with opened(state):
+                pass
+        assert is_in_use(state)
+    assert not is_in_use(state)
+    assert stat.S_IMODE((state / "results").stat().st_mode) == 0o700
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Fatal, match="cannot be used"):
+        async with opened(tmp_path / "file"):
+            pass

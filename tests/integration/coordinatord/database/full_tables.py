@@ -1,0 +1,87 @@
+"""Rows for every table that grows, of a market that has been busy for some days: so many that plans matter, and spread
+as in life, so that the planner's statistics say so."""
+
+from typing import Final
+
+import asyncpg
+
+from tests.integration.coordinatord.book.market_rows import add_history, add_jobs, add_models, add_providers
+
+JOBS, OPEN, MODELS, PROVIDERS = 30_000, 2_000, 16, 200
+_AGO: Final = "clock_timestamp() - n * interval '30 seconds'"
+_ROWS: Final = 20_000
+_DIGEST: Final = "sha256(n::text::bytea)"
+_CALLER: Final = "substr(sha256((n / 2)::text::bytea), 1, 20)"  # who has two of them
+_ADDRESS: Final = "substr(sha256((n % 500)::text::bytea), 1, 20)"
+
+# What the index's tables are not filled with by `market_rows`, and the daemon's own.
+FILLED: Final = {
+    "events": "(kind, block_number, block_time, happened, job_id, owner, model_id, provider_id, designated, state,"
+    f" ended_because, takes_back) select case when n % 5000 = 0 then 7 else 1 end, {_ROWS} - n, 1, {_AGO}, {_DIGEST},"
+    f" {_ADDRESS}, n % 16, 1, 0, 0, 0, case when n % 1000 = 1 then n end",
+    "index_blocks": f"select n, {_DIGEST}, {_DIGEST}, n * 2",
+    "undo_journal": "(block_number, table_name, key, old_row) select n / 20, 'jobs', jsonb_build_object('job_id', n),"
+    " jsonb_build_object('job_id', n)",
+    "asks": "select n % 1000, n / 1000, 3600 * (1 + n % 3), 1000, 1000",
+    "ask_times": "select n, n",
+    "provider_models": "select n % 1000, n / 1000",
+    "allowlist": f"select {_DIGEST}, 1, 'entry'",
+    "reliability": "select n % 1000, n / 1000, n, 0, 0, 1",
+    "relay_txs": "(chain_id, account, nonce, target, calldata, gas, priority, purpose, created_at, mined_hash,"
+    " block_number, block_hash, lost) select 1, case when n % 2 = 0 then '\\x01'::bytea else '\\x02' end, n, '', '', 1,"
+    f" 0, 'relay', {_AGO}, case when n > 10 then {_DIGEST} end, case when n > 10 then n end, {_DIGEST}, n % 3000 = 0",
+    "relay_tx_versions": f"select {_DIGEST}, n, '', 1, 1, false, {_AGO}",
+    "relays": "(kind, subject, dedupe, target, calldata, priority, state, tx_id, call_index, created_at, queued_at,"
+    " ended_at, signer, gas_estimate, newcomer, amount, mined_block)"
+    f" select (array['post', 'claim', 'settle'])[1 + n % 3], {_DIGEST}, {_DIGEST}, '', '', n % 4, case"
+    " when n <= 10 then 'signed' when n <= 20 then 'queued' when n % 50 = 0 then 'refused' when n % 50 = 1"
+    " then 'dropped' else 'mined' end::relay_state, case when n > 20 or n <= 10 then n end, 0,"
+    f" {_AGO}, {_AGO}, case when n > 20 then {_AGO} end, {_ADDRESS}, 1000, n % 100 = 0, 1000,"
+    " case when n > 20 then n end",
+    "relay_formers": "select n, n, 0",
+    "job_ends": f"select {_DIGEST}, {_DIGEST}, {_AGO}",
+    "gas_spent": f"select {_ADDRESS}, 490000 + n / 500, 'post', 1",
+    "gas_bookings": f"select n, {_ADDRESS}, 'post', false, 1, 1",
+    "nonces": f"select n::text, {_CALLER}, 'caller' || n % 700, {_AGO}, clock_timestamp() + n * interval '1 second'",
+    "sessions": f"select {_DIGEST}, {_CALLER}, n % 900, clock_timestamp() + n * interval '1 second'",
+    "leases": f"select {_DIGEST}, n % 900, n % 16, clock_timestamp() + n * interval '1 second', 0",
+    "liveness": f"select n % 1000, n / 1000, 1, {_AGO}",
+    "pending_offers": f"select {_DIGEST}, n, {_ADDRESS}, '', n % 16, 3600, 1, 1, 1, 1, 0, 1, '', '', 1, 1, '', '{{}}',"
+    f" case when n % 2 = 0 then n end, {_AGO}",
+    "objects": f"select 'containers/' || n, {_DIGEST}, 'cid' || n, 1, '', n % 10 > 0, {_AGO},"
+    f" clock_timestamp() + n * interval '1 minute', 0, null, {_ADDRESS}, n % 2000 <> 1",
+    "pinned_keys": "select 'containers/' || n, 'cid' || n",
+    "stored": f"select {_DIGEST}, 'inputs', 1, 1",
+    "files": f"select 'file-' || n, {_ADDRESS}, 'input', '', 'cid' || n, '', 1, 1, n % 10 > 0, {_AGO},"
+    f" clock_timestamp() + n * interval '1 minute', case when n % 1000 = 0 then 'u' || n end,"
+    f" case when n % 5 = 0 then {_DIGEST} end, null, null, n % 2000 <> 5",
+    "batches": "(id, owner, endpoint, input_file_id, completion_window, metadata, idempotency_key, request_hash,"
+    f" created_at, expires_at, completed_at, completed) select 'batch_' || n, {_ADDRESS}, '', 'file-' || n, '24h',"
+    f" '{{}}', n::text, '', {_AGO}, {_AGO}, case when n > 50 then {_AGO} end, n % 7",
+    "batch_work": "select 'batch_' || n, clock_timestamp() + n * interval '1 second', 0, 0, 0, false",
+    "batch_lines": f"select 'batch_' || 1 + n / 400, n % 400, {_DIGEST}, case when n % 3 > 0 then n end,"
+    " case when n % 3 = 0 then 'refused' end, null, false, null",
+    "webhooks": f"(id, owner, url, wanted, secret, created_at, due_at) select 'wh_' || n, {_ADDRESS}, '',"
+    f" array['job.settled'], '', {_AGO}, case when n % 40 = 0 then {_AGO} end",
+    "webhook_messages": "(webhook_id, message_id, type, body, due_at)"
+    f" select 'wh_' || 1 + n % 900, n::text, 'job.settled', '', {_AGO}",
+    "webhook_batches": f"(batch_id, owner, status, happened) select 'batch_' || n, {_ADDRESS}, 'completed', {_AGO}",
+}
+# A fact of the deployment or of the catalogue each, or a sum of all: they stay as short as they begin.
+SHORT: Final = {
+    "index_position", "fees", "slas", "models", "migrations", "escrow_generations", "sessions_taken_back",
+    "webhook_position", "providers",
+}  # fmt: skip
+
+
+async def fill(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    await connection.execute("insert into index_position (block_number, block_hash, block_time) values (1, '\\x01', 1)")
+    await add_models(connection, MODELS)
+    await add_providers(connection, PROVIDERS)
+    await add_history(connection, JOBS, models=MODELS, providers=PROVIDERS)
+    await add_jobs(connection, OPEN, models=MODELS, after=JOBS)
+    await connection.execute("set session_replication_role = replica")  # keys of other tables are right, as made here
+    for table, rows in FILLED.items():
+        await connection.execute(f"insert into {table} {rows} from generate_series(1, {_ROWS}) as n")
+    await connection.execute("set session_replication_role = origin")
+    await connection.execute("analyze")

@@ -1,0 +1,172 @@
+"""Plans of all statements over a book so long that they matter: none reads the whole of a table that grows, and none
+sorts more than some pages.
+
+Statements are found in the source, so that a new one is planned without being named here. They are planned for
+parameters that are not known, as a prepared statement is in the end, with the histories a hundred times as long as the
+tables are filled: what the planner takes for a long table is its statistics.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import asyncpg
+import pytest
+
+from tests.integration.coordinatord.database.full_tables import FILLED, SHORT, fill
+from tests.integration.coordinatord.database.statements import Statement, statements
+
+pytestmark = pytest.mark.anyio
+
+PAGE: Final = 1_000  # rows: the largest page of a list, or a few of them
+TIMES: Final = 100
+# Bounded by what is under way, by a window, by the catalogue or by providers: as long as they are filled.
+BOUNDED: Final = {
+    "allowlist", "ask_times", "asks", "batch_work", "index_blocks", "leases", "liveness", "pending_offers",
+    "provider_models", "reliability", "undo_journal", "webhook_batches", "webhooks",
+}  # fmt: skip
+GROWN: Final = sorted({*FILLED, "jobs"} - BOUNDED)
+_REMOVAL: Final = "a part of statements by `remove_due`, which are planned where it is called"
+_PAGES: Final = "put together for each list: test_job_pages counts the rows that each of them passes over"
+
+# Names in statements that are no constants of their module.
+PARTS: Final = {
+    "batches.lines_sql.ended_lines": [{"completed": "True"}, {"completed": "False"}],
+    "batches.lines_sql.drop_finished": [
+        {"table": f"'{table}'", "column": f"'{column}'"}
+        for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id"))
+    ],
+    "book.leases_sql._hold_back": [
+        {"which": "'j.job_id = any($3::bytea[])'"},
+        {"which": "f'j.owner = $3 and {_AMOUNT} > $4::numeric'"},
+    ],
+    "events.progress_sql": [{"which": f"_WHICH[{n}]"} for n in range(4)],
+    "escrow.sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
+    "pins.objects_sql.decide": [{"table": f"_TABLES[{n}][0]", "job": f"_TABLES[{n}][1]"} for n in range(2)],
+    "relayer.queue_sql._take": [
+        {"which": "f'priority < 3 and {_NAMED}'"},
+        {"which": "f'priority = 3 and {_NAMED}'"},
+        {"which": "'id = any($2::bigint[])'"},
+    ],
+    "relayer.results_sql.transactions_of": [
+        {"which": which, "relayed": "'select 1'"} for which in ("BEGINNING", "ENDING")
+    ],
+    "relayer.transactions_sql._stored": [
+        {"which": "'t.block_number is null and not t.lost'"},
+        {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
+    ],
+    "relayer.results_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
+    "sessions.sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
+}
+# Not planned by themselves.
+UNPLANNED: Final = {
+    "book.sql.page_statement": _PAGES,
+    "book.sql._Listing.bound": _PAGES,
+    "book.sql._Listing.found": _PAGES,
+    "book.sql._Listing._summed": _PAGES,
+    "book.sql._Listing._page": _PAGES,
+    "database.removal_sql.remove_due": _REMOVAL,
+    "indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
+    "indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
+    "checkup.examine._database": "no statement: a remedy that begins like one",
+    "relayer.budgets_sql": "`_ADD`, a part of the statements that book gas and take it back",
+}
+# Indexes of a few rows whatever the table holds: what waits, and what is not paid for or taken in time.
+FEW: Final = {"relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}
+# Plans that read or sort more, and why they may.
+_SUMS: Final = "a row for each owner and kind, all of them once a minute"
+ALLOWED: Final = {
+    "pins.objects_sql.bytes_by_kind": _SUMS,
+    "pins.objects_sql.drop_empty": _SUMS,
+    "relayer.transactions_sql.newest_blocks": "of a window of blocks, which the planner takes for a third of all",
+}
+
+
+@pytest.fixture(scope="module")
+def planned() -> list[Statement]:
+    return list(statements(PARTS))
+
+
+@pytest.fixture
+async def connection(database_url: str) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+    opened = await asyncpg.connect(database_url, statement_cache_size=0)
+    await fill(opened)
+    await opened.execute(
+        "update pg_class set reltuples = $2::real * reltuples where relkind = 'r' and relname = any($1::text[])",
+        GROWN,
+        TIMES,
+    )
+    await opened.execute("set plan_cache_mode = force_generic_plan")
+    await opened.execute("set jit = off")
+    yield opened
+    await opened.close()
+
+
+def test_every_statement_is_planned_or_has_its_reason(planned: list[Statement]) -> None:
+    unknown = {statement.place for statement in planned if statement.sql is None}
+    assert unknown <= UNPLANNED.keys()
+    places = {statement.place for statement in planned}
+    assert UNPLANNED.keys() | PARTS.keys() | ALLOWED.keys() <= places, "names a function without statements"
+    assert len(planned) > 250
+
+
+async def test_no_plan_reads_or_sorts_more_than_a_page_of_what_grows(
+    connection: "asyncpg.Connection[asyncpg.Record]", planned: list[Statement]
+) -> None:
+    rows = await connection.fetch(
+        "select relname, reltuples from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
+    )
+    assert {row["relname"] for row in rows if row["reltuples"] < PAGE} == SHORT, "fill a new table here"
+    keys = await index_keys(connection)
+    found: dict[str, list[str]] = {}
+    for statement in planned:
+        if statement.place in UNPLANNED or statement.sql is None:
+            continue
+        plan = await plan_of(connection, statement.sql)
+        found.setdefault(statement.place, []).extend(faults(plan, keys, under_limit=False))
+    wrong = {place: said for place, said in found.items() if said}
+    assert {place: said for place, said in wrong.items() if place not in ALLOWED} == {}
+    assert wrong.keys() == ALLOWED.keys(), "a plan that was allowed for is good by now"
+
+
+async def index_keys(connection: "asyncpg.Connection[asyncpg.Record]") -> dict[str, list[str]]:
+    """The columns of each index."""
+    rows = await connection.fetch(
+        "select c.relname, array_agg(a.attname) as columns from pg_class c join pg_attribute a on a.attrelid = c.oid"
+        " where c.relkind = 'i' and c.relnamespace = 'public'::regnamespace group by 1"
+    )
+    return {row["relname"]: row["columns"] for row in rows}
+
+
+async def plan_of(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -> dict[str, Any]:
+    """A limit that is not known counts as a page: for a tenth of the table, as the planner has it, another plan is
+    best."""
+    types: list[str] = []
+    for text in (sql, re.sub(r"\blimit \$\d+(::\w+)?", "limit 100", sql)):
+        await connection.execute("deallocate all")
+        declared = f"({', '.join(types)})" if types else ""
+        await connection.execute(f"prepare it{declared} as {text}")
+        types = await connection.fetchval("select parameter_types::text[] from pg_prepared_statements")
+    nothing = f"({', '.join(['null'] * len(types))})" if types else ""
+    told = json.loads(await connection.fetchval(f"explain (format json) execute it{nothing}"))
+    plan: dict[str, Any] = told[0].get("Plan", {})
+    return plan
+
+
+def faults(node: dict[str, Any], keys: dict[str, list[str]], *, under_limit: bool) -> Iterator[str]:
+    kind, table = node.get("Node Type", ""), node.get("Relation Name")
+    index, filtered = node.get("Index Name", ""), node.get("Filter", "")
+    if table in GROWN and kind == "Seq Scan":
+        yield f"reads all of {table} for {filtered}"
+    if "Index" in kind and table in GROWN and index not in FEW:
+        if "Index Cond" not in node and node["Plan Rows"] > PAGE and (filtered or not under_limit):
+            yield f"reads all of {index} for {filtered}"
+        for key in keys[index]:
+            if re.search(rf"\b{key} [<>]=? \(?clock_timestamp", filtered):
+                yield f"passes over rows of {index} for {filtered}: a time that is not volatile is looked up"
+    if kind == "Sort" and node["Plans"][0]["Plan Rows"] > PAGE:
+        yield f"sorts {node['Plans'][0]['Plan Rows']} rows by {node['Sort Key']}"
+    limited = kind == "Limit" or (under_limit and kind in ("LockRows", "Subquery Scan", "Result"))
+    for part in node.get("Plans", []):
+        yield from faults(part, keys, under_limit=limited)

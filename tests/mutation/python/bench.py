@@ -1,0 +1,288 @@
+"""The bench that mutants of one module are tried on: a session of pytest that stays warm.
+
+All tests are run once without a fault, to learn which lines of the module each runs, and how long it takes. Then a
+mutant's code is put into the functions that are loaded, and the tests that run the changed lines are run until one
+fails: those that killed most mutants before first, then the quickest. Unit tests run in a fork, which takes with it
+whatever the fault breaks. Services of integration tests live in threads, which a fork has not: there the code is put
+back afterwards, and the test that failed has to pass again.
+"""
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import attrs
+import pytest
+
+from tests.mutation.python.mutants import Mutant
+
+_PATIENCE: Final = 40.0  # seconds for the tests of a mutant, and ten times what they take without it
+_MEMORY: Final = 8 << 30
+_FIRST: Final = 12
+NO_END: Final = "(no end)"
+SESSION_BROKEN: Final = 86
+"""The session's status when it must be begun anew: a fault hung it, or broke what all tests share."""
+
+_Codes: TypeAlias = dict[tuple[str, int], types.CodeType]
+
+
+@attrs.define
+class Bench:
+    """A plugin of pytest. `told` hears each mutant with the test that killed it, or "" for none."""
+
+    path: Path
+    mutants: Sequence[Mutant]
+    forks: int
+    told: Callable[[Mutant, str], None]
+    killers: Counter[str] = attrs.field(factory=Counter)
+    _lines: dict[str, set[int]] = attrs.field(factory=dict)
+    _seconds: dict[str, float] = attrs.field(factory=dict)
+    _failed: bool = False
+    _root: "_Root | None" = None
+
+    def pytest_collection(self) -> None:
+        """Failing examples are not made smaller: that one fails is all there is to know."""
+        import hypothesis  # noqa: PLC0415 - pytest wants to be the first that imports it
+
+        phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+        hypothesis.settings.register_profile("mutation", hypothesis.settings(), phases=phases, database=None)
+        hypothesis.settings.load_profile("mutation")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed = self._failed or report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("tests could not be collected")
+        self._root = _Root.from_parent(session, name="root")
+        self._learn(session.items)
+        items = {item.nodeid: item for item in session.items}
+        gc.freeze()
+        running: dict[int, _Fork] = {}
+        for mutant in self.mutants:
+            names = self._reaching(mutant)
+            tests, patience = [items[name] for name in names], _PATIENCE + 10 * sum(self._seconds[n] for n in names)
+            if not tests:
+                self.told(mutant, "")
+            elif self.forks:
+                while len(running) >= self.forks:
+                    self._reap(running)
+                fork = self._forked(mutant, tests, time.monotonic() + patience)
+                running[fork.pid] = fork
+            else:
+                self._try_in_place(mutant, tests, patience)
+        while running:
+            self._reap(running)
+        return True
+
+    def _learn(self, items: list[pytest.Item]) -> None:
+        tracer = _Tracer(str(self.path))
+        for item in items:
+            lines = self._lines[item.nodeid] = set()
+            started = time.process_time() if self.forks else time.monotonic()
+            with tracer.into(lines):
+                if not self._passes(item):
+                    raise pytest.UsageError(f"fails without any fault: {item.nodeid}")
+            self._seconds[item.nodeid] = (time.process_time() if self.forks else time.monotonic()) - started
+
+    def _passes(self, item: pytest.Item, following: pytest.Item | None = None) -> bool:
+        self._failed = False
+        # What belongs to the whole session is never taken down.
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following or self._root)
+        return not self._failed
+
+    def _reaching(self, mutant: Mutant) -> list[str]:
+        reaching = [name for name, lines in self._lines.items() if not lines.isdisjoint(mutant.lines)]
+        reaching.sort(key=lambda name: (self._seconds[name], name))
+        first = [name for name, _ in self.killers.most_common() if name in reaching][:_FIRST]
+        return first + [name for name in reaching if name not in first]
+
+    def _first_failing(self, mutant: Mutant, tests: list[pytest.Item]) -> str:
+        with _in_place_of(self.path, mutant.code(str(self.path))):
+            for item in tests:
+                if not self._passes(item):
+                    return item.nodeid
+        return ""
+
+    def _forked(self, mutant: Mutant, tests: list[pytest.Item], ends: float) -> "_Fork":
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads that tests left idle are not missed
+            pid = os.fork()
+        if pid:
+            os.close(writing)
+            return _Fork(pid, mutant, reading, ends)
+        status = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+            silent = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silent, 1)
+            os.dup2(silent, 2)
+            os.write(writing, self._first_failing(mutant, tests).encode())
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _reap(self, running: dict[int, "_Fork"]) -> None:
+        """Wait for one fork to end, or for its time to be over."""
+        while True:
+            for fork in running.values():
+                if time.monotonic() > fork.ends:
+                    os.kill(fork.pid, signal.SIGKILL)
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid in running:
+                break
+            time.sleep(0.01)
+        fork = running.pop(pid)
+        with os.fdopen(fork.reading, "rb") as reading:
+            by = reading.read().decode()
+        self._tell(fork.mutant, by if status == 0 else NO_END)
+
+    def _try_in_place(self, mutant: Mutant, tests: list[pytest.Item], patience: float) -> None:
+        def hung() -> None:
+            self._tell(mutant, NO_END)
+            os._exit(SESSION_BROKEN)
+
+        watch = threading.Timer(patience, hung)
+        watch.daemon = True
+        watch.start()
+        by = self._first_failing(mutant, tests)
+        watch.cancel()
+        if by and not self._passes(next(item for item in tests if item.nodeid == by)):
+            os._exit(SESSION_BROKEN)  # and the mutant is tried again
+        self._tell(mutant, by)
+
+    def _tell(self, mutant: Mutant, by: str) -> None:
+        if by and by != NO_END:
+            self.killers[by] += 1
+        self.told(mutant, by)
+
+
+@attrs.frozen
+class _Fork:
+    pid: int
+    mutant: Mutant
+    reading: int
+    ends: float
+
+
+class _Root(pytest.Item):
+    def runtest(self) -> None:
+        raise NotImplementedError
+
+
+@attrs.define(eq=False)
+class _Tracer:
+    """Notes lines of one file as they are run, in every thread: one that an earlier test left to the next as well."""
+
+    filename: str
+    lines: set[int] = attrs.field(factory=set)
+
+    @contextlib.contextmanager
+    def into(self, lines: set[int]) -> Iterator[None]:
+        self.lines = lines
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+
+    def _call(self, frame: types.FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != self.filename:
+            return None
+        self.lines.add(frame.f_lineno)
+        return self._line
+
+    def _line(self, frame: types.FrameType, event: str, argument: object) -> Any:
+        self.lines.add(frame.f_lineno)
+        return self._line
+
+
+@contextlib.contextmanager
+def _in_place_of(path: Path, code: types.CodeType) -> Iterator[None]:
+    """The functions of a module with the code of another version of it, those within others and their caches too."""
+    new: _Codes = {}
+    _collect(code, new)
+    put: list[tuple[types.FunctionType, types.CodeType]] = []
+    for function in _functions(str(path)):
+        before = function.__code__
+        after = new.get((before.co_qualname, before.co_firstlineno))
+        if after is not None and after != before and after.co_freevars == before.co_freevars:
+            function.__code__ = after
+            put.append((function, before))
+    if not put:
+        raise RuntimeError(f"{path} was loaded from elsewhere, or changed since")
+    _forget_cached(str(path))
+    try:
+        yield
+    finally:
+        for function, before in put:
+            function.__code__ = before
+        _forget_cached(str(path))
+
+
+@functools.cache
+def _functions(filename: str) -> list[types.FunctionType]:
+    gc.unfreeze()
+    found = [each for each in gc.get_objects() if isinstance(each, types.FunctionType)]
+    return [each for each in found if each.__code__.co_filename == filename]
+
+
+@functools.cache
+def _caches(filename: str) -> list[Any]:
+    found = [each for each in gc.get_objects() if isinstance(each, functools._lru_cache_wrapper)]
+    codes = [(each, getattr(each.__wrapped__, "__code__", None)) for each in found]
+    return [each for each, code in codes if code is not None and code.co_filename == filename]
+
+
+def _forget_cached(filename: str) -> None:
+    for each in _caches(filename):
+        each.cache_clear()
+
+
+def _collect(code: types.CodeType, into: _Codes) -> None:
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            into[inner.co_qualname, inner.co_firstlineno] = inner
+            _collect(inner, into)
+
+
+def main() -> None:
+    """One session: told what to do on its input, it tells an outcome a line."""
+    from tests.mutation.python.mutants import mutants_of  # noqa: PLC0415
+
+    task = json.load(sys.stdin)
+    wanted = set(task["mutants"])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    path = Path(task["module"]).resolve()
+
+    def told(mutant: Mutant, by: str) -> None:
+        answers.write(json.dumps([mutant.key, by]) + "\n")
+
+    mutants = [mutant for mutant in mutants_of(task["module"], path) if mutant.key in wanted]
+    bench = Bench(path, mutants, task["forks"], told, Counter(task["killers"]))
+    options = ["-q", "--tb=short", "-p", "no:xdist", "--timeout=0", "-m", "not long"]
+    sys.exit(pytest.main([*options, *task["tests"]], plugins=[bench]))
+
+
+if __name__ == "__main__":
+    main()

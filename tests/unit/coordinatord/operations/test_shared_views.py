@@ -1,0 +1,118 @@
+"""Views that ops ask for at once: what goes in one request, and what a failure of one means for the others."""
+
+import json
+from collections.abc import Sequence
+
+import anyio
+import attrs
+import pytest
+
+from common import abi
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.registries import ProviderRegistry
+from coordinatord.chain.rpc import Reverted, Rpc, View
+from coordinatord.operations.shared_views import SharedViews
+
+pytestmark = pytest.mark.anyio
+
+REGISTRY, OPERATOR = b"\x11" * 20, b"\x22" * 20
+REVERT = {"code": 3, "message": "execution reverted", "data": "0x1234"}
+BROKEN = {"code": -32603, "message": "internal error"}
+
+
+def view(number: int) -> View:
+    return View(REGISTRY, bytes([number]), f"code_{number}")
+
+
+@attrs.define
+class Node:
+    """Answers each call with its own calldata, but for those that it is told to fail; held until `go`."""
+
+    errors: dict[str, object] = attrs.field(factory=dict)
+    always: str | None = None  # answers every call with this
+    requests: list[list[str]] = attrs.field(factory=list)
+    go: anyio.Event = attrs.field(factory=anyio.Event)
+
+    async def transport(self, body: bytes) -> tuple[int, bytes]:
+        calls = json.loads(body)
+        self.requests.append([call["params"][0]["data"] for call in calls])
+        await self.go.wait()
+        return 200, json.dumps([self._answer(call) for call in calls]).encode()
+
+    def _answer(self, call: dict[str, object]) -> dict[str, object]:
+        params = call["params"]
+        assert isinstance(params, list)
+        data = params[0]["data"]
+        told = {"error": self.errors[data]} if data in self.errors else {"result": self.always or data}
+        return {"jsonrpc": "2.0", "id": call["id"], **told}
+
+
+async def ask(node: Node, numbers: Sequence[int]) -> list[bytes | Reverted | str]:
+    """All at once; the code of what was Retryable."""
+    views = SharedViews(Rpc(node.transport))
+    answers: dict[int, bytes | Reverted | str] = {}
+
+    async def one(place: int, number: int) -> None:
+        try:
+            answers[place] = await views.get(view(number))
+        except Retryable as trouble:
+            answers[place] = trouble.code or trouble.kind
+
+    async with anyio.create_task_group() as tasks:
+        for place, number in enumerate(numbers):
+            tasks.start_soon(one, place, number)
+        await anyio.wait_all_tasks_blocked()
+        node.go.set()
+    return [answers[place] for place in range(len(numbers))]
+
+
+async def test_views_that_are_asked_for_at_once_go_in_one_request_and_each_of_them_once() -> None:
+    node = Node()
+    assert await ask(node, [1, 2, 1, 3, 1]) == [b"\1", b"\2", b"\1", b"\3", b"\1"]
+    assert node.requests == [["0x01", "0x02", "0x03"]]
+
+
+async def test_more_views_than_a_node_takes_go_in_several_requests() -> None:
+    node = Node()
+    assert await ask(node, range(250)) == [bytes([number]) for number in range(250)]
+    assert [len(request) for request in node.requests] == [100, 100, 50]
+
+
+async def test_a_revert_and_a_failure_of_one_view_are_its_own() -> None:
+    node = Node({"0x01": REVERT, "0x02": BROKEN})
+    assert await ask(node, [1, 2, 3]) == [Reverted(b"\x12\x34"), "code_2", b"\3"]
+
+
+async def test_answer_that_is_no_hex_is_the_failure_of_its_own_view() -> None:
+    node = Node(always="0xzz")
+    assert await ask(node, [1, 2]) == ["code_1", "code_2"]
+
+
+async def test_request_that_the_node_refuses_fails_each_view_with_its_own_code() -> None:
+    async def refusing(_: bytes) -> tuple[int, bytes]:
+        return 200, json.dumps({"jsonrpc": "2.0", "id": None, "error": BROKEN}).encode()
+
+    views = SharedViews(Rpc(refusing))
+    for number in (1, 2):
+        with pytest.raises(Retryable) as trouble:
+            await views.get(view(number))
+        assert trouble.value.code == f"code_{number}"
+
+
+async def test_view_asked_for_while_its_like_is_under_way_is_read_anew() -> None:
+    node = Node()
+    views = SharedViews(Rpc(node.transport))
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(views.get, view(1))
+            await anyio.wait_all_tasks_blocked()
+        node.go.set()
+    assert node.requests == [["0x01"], ["0x01"]]
+
+
+@pytest.mark.parametrize(("word", "provider"), [(7, 7), (0, None)])
+async def test_provider_of_a_wallet_is_its_registry_id(word: int, provider: int | None) -> None:
+    node = Node(always="0x" + abi.uint(word).hex())
+    node.go.set()
+    rpc = Rpc(node.transport)
+    assert await SharedViews(rpc).provider_of(ProviderRegistry(rpc, REGISTRY), OPERATOR) == provider

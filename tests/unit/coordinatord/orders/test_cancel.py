@@ -1,0 +1,225 @@
+"""Cancels: what is answered without a relay, and the search for the transaction that ended a job."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from common.messages.jobs import Cancel
+from common.quotes import Terms
+from coordinatord.base.clock import ISSUED_WITHIN
+from coordinatord.base.errors import Retryable, WouldRefuse
+from coordinatord.book import sql
+from coordinatord.chain import registries
+from coordinatord.chain.registries import CLAIMED, OPEN, ChainJob, PostedOrder, RegisteredJob
+from coordinatord.orders.cancel import CancelBody, CancelOutcome, Cancels, Endings, HasEnded
+from coordinatord.relayer import results_sql
+from coordinatord.relayer.budgets import Admitted
+from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.relayer.relaying import RelayMined
+from tests.fakes.submissions import Submitter
+from tests.unit.coordinatord.orders.test_judgement import _paid
+
+pytestmark = pytest.mark.anyio
+
+NOW: Final = 1_800_000_000
+ENDED, TX, MINED = 3, b"\x0e" * 32, RelayMined(b"\x0f" * 32, 9)
+JOB: Final = b"\x0a" * 32
+
+
+@attrs.define
+class World:
+    """A market of one job, and all that a cancel asks."""
+
+    job: ChainJob | None = None
+    posted: RegisteredJob | None = None
+    posted_block: int | None = 100
+    head_block: int = 100
+    ended_block: int = -1
+    posts_under_way: set[tuple[bytes, bytes]] = attrs.field(factory=set)
+    relayed: dict[bytes, bytes] = attrs.field(factory=dict)  # endings that are known here
+    searched: list[tuple[int, int]] = attrs.field(factory=list)
+    admitted: list[tuple[Any, ...]] = attrs.field(factory=list)
+    relays: list[NewRelay] = attrs.field(factory=list)
+
+    address: bytes = b"\x11" * 20
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator["World"]:
+        yield self
+
+    async def find(self, job_id: bytes) -> RegisteredJob | None:
+        return self.posted
+
+    async def admit(self, *asked: Any) -> Admitted:
+        self.admitted.append(asked)
+        spending: Any = attrs.make_class("Spending", ["estimate"])(77)
+        standing: Any = None
+        return Admitted(spending, standing)
+
+    async def relay(self, relay: NewRelay) -> RelayMined:
+        self.relays.append(relay)
+        return MINED
+
+    async def head(self) -> int:
+        return self.head_block
+
+    async def ended_in(self, job_id: bytes, first: int, last: int) -> bytes | None:
+        self.searched.append((first, last))
+        return TX if first <= self.ended_block <= last else None
+
+
+@attrs.frozen
+class Registry:
+    """The registry's own `job`, beside the rest of the world."""
+
+    world: World
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.world, name)
+
+    async def job(self, job_id: bytes) -> ChainJob | None:
+        return self.world.job
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    async def ending_of(connection: World, job_id: bytes) -> bytes | None:
+        return connection.relayed.get(job_id)
+
+    async def remember_ending(connection: World, job_id: bytes, tx_hash: bytes) -> None:
+        connection.relayed[job_id] = tx_hash
+
+    async def read_posted_block(connection: World, job_id: bytes) -> int | None:
+        return connection.posted_block
+
+    async def post_under_way(connection: World, job_id: bytes, owner: bytes) -> bool:
+        return (job_id, owner) in connection.posts_under_way
+
+    monkeypatch.setattr(results_sql, "post_under_way", post_under_way)
+    monkeypatch.setattr(results_sql, "ending_of", ending_of)
+    monkeypatch.setattr(results_sql, "remember_ending", remember_ending)
+    monkeypatch.setattr(sql, "read_posted_block", read_posted_block)
+    return World()
+
+
+def endings(world: Any, widest: int = 10) -> Endings:
+    return Endings(world, world, widest)
+
+
+async def test_ending_that_is_known_here_is_not_searched_for(world: World) -> None:
+    world.relayed[JOB] = TX
+    assert await endings(world).find(JOB) == TX
+    assert world.searched == []
+
+
+async def test_ending_is_searched_for_from_the_post_to_the_head_range_by_range_and_remembered(world: World) -> None:
+    world.head_block, world.ended_block = 125, 125
+    assert await endings(world).find(JOB) == TX
+    assert world.searched == [(100, 109), (110, 119), (120, 125)]
+    assert world.relayed == {JOB: TX}
+
+
+@pytest.mark.parametrize(("head", "searched"), [(99, []), (100, [(100, 100)]), (109, [(100, 109)])])
+async def test_job_whose_ending_no_block_has_is_searched_for_once_and_nothing_is_remembered(
+    head: int, searched: list[tuple[int, int]], world: World
+) -> None:
+    world.head_block = head
+    assert await endings(world).find(JOB) is None
+    assert (world.searched, world.relayed) == (searched, {})
+
+
+async def test_search_ends_after_as_many_ranges_as_a_job_can_live(world: World) -> None:
+    world.head_block = 10**9
+    assert await endings(world, 1).find(JOB) is None
+    assert len(world.searched) == 400
+
+
+async def test_search_begins_when_the_index_knows_the_post(world: World) -> None:
+    world.posted_block = None
+    with pytest.raises(Retryable) as refusal:
+        await endings(world).find(JOB)
+    assert (refusal.value.kind, refusal.value.retry_after) == ("not_ready", 1)
+
+
+async def cancel(world: World, submitter: Submitter, state: int | None, *, issued_at: int = NOW) -> CancelOutcome:
+    """By the owner, of a job in this state; None: the chain has none such."""
+    body = _paid(submitter.line()).body
+    world.posted = RegisteredJob(PostedOrder(body, submitter.wallet.address, Terms(0, 0)), b"")
+    world.job = None if state is None else ChainJob(*[state, *[0] * (len(attrs.fields(ChainJob)) - 1)])
+    given: Any = world
+    registry: Any = Registry(world)
+    cancels = Cancels(given, submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))
+    signature = submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, issued_at)))
+    return await cancels.cancel(JOB, CancelBody(issued_at=issued_at, signature=signature))
+
+
+async def test_open_job_is_cancelled_by_a_relay_that_all_who_ask_for_it_share(
+    world: World, submitter: Submitter
+) -> None:
+    assert await cancel(world, submitter, OPEN) is MINED
+    [relay] = world.relays
+    assert world.posted is not None
+    signature = submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, NOW)))
+    calldata = registries.cancel(world.posted.posted, NOW, signature)
+    assert world.admitted == [(RelayKind.CANCEL, submitter.wallet.address, JOB, len(calldata))]
+    assert relay == NewRelay(
+        kind=RelayKind.CANCEL,
+        subject=JOB,
+        dedupe=hashlib.sha256(b"cancel" + JOB).digest(),
+        target=world.address,
+        calldata=calldata,
+        priority=Priority.OP,
+        signer=submitter.wallet.address,
+        gas_estimate=77,
+        spending=relay.spending,
+    )
+    assert relay.spending is not None
+
+
+async def test_job_that_has_ended_is_answered_with_what_ended_it(world: World, submitter: Submitter) -> None:
+    world.ended_block = 100
+    assert await cancel(world, submitter, ENDED) == HasEnded(TX)
+    assert world.relays == []
+
+
+async def test_expired_job_that_was_cancelled_before_is_answered_with_that_and_the_logs_are_not_searched(
+    world: World, submitter: Submitter
+) -> None:
+    world.relayed[JOB] = TX
+    assert await cancel(world, submitter, OPEN) == HasEnded(TX)
+    assert (world.searched, world.relays) == ([], [])
+
+
+@pytest.mark.parametrize(("state", "name"), [(CLAIMED, "NotCancellable"), (None, "NotTheOwner")])
+async def test_cancel_that_the_chain_would_refuse_is_refused_before_it_costs_anything(
+    state: int | None, name: str, world: World, submitter: Submitter
+) -> None:
+    outcome = await cancel(world, submitter, state)
+    assert isinstance(outcome, WouldRefuse)
+    assert (outcome.name, world.admitted, world.relays) == (name, [], [])
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+async def test_cancel_is_good_for_ten_minutes_around_now(off: int, world: World, submitter: Submitter) -> None:
+    assert await cancel(world, submitter, OPEN, issued_at=NOW + off * ISSUED_WITHIN) is MINED
+    outcome = await cancel(world, submitter, OPEN, issued_at=NOW + off * (ISSUED_WITHIN + 1))
+    assert isinstance(outcome, WouldRefuse)
+    assert outcome.name == "StaleOp"
+
+
+async def test_stranger_cancels_nothing(world: World, submitter: Submitter) -> None:
+    await cancel(world, submitter, OPEN)
+    assert world.posted is not None
+    world.posted = attrs.evolve(world.posted, posted=attrs.evolve(world.posted.posted, owner=b"\x01" * 20))
+    given: Any = world
+    registry: Any = Registry(world)
+    cancels = Cancels(given, submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))
+    for signature in (submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, NOW))), bytes(65)):
+        outcome = await cancels.cancel(JOB, CancelBody(issued_at=NOW, signature=signature))
+        assert isinstance(outcome, WouldRefuse)
+        assert outcome.name == "NotTheOwner"
+    assert len(world.relays) == 1

@@ -1,0 +1,337 @@
+"""The claimer and the look-up alone: what each answer says of the job and of us, and how long it is waited for."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.wire.states import JobState
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, OpStored
+from svcd.coordinator.requests import Unanswered
+from svcd.coordinator.sessions import Body, SignInRefused
+from svcd.errors import Unavailable
+from svcd.job.held import Ahead, ClaimedJob, Job
+from svcd.stages.claimer import STALE, Claimer, Lookup
+from svcd.stages.offers import Offer
+from tests.fakes.market import START, Market
+from tests.unit.svcd.stages.running import count
+
+pytestmark = pytest.mark.trio
+
+US, ANOTHER = 7, 8
+MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)
+AWAY, NOT_OPEN = Unanswered("no answer"), ChainRefused("NotOpen")
+OPEN, CLAIMED, SETTLED, CANCELLED = JobState.OPEN, JobState.CLAIMED, JobState.SETTLED, JobState.CANCELLED
+SLA: Final = 3600.0
+
+
+@attrs.define
+class World:
+    """Whatever a claim meets. `outcomes` and `rows` (state and provider; None: unknown, "away": no answer) come one
+    after the other, the last again and again."""
+
+    outcomes: list[OpOutcome | OpStored | Exception] = attrs.field(factory=lambda: [MINED])
+    rows: list[tuple[JobState, int] | str | None] = attrs.field(factory=lambda: [None])
+    permits: Ahead | None = None
+    withheld: bool = False
+    known: bool = False  # the journal has a result of the job
+    takes: float = 0.0
+    told: list[tuple[Any, ...]] = attrs.field(factory=list)
+    sent: list[tuple[str, Body, float]] = attrs.field(factory=list)
+    looked: list[float] = attrs.field(factory=list)
+    began: float = attrs.field(factory=trio.current_time)
+
+    job_: Job = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        market = Market(lambda: START)
+        self.job_ = attrs.evolve(Job.read(market.jobs[market.post()]), sla_secs=int(SLA))
+
+    @property
+    def since(self) -> float:
+        return trio.current_time() - self.began
+
+    # --- the coordinator and the signer
+    async def run(self, op: Body, give_up_at: float) -> OpOutcome:
+        return await self._answer("run", op, give_up_at)
+
+    async def store(self, op: Body, give_up_at: float) -> OpOutcome | OpStored:
+        return await self._answer("store", op, give_up_at)
+
+    async def _answer(self, how: str, op: Body, give_up_at: float) -> Any:
+        self.sent.append((how, op, give_up_at - self.began))
+        await trio.sleep(self.takes)
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def job(self, job_id: bytes) -> Job | None:
+        assert job_id == self.job_.job_id
+        self.looked.append(self.since)
+        row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
+        if row is None:
+            return None
+        if isinstance(row, str):
+            raise Unavailable(row)
+        return attrs.evolve(self.job_, state=row[0], provider_id=row[1])
+
+    def claim(self, job_id: bytes, issued_at: int) -> Body:
+        return {"job": job_id, "at": issued_at}
+
+    # --- clock, timings, health, limits
+    def now(self) -> int:
+        return int(self.since)
+
+    def was_stale(self) -> None:
+        self.told.append(("stale",))
+
+    def relayed(self, seconds: float) -> None:
+        self.told.append(("relayed", seconds))
+
+    def withholds(self, model: str, sla_secs: int | None = None) -> bool:
+        assert (model, sla_secs) == ("m", SLA)
+        return self.withheld
+
+    async def permit(self, offer: Offer) -> Ahead | None:
+        return self.permits
+
+    # --- the offers, the slot, the pipeline, the journal and the exclusions
+    async def claiming(self, job: Job, model: str) -> bool:
+        self.told.append(("claiming", model))
+        return not self.known
+
+    async def claimed(self, job_id: bytes) -> None:
+        self.told.append(("claimed",))
+
+    async def ended(self, job_id: bytes, state: str, reason: str) -> None:
+        self.told.append((state, reason))
+
+    async def send(self, due: float, held: ClaimedJob) -> None:
+        self.told.append(("to open", due - self.began, held.ahead))
+
+    def for_a_while(self, job_id: bytes) -> None:
+        self.told.append(("left for a while",))
+
+    def pause(self, model: str) -> None:
+        self.told.append(("paused", model))
+
+    def give_back(self) -> None:
+        self.told.append(("slot",))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("pipeline", "journal", "exclusions", "to_open"):
+            return self
+        raise AttributeError(name)
+
+    def offer(self, *, pending: bool = False) -> Offer:
+        slot: Any = self
+        return Offer(self.job_, "m", slot, pending)
+
+    def held(self, ahead: Ahead | None = None) -> ClaimedJob:
+        slot: Any = self
+        return ClaimedJob(self.job_, "m", slot, trio.current_time() + SLA, ahead=ahead)
+
+    def lookup(self) -> Lookup:
+        given: Any = self
+        return Lookup(given, US)
+
+
+def claiming(world: Any) -> Callable[[Offer], Awaitable[None]]:
+    return Claimer(world, world, world, US, world, world, world, world, world)._claim
+
+
+async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...]]:
+    await claiming(world)(world.offer(pending=pending))
+    return world.told
+
+
+async def test_claim_that_is_mined_goes_on_to_be_opened_until_its_sla_ends(autojump_clock: MockClock) -> None:
+    before = count("svcd_jobs_claimed_total")
+    world = World(takes=2.0)
+    assert await told_of(world) == [("claiming", "m"), ("relayed", 2.0), ("claimed",), ("to open", SLA, None)]
+    assert world.sent == [("run", {"job": world.job_.job_id, "at": 0}, 90.0)]
+    assert count("svcd_jobs_claimed_total") == before + 1
+
+
+async def test_claim_that_waited_for_its_post_says_nothing_of_how_long_relays_take(autojump_clock: MockClock) -> None:
+    assert ("relayed", 0.0) not in await told_of(World(), pending=True)
+
+
+async def test_job_that_is_withheld_since_it_was_offered_is_not_claimed(autojump_clock: MockClock) -> None:
+    world = World(withheld=True)
+    assert await told_of(world) == [("slot",)]
+    assert world.sent == []
+
+
+async def test_job_that_was_worked_on_before_is_left_for_a_while(autojump_clock: MockClock) -> None:
+    world = World(known=True)
+    assert await told_of(world) == [("claiming", "m"), ("left for a while",), ("slot",)]
+    assert world.sent == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "about", "reason"),
+    [
+        (ChainRefused("PaymentRefused"), [("left for a while",)], "PaymentRefused"),
+        (ChainRefused("AtCapacity"), [("paused", "m")], "AtCapacity"),
+        (STALE, [("stale",), ("paused", "m")], "StaleOp"),
+        (SignInRefused(403, "x"), [("paused", "m")], "answered 403: x"),
+        (CoordinatorRefusal(499, "x"), [("paused", "m")], "answered 499: x"),
+        (REVERTED, [], "mined and reverted in 0xab"),
+    ],
+)
+async def test_claim_that_is_refused_gives_its_slot_back_and_says_whether_the_job_or_we_are_to_blame(
+    outcome: OpOutcome, about: list[tuple[str, ...]], reason: str, autojump_clock: MockClock
+) -> None:
+    world = World([outcome])
+    assert await told_of(world) == [("claiming", "m"), *about, ("not_claimed", reason), ("slot",)]
+    assert world.looked == []
+
+
+@pytest.mark.parametrize("pending", [True, False])
+async def test_job_that_the_chain_does_not_know_is_no_trouble_where_its_post_is_under_way(
+    pending: bool, autojump_clock: MockClock
+) -> None:
+    told = await told_of(World([ChainRefused("UnknownJob")]), pending=pending)
+    assert (("left for a while",) in told) is not pending
+    assert ("left for a while",) in await told_of(World([ChainRefused("PaymentRefused")]), pending=True)
+
+
+@pytest.mark.parametrize("outcome", [AWAY, NOT_OPEN, CoordinatorRefusal(500, None), OpPending("0xab")])
+async def test_claim_whose_answer_does_not_say_is_looked_up_until_the_index_shows_an_end(
+    outcome: OpOutcome, autojump_clock: MockClock
+) -> None:
+    world = World([outcome], ["away", None, (OPEN, US), (CLAIMED, US)])
+    told = await told_of(world)
+    assert told[-2:] == [("claimed",), ("to open", SLA, None)]
+    assert world.looked == [0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("row", [(CLAIMED, ANOTHER), (SETTLED, US), (CANCELLED, US)])
+async def test_job_that_is_anothers_or_has_ended_is_not_claimed(
+    row: tuple[JobState, int], autojump_clock: MockClock
+) -> None:
+    told = await told_of(World([AWAY], [row]))
+    assert told[-2:] == [("not_claimed", "no answer"), ("slot",)]
+
+
+async def test_claim_of_which_nothing_is_heard_leaves_the_job_to_reconciliation(autojump_clock: MockClock) -> None:
+    world = World([AWAY], [(OPEN, 0)])
+    assert await told_of(world) == [("claiming", "m"), ("slot",)]
+    assert world.looked == [2.0 * n for n in range(45)]  # one more would come as its time ends
+
+
+async def test_unexpected_failure_costs_neither_the_slot_nor_the_next_offer(autojump_clock: MockClock) -> None:
+    world = World([ZeroDivisionError(), MINED])
+    offers = [world.offer(), world.offer()]
+
+    @attrs.frozen
+    class Channel:
+        async def receive(self) -> Offer:
+            return offers.pop(0) if offers else await trio.sleep_forever()
+
+    given: Any = world
+    channel: Any = Channel()
+    claimer = Claimer(given, given, given, US, given, channel, given, given, given)
+    with trio.move_on_after(10):
+        await claimer.serve()
+    assert world.told[:2] == [("claiming", "m"), ("slot",)]
+    assert world.told[-1] == ("to open", SLA, None)
+
+
+def permit() -> tuple[Ahead, list[str]]:
+    over: list[str] = []
+    return Ahead(5, lambda: over.append("over")), over
+
+
+async def test_job_that_is_run_ahead_is_opened_before_its_claim_is_mined(autojump_clock: MockClock) -> None:
+    ahead, over = permit()
+    world = World([OpStored(), MINED], permits=ahead)
+    assert await told_of(world, pending=True) == [("claiming", "m"), ("to open", SLA, ahead), ("claimed",)]
+    assert [(how, until) for how, _, until in world.sent] == [("store", 90.0), ("run", 90.0)]
+    assert world.sent[0][1] == world.sent[1][1]
+    assert (ahead.confirmed, over) == (True, ["over"])
+
+
+async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it(autojump_clock: MockClock) -> None:
+    ahead, over = permit()
+    world = World([OpStored(), STALE], permits=ahead)
+    assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead), ("stale",), ("paused", "m")]
+    assert (ahead.confirmed, ahead.decided, over) == (False, True, ["over"])
+    assert ahead._refusal == "StaleOp"
+
+
+async def test_job_run_ahead_whose_claim_has_no_known_end_stays_at_stake(autojump_clock: MockClock) -> None:
+    ahead, over = permit()
+    world = World([OpStored(), AWAY], permits=ahead)
+    assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead)]
+    assert (ahead.decided, over) == (False, [])
+
+
+@pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, US)])
+async def test_job_run_ahead_may_have_been_ended_by_us_meanwhile(
+    row: tuple[JobState, int], autojump_clock: MockClock
+) -> None:
+    ahead, _ = permit()
+    await claiming(world := World([OpStored(), AWAY], [row], permits=ahead))(world.offer())
+    assert ahead.confirmed
+
+
+async def test_coordinator_that_cannot_store_a_claim_tells_its_end(autojump_clock: MockClock) -> None:
+    ahead, over = permit()
+    world = World([MINED], permits=ahead)
+    assert (await told_of(world))[-1] == ("to open", SLA, None)
+    assert ([how for how, *_ in world.sent], over) == (["store"], ["over"])
+
+
+async def test_job_is_run_ahead_with_a_permit_only(autojump_clock: MockClock) -> None:
+    given: Any = (world := World())
+    claimer = Claimer(given, given, given, US, given, given, given, given, given)
+    with pytest.raises(AssertionError, match="permit"):
+        await claimer._run_ahead(world.held(), world.offer(), {}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "standing"),
+    [
+        ((OPEN, US), "unknown"),
+        ((CLAIMED, US), "held"),
+        ((SETTLED, US), "settled"),
+        ((CANCELLED, US), "ended"),
+        ((SETTLED, ANOTHER), "unknown"),
+        (None, "unknown"),
+        ("away", "unknown"),
+    ],
+)
+async def test_job_stands_as_the_index_says_where_it_is_ours(
+    row: tuple[JobState, int] | str | None, standing: str, autojump_clock: MockClock
+) -> None:
+    world = World(rows=[row])
+    assert await world.lookup().standing(world.held()) == standing
+
+
+@pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])
+async def test_index_that_is_behind_a_chain_without_the_claim_is_waited_for(
+    row: tuple[JobState, int], autojump_clock: MockClock
+) -> None:
+    world = World(rows=[(CLAIMED, US), None, row])
+    standing = await world.lookup().after(ChainRefused("NotClaimed"), world.held())
+    assert standing == ("settled" if row[0] == SETTLED else "ended")
+    assert world.looked == [0.0, 2.0, 4.0]
+
+
+async def test_index_that_stays_behind_is_waited_for_no_longer_than_a_minute(autojump_clock: MockClock) -> None:
+    world = World(rows=[(CLAIMED, US)])
+    assert await world.lookup().after(ChainRefused("NotClaimed"), world.held()) == "held"
+    assert world.looked == [2.0 * n for n in range(31)]
+
+
+@pytest.mark.parametrize("outcome", [ChainRefused("SlaExpired"), AWAY, REVERTED])
+async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome, autojump_clock: MockClock) -> None:
+    world = World(rows=[(CLAIMED, US)])
+    assert await world.lookup().after(outcome, world.held()) == "held"
+    assert world.looked == [0.0]
