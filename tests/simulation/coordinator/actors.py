@@ -28,6 +28,7 @@ _ORDERS_LIVE: Final = 7200
 class Told:
     """What the coordinators said to anybody."""
 
+    ordered: dict[str, float] = attrs.field(factory=dict)  # by job: when somebody set out to order it alone
     posted: dict[str, float] = attrs.field(factory=dict)  # by job: when
     promised: set[str] = attrs.field(factory=set)  # of these, by a 201
     settled: dict[str, float] = attrs.field(factory=dict)  # by a 201: when
@@ -101,6 +102,7 @@ class Buyer(Insisting):
         content = self.party.container(b"x" * post.length)
         order = self.party.order(content, sla_secs=post.window)
         job = order["job_id"]
+        self.told.ordered[job] = post.at
         self.told.named(job)
         quoted = await self.ask("POST", "/v1/jobs", json=order)
         if quoted is None or quoted.status_code != 402:

@@ -27,7 +27,6 @@ from tests.simulation.coordinator.wire import Address, ControlConnection
 from tests.simulation.determinism import seeded
 from tests.simulation.plan import Fault, Kill, Plan
 
-_COMMITS: Final = ("COMMIT", "INSERT", "UPDATE", "DELETE")
 _PATIENCE: Final = 500.0  # seconds of quiet until all has to be at rest
 _PROVIDERS: Final = 2
 _LONGEST: Final = 3600.0  # no time of httpx's: it is the simulation that lets answers be late
