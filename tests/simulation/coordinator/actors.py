@@ -28,6 +28,7 @@ _ORDERS_LIVE: Final = 7200
 class Told:
     """What the coordinators said to anybody."""
 
+    ordered: dict[str, float] = attrs.field(factory=dict)  # by job: when somebody set out to order it alone
     posted: dict[str, float] = attrs.field(factory=dict)  # by job: when
     promised: set[str] = attrs.field(factory=set)  # of these, by a 201
     settled: dict[str, float] = attrs.field(factory=dict)  # by a 201: when
@@ -101,6 +102,7 @@ class Buyer(Insisting):
         content = self.party.container(b"x" * post.length)
         order = self.party.order(content, sla_secs=post.window)
         job = order["job_id"]
+        self.told.ordered[job] = post.at
         self.told.named(job)
         quoted = await self.ask("POST", "/v1/jobs", json=order)
         if quoted is None or quoted.status_code != 402:
@@ -147,7 +149,7 @@ class BatchOwner(Insisting):
         lines = [submitter.line(b"x" * post.length, sla_secs=post.window) for _ in range(post.lines)]
         for line in lines:
             self.told.named(line["job_id"])
-        form = {"data": {"purpose": "batch"}, "files": {"file": ("batch.jsonl", jsonl(lines))}}
+        form: Body = {"data": {"purpose": "batch"}, "files": {"file": ("batch.jsonl", jsonl(lines))}}
         uploaded = await self.ask("POST", "/v1/files", session=True, **form)
         if uploaded is None or uploaded.status_code != 200:
             self.told.refused.append(f"upload: {uploaded and uploaded.text[:120]}")
@@ -163,8 +165,10 @@ class BatchOwner(Insisting):
 
 @attrs.define
 class Provider(Insisting):
-    """It polls, claims what it is given, and settles, fails or forgets it."""
+    """It polls, claims what it is given, and settles, fails or forgets it. `early`: it is offered jobs whose post is
+    under way, too, so that a post, its claim and its settle may come into one block."""
 
+    early: bool = False
     forgets: Callable[[], bool] = lambda: False
     working: dict[str, "asyncio.Task[None]"] = attrs.field(factory=dict)
 
@@ -179,10 +183,13 @@ class Provider(Insisting):
     async def _poll(self) -> list[Body]:
         free = max(0, _SLOTS - sum(not task.done() for task in self.working.values()))
         query = {"state": "Open", "model": "1", "free": str(free), "limit": str(max(1, free))}
+        if self.early:
+            query["pending"] = "1"
         answer = await self._once("GET", "/evm/jobs", True, {"params": query})
         if answer is None or answer.status_code != 200 or not free:
             return []
-        rows: list[Body] = answer.json()["jobs"]
+        told = answer.json()
+        rows: list[Body] = [*told["jobs"], *told.get("pending", ())]
         return rows
 
     async def _work(self, row: Body) -> None:

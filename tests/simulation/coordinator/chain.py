@@ -64,7 +64,7 @@ class SimulatedChain:
         self.relayers = relayers
         self.broadcast: Callable[[bytes], None] = lambda raw: None
         self.mined: Callable[[], None] = lambda: None
-        self.away = self.still = False
+        self.away = self.still = 0  # how many reasons there are for it
         self._loop = asyncio.get_running_loop()
 
     # --- requests ---
@@ -167,7 +167,7 @@ class SimulatedChain:
         """`some`: those of all relayers but one, which several coordinators sign with."""
         match kind:
             case "some":
-                sender = Account.recover_transaction(raw).lower()
+                sender = str(Account.recover_transaction(raw)).lower()
                 return sender != self.relayers[0].lower()
             case "few":
                 return self.chance.random() < 0.5

@@ -1,8 +1,8 @@
 """What the runs of one process stand on: an anvil with the market on it, and a PostgreSQL, both set back for each."""
 
 import json
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from coordinatord.config import Config, read_config
 from coordinatord.database.migrate import migrate
 from devnet import accounts
 from devnet.accounts import Cast
-from devnet.anvil import running_anvil
+from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
 from devnet.market import DevnetMarket
 from devnet.ports import pick_free
@@ -28,7 +28,6 @@ from tests.soak.audits import install_audits
 
 _TEMPLATE: Final = "simulated"
 _BEFORE: Final = 1_000_000  # seconds that the market is older than the run
-_LONGEST_BLOCKS: Final = 4
 
 
 @attrs.define
@@ -89,7 +88,7 @@ class Ground:
 @contextmanager
 def ground(folder: Path) -> Iterator[Ground]:
     """`folder` is empty, and nobody else's."""
-    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(_standing(folder)) as parts:
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(_parts(folder)) as parts:
         anvil, postgres, market, cast = parts
         control = ControlConnection(Address.of(postgres.url("postgres")))
         control.query("set scram_iterations = 1")  # a run signs in often
@@ -98,21 +97,14 @@ def ground(folder: Path) -> Iterator[Ground]:
         yield Ground(Node(anvil.rpc_url), anvil.rpc_url, postgres, market, cast, portal)
 
 
-class _standing(AsyncExitStack):  # noqa: N801 - a function that is left as a context
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    async def __aenter__(self) -> Any:  # type: ignore[override] # what is yielded
-        await super().__aenter__()
-        for name in ("anvil", "pg", "logs"):
-            (self._folder / name).mkdir()
-        anvil = await self.enter_async_context(
-            running_anvil(pick_free(), self._folder / "anvil", self._folder / "logs")
-        )
-        postgres = await self.enter_async_context(
-            running_postgres(pick_free(), self._folder / "pg", self._folder / "logs", *SETTINGS)
-        )
+@asynccontextmanager
+async def _parts(folder: Path) -> AsyncIterator[tuple[Anvil, Postgres, DevnetMarket, Cast]]:
+    for name in ("anvil", "pg", "logs"):
+        (folder / name).mkdir()
+    async with (
+        running_anvil(pick_free(), folder / "anvil", folder / "logs") as anvil,
+        running_postgres(pick_free(), folder / "pg", folder / "logs", *SETTINGS) as postgres,
+    ):
         cast = accounts.derive()
         # A second for each block, whenever it is made: what depends on the chain's time is the same in every process.
         await anvil.call("evm_setTime", int(START) - _BEFORE)
@@ -127,4 +119,4 @@ class _standing(AsyncExitStack):  # noqa: N801 - a function that is left as a co
         await migrate(connection)
         await connection.close()
         await install_audits(postgres.url(_TEMPLATE))
-        return anvil, postgres, market, cast
+        yield anvil, postgres, market, cast

@@ -64,7 +64,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             if task.owner is owner:
                 task.cancel()
 
-    async def create_connection(self, protocol_factory: Any, *address: Any, **_: Any) -> Any:  # type: ignore[override] # of all its ways, one
+    async def create_connection(self, protocol_factory: Any, *address: Any, **_: Any) -> Any:
         assert self.connect is not None, "nothing listens in this simulation"
         return await self.connect(protocol_factory, *address)
 

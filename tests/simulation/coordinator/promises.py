@@ -71,7 +71,6 @@ class Promises:
         self._url, self.store, trace = database_url, store, chain.faults.trace
         self.ground, self.admin, self.told, self.trace, self.chain = ground, admin, told, trace, chain
         self.broken: list[str] = []
-        self._sent: dict[tuple[int, bytes], bytes] = {}
 
     def breaks(self, *found: str) -> None:
         for what in found:
@@ -156,6 +155,9 @@ class Promises:
             f"0x{job}": (int(state), int(because))
             for job, state, because in self.admin.query("select encode(job_id, 'hex'), state, ended_because from jobs")
         }
+        for job, at in self.told.ordered.items():
+            if at > noisy and job not in self.told.posted:
+                self.breaks(f"I13: {self.told.named(job)} was ordered in quiet, and not posted: {self.told.refused}")
         for job, at in self.told.posted.items():
             state = rows.get(job)
             named = self.told.named(job)

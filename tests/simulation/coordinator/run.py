@@ -27,7 +27,6 @@ from tests.simulation.coordinator.wire import Address, ControlConnection
 from tests.simulation.determinism import seeded
 from tests.simulation.plan import Fault, Kill, Plan
 
-_COMMITS: Final = ("COMMIT", "INSERT", "UPDATE", "DELETE")
 _PATIENCE: Final = 500.0  # seconds of quiet until all has to be at rest
 _PROVIDERS: Final = 2
 _LONGEST: Final = 3600.0  # no time of httpx's: it is the simulation that lets answers be late
@@ -75,9 +74,9 @@ class _Run:
         self.server = SimulatedServer(loop, address, self.admin, plan.seed)
         self.server.executed = self._executed
         self.server.trouble = self._trouble
-        self.server.admits = lambda owner: self.faults.is_live(owner) and not self._database_away
+        self.server.admits = lambda owner: self.faults.is_live(owner) and not self._databases_away
         self.store = SimulatedStore(self.faults, plan.seed)
-        self._database_away = False
+        self._databases_away = 0
         self._kills = sorted(plan.kills, key=lambda kill: kill.at)
         self._steps = 0
         self.coordinators: list[Coordinator] = []
@@ -136,7 +135,8 @@ class _Run:
 
     def _providers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
         for number in range(_PROVIDERS):
-            yield Provider(**self._actor(http, "provider", number), forgets=self._forgets).run()
+            actor = self._actor(http, "provider", number)
+            yield Provider(**actor, early=number == 0, forgets=self._forgets).run()
 
     def _actor(self, http: httpx.AsyncClient, role: str, number: int) -> dict[str, Any]:
         account = self.ground.cast.with_role(role)[number]
@@ -202,36 +202,38 @@ class _Run:
         self.trace.add(f"{session.number} {session.status} {' '.join(request.text.split())[:50]}: {request.tag}")
 
     async def _weather(self) -> None:
-        for fault in self.faults.weather:
-            await asyncio.sleep(max(0.0, fault.at - self.loop.time()))
-            self.trace.add(f"{fault.place} {fault.kind}")
-            self.faults.met += 1
-            await self._passes(fault)
+        async with asyncio.TaskGroup() as tasks:
+            for fault in self.faults.weather:
+                tasks.create_task(self._passes(fault))
 
     async def _passes(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at)
+        self.trace.add(f"{fault.place} {fault.kind}")
+        self.faults.met += 1
+        chain = self.chain
         match fault.place:
             case "reorg":
-                self.chain.reorganise(fault, self.ground.floor)
+                chain.reorganise(fault, self.ground.floor)
             case "outside":
-                self.chain.used_outside()
+                chain.used_outside()
             case "node_away":
-                self.chain.away = True
+                chain.away += 1
                 await asyncio.sleep(fault.seconds)
-                self.chain.away = False
+                chain.away -= 1
             case "blocks":
-                self.chain.still = True
+                chain.still += 1
                 await asyncio.sleep(fault.seconds)
-                self.chain.still = False
+                chain.still -= 1
             case "fees":
-                self.chain.fees_rise()
+                chain.fees_rise()
                 await asyncio.sleep(fault.seconds)
-                self.chain.fees_fall()
+                chain.fees_fall()
             case "database_away":
-                self._database_away = True
+                self._databases_away += 1
                 for session in list(self.server.sessions.values()):
                     session.lost()
                 await asyncio.sleep(fault.seconds)
-                self._database_away = False
+                self._databases_away -= 1
 
     # --- the end ---
 
@@ -242,7 +244,7 @@ class _Run:
                 break
             await asyncio.sleep(BLOCK_SECONDS)
         await asyncio.sleep(5 * BLOCK_SECONDS)
-        self.chain.still = True
+        self.chain.still += 1
         await asyncio.sleep(5 * BLOCK_SECONDS)
         await self.promises.judge(self.plan.noisy)
 
