@@ -130,6 +130,7 @@ RULES: Final = [
         "hour",
     ),
     Rule("batches", "@BATCH", 30 * DAY, "substr(id, 7)::bigint"),
+    Rule("batches", _BATCH.removesuffix("1") + "0", 3 * DAY, "substr(id, 7)::bigint"),  # without a result
     Rule(
         "batch_lines",
         "with b as (@BATCH returning id) insert into batch_lines (batch_id, line) select id, $1 from b",
