@@ -132,15 +132,18 @@ def ranked(standings: Sequence[ProviderStanding]) -> list[ProviderStanding]:
 # Changes that would help: of the rates, the window, the provider that is named, the owner's balance.
 
 
+_NO_TERMS: Final = {"unfunded", "held_back", "leased"}  # what keeps away whoever agrees to all that the order says
+
+
 def helps(job: OpenJob, standings: Sequence[ProviderStanding], funds: Funds) -> Iterator[why.WhyHelp[str]]:
     row, balance = job.job.row, funds.balances.get(job.job.row.owner)
     if balance is not None and balance < job.job.amount:
         takers = sum(one.codes <= {"unfunded", "held_back"} for one in standings)
         yield why.WhyHelp("funds", {"balance": str(job.job.amount)}, str(takers))
-    able = [one for one in standings if one.codes - {"unfunded", "held_back", "leased"} <= _OWN_MATTER]
-    meant = [one.provider for one in able if "designated" not in one.codes]
-    if any(one.takes for one in standings):
+    if any(one.codes <= _NO_TERMS for one in standings):
         return
+    able = [one for one in standings if one.codes - _NO_TERMS <= _OWN_MATTER]
+    meant = [one.provider for one in able if "designated" not in one.codes]
     yield from _better_rates(row, meant)
     yield from _other_windows(row, meant)
     others = [one.provider for one in able if one.codes & {"designated"} and _meets(row, one.provider, row.sla_secs)]

@@ -77,6 +77,8 @@ class ProviderMarket(ScriptedMarket):
             record = self._record()
             alone = request.path != "/evm/providers"
             return self.told({**record, "as_of_block": "1"}) if alone else self.listed(request, "providers", [record])
+        if request.method == "GET":  # of others: as a coordinator that has no such route
+            return error(404, "not_found")
         if route == "POST /v1/files":
             return self._upload(request)
         body = read_body(request)

@@ -106,6 +106,12 @@ def test_reason_of_the_whole_job_keeps_everybody_away(job: OpenJob, funds: Funds
     assert [[reason.code for reason in one.reasons] for one in answer.providers] == [[code], [code]]
 
 
+def test_other_terms_are_no_help_where_only_the_money_is_missing() -> None:
+    asks = (AskedWindow(3600, 100, 200), AskedWindow(60, 1, 1))
+    answer = told(attrs.evolve(READY, asks=asks), funds=Funds({OWNER: 2013}, set()))
+    assert [(one.change, one.value) for one in answer.would_help] == [("funds", {"balance": "2014"})]
+
+
 def test_provider_that_is_offered_the_job_takes_it_though_it_has_no_more_room() -> None:
     job = attrs.evolve(JOB, leased_to=1)
     full = attrs.evolve(READY, held=2)
