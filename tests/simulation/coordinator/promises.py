@@ -50,9 +50,6 @@ _LEASED: Final = (
     " provider_id, at from lease_history window leases as (partition by job_id order by seq)) h"
     " where provider_id <> held_by and provider_id <> 0 and held_by <> 0 and held_until > at"
 )
-_DOUBLED: Final = (
-    "select count(*) from (select 1 from relays where state = 'mined' group by kind, dedupe having count(*) > 1) d"
-)
 
 
 class Promises:
@@ -94,8 +91,6 @@ class Promises:
             self.breaks(f"I3: {account} has {count} transactions for {wide} nonces")
         if self.admin.query(_LEASED) != [("0",)]:
             self.breaks("I9: a job was leased to two providers at a time")
-        if self.admin.query(_DOUBLED) != [("0",)]:
-            self.breaks("I2: a request was mined twice")
 
     # --- at the end ---
 
