@@ -24,7 +24,7 @@ _HEADERS: Final = """\
 |---|---|---|
 | `x-request-id` | every answer | id of the request: tell it to the operator |
 | `date` | every answer | the coordinator's clock |
-| `x-svc-retryable` | from 400 on, but `model_not_found` | `true`: send the same later; `false`: do not. A 402 has it as `false`, which says nothing there |
+| `x-svc-retryable` | from 400 on, but `model_not_found` | `true`: send the same later; `false`: do not. 402: nothing |
 | `retry-after` | 429, 503, where it is known | seconds to wait |
 | `etag` | answers of the index alone | send it as `if-none-match`: 304 until the index's next block |
 | `x-svc-page-truncated` | paged routes | whether the page was cut before it passed 4 MiB |
