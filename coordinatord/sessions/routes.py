@@ -57,8 +57,8 @@ class SessionRoutes:
                 details=(
                     "Signs in with SvcSession over (address, nonce), the nonce signed as the text that it is, in the"
                     " domain `SVC Session` of the `chain_id` that came with it. A session lasts 24 hours; an address"
-                    " holds 32, and another ends the oldest. Role `provider` binds it to the wallet's provider id, which"
-                    " the poll needs."
+                    " holds 32, and another ends the oldest. Role `provider` binds it to the wallet's provider id,"
+                    " which the poll needs."
                 ),
                 handler=self.session,
                 body=Body.of(SessionBody),
