@@ -204,6 +204,24 @@ async def test_cancel_that_the_chain_would_refuse_is_refused_before_it_costs_any
     assert (outcome.name, world.admitted, world.relays) == (name, [], [])
 
 
+async def test_owner_who_comes_before_the_block_of_its_post_is_asked_to_come_again(
+    world: World, submitter: Submitter
+) -> None:
+    given: Any = world
+    registry: Any = Registry(world)
+    cancels = Cancels(given, submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))
+    signature = submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, NOW)))
+    body = CancelBody(issued_at=NOW, signature=signature)
+    world.posts_under_way = {(JOB, submitter.wallet.address)}
+    with pytest.raises(Retryable) as refusal:
+        await cancels.cancel(JOB, body)
+    assert (refusal.value.kind, refusal.value.retry_after) == ("not_ready", 1)
+    for others in (CancelBody(issued_at=NOW, signature=bytes(65)), attrs.evolve(body, issued_at=NOW + 1)):
+        outcome = await cancels.cancel(JOB, others)
+        assert isinstance(outcome, WouldRefuse)
+        assert outcome.name == "NotTheOwner"
+
+
 @pytest.mark.parametrize("off", [-1, 1])
 async def test_cancel_is_good_for_ten_minutes_around_now(off: int, world: World, submitter: Submitter) -> None:
     assert await cancel(world, submitter, OPEN, issued_at=NOW + off * ISSUED_WITHIN) is MINED
