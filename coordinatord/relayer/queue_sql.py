@@ -58,7 +58,7 @@ async def accounts_at_work(connection: Connection, chain_id: int) -> int:
     """Relayer accounts that signed the latest transactions, so many that none at work is missing; one at least."""
     accounts: int = await connection.fetchval(
         "select greatest(count(distinct account), 1) from"
-        " (select account from relay_txs where chain_id = $1 order by id desc limit 64) as latest",
+        " (select account, chain_id from relay_txs order by id desc limit 64) as latest where chain_id = $1",
         chain_id,
     )
     return accounts

@@ -57,6 +57,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
     return said
 
 
+@pytest.mark.long
 def test_same_plan_gives_the_same_trace_in_every_process_and_breaks_no_promise() -> None:
     """Of the lines that tell everything, down to each statement and its answer."""
     runs = [simulated("--plan", "-", hashes=hashes, plan=SHORT) for hashes in ("1", "2")]
