@@ -43,10 +43,11 @@ class Several:
 
 
 @asynccontextmanager
-async def several(world: World, count: int) -> AsyncIterator[Several]:
+async def several(world: World, count: int, patience: float = 20.0) -> AsyncIterator[Several]:
+    """`patience`: seconds for an answer of a node; little where one is meant to give none."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
-        nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies], patience=0.5))
+        nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies], patience=patience))
         clock = Clock()
         source = CheckedSource(nodes, Decoder(address_book(world)), clock)  # type: ignore[arg-type] # a source
         yield Several(proxies, nodes, follower_of(source, world, JOURNAL_BLOCKS), clock)
@@ -163,7 +164,7 @@ async def test_of_three_two_decide_and_the_liar_is_not_asked_again(
 async def test_one_of_two_that_fails_is_waited_for_then_left_out_and_asked_again_when_it_is_back(
     scene: Scene, world: World, connection: Connection, fault: Fault, dead: int
 ) -> None:
-    async with several(world, 2) as on:
+    async with several(world, 2, patience=1.0 if isinstance(fault, Hang) else 20.0) as on:
         await on.follower.catch_up(connection)
         await scene.play(3, 3)
         with on.proxies[dead].fault(fault):
