@@ -8,7 +8,7 @@ Then the same with a second coordinator, whose relayer has an account of its own
 share the cores that there are, so the pace tells nothing of it: CPU accounting does, by what the busiest daemon would
 take with a core of its own.
 
-    python -m tests.bench.market [--jobs 1000] [--slots 320]
+    python -m tests.bench.market [--jobs 1000] [--slots 512]
 """
 
 import argparse
@@ -39,7 +39,7 @@ from tests.bench.row import Row
 
 JOBS: Final = 1_000
 FIRST: Final = 400
-SLOTS: Final = 320
+SLOTS: Final = 512
 GROWTH: Final = 1.4  # times the jobs, with two of each daemon: what each does whatever comes is done twice
 TARGET: Final = 80.0  # jobs a second
 CPU_LIMIT: Final = 50.0  # ms of all processes together; two cores take 25 for the pace that is aimed at
