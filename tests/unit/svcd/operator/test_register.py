@@ -10,6 +10,7 @@ import attrs
 import httpx
 import pytest
 import trio
+from trio.testing import MockClock
 
 from common import abi
 from common.artifacts import load, selector
@@ -22,7 +23,7 @@ from tests.fakes.market import BOOK, START, Market
 from tests.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for, model_for
 
-pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("autojump_clock")]
+pytestmark = pytest.mark.trio
 
 PROVIDERS = load("ProviderRegistry")
 GWEI = 10**9
@@ -187,7 +188,9 @@ async def test_transaction_that_reverts_is_told(node: Node, tmp_path: Path) -> N
         await ran(node, tmp_path)
 
 
-async def test_admin_is_waited_for_and_each_step_told_once(node: Node, tmp_path: Path) -> None:
+async def test_admin_is_waited_for_and_each_step_told_once(
+    node: Node, tmp_path: Path, autojump_clock: MockClock
+) -> None:
     said: list[str] = []
     node.provider_id = 9
     async with trio.open_nursery() as nursery:
@@ -207,7 +210,9 @@ async def test_admin_is_waited_for_and_each_step_told_once(node: Node, tmp_path:
     assert said[-1] == "the market's admin has done all of it: `svcd check`, then `svcd run`"
 
 
-async def test_admin_who_does_nothing_is_waited_for_so_long(node: Node, tmp_path: Path) -> None:
+async def test_admin_who_does_nothing_is_waited_for_so_long(
+    node: Node, tmp_path: Path, autojump_clock: MockClock
+) -> None:
     node.provider_id = 9
     with pytest.raises(Fatal, match="the admin has not done all of it in 60 s; nothing is lost"):
         await ran(node, tmp_path, wait_seconds=60.0)
