@@ -1,17 +1,18 @@
 """A market whose models answer as OpenAI's do, each after its own kind."""
 
-import sqlite3
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from svc.serve.files import LocalFiles
-from svc.serve.ledger import Ledger, _transaction
 from svc.serve.prices import Prices
 from tests.unit.svc.serve.market import ServedMarket
+
+T = TypeVar("T")
 
 
 def spoken(model: str, given: dict[str, Any]) -> Any:
@@ -40,14 +41,13 @@ def market() -> ServedMarket:
 
 @pytest.fixture(autouse=True)
 def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that leaps to the next deadline does not wait for threads: what would leap on by itself stays away, and
-    the ledger is written where it is called."""
+    """A clock that leaps to the next deadline would leap while a thread works: what threads do is done where it is
+    asked for. What would leap on by itself stays away."""
 
-    async def run(self: Ledger, act: Callable[[sqlite3.Connection], Any]) -> Any:
+    async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:
         await anyio.lowlevel.checkpoint()
-        with _transaction(self._connection) as connection:
-            return act(connection)
+        return act(*arguments)
 
-    monkeypatch.setattr(Ledger, "run", run)
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
     monkeypatch.setattr(Prices, "keep_warm", lambda _: anyio.sleep_forever())
     monkeypatch.setattr(LocalFiles, "keep_swept", lambda *_: anyio.sleep_forever())
