@@ -156,7 +156,7 @@ class Claimer:
 
 # Lookup of an op whose answer was lost or refused: the chain is asked, nothing is assumed.
 
-Standing = Literal["held", "settled", "ended", "unknown"]
+Standing = Literal["open", "held", "settled", "ended", "unknown"]
 
 _INDEX_PATIENCE: Final = 60.0
 
@@ -179,11 +179,14 @@ class Lookup:
             await trio.sleep(_LOOK_AGAIN)
 
     async def standing(self, held: ClaimedJob) -> Standing:
-        """`unknown` when the coordinator does not say, or its index is not there yet."""
+        """`unknown` when the coordinator does not say, or its index is not there yet. `open`: nobody's, though it was
+        claimed: a reorganisation took the claim."""
         try:
             job = await self.coordinator.job(held.job.job_id)
         except Unavailable:
             return "unknown"
+        if job is not None and job.state == JobState.OPEN:
+            return "open"
         if job is None or job.provider_id != self.provider_id:
             return "unknown"
         match job.state:

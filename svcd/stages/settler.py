@@ -42,6 +42,10 @@ log = structlog.get_logger(__name__)
 _PAUSE: Final = 1.0  # doubled with each attempt, up to:
 _LONGEST_PAUSE: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
+# A claim that a reorganisation took is sent again by the coordinator, and is back within some blocks. One that the
+# chain refuses then (a token that is paused, say) is not, and the job is open to whoever claims it.
+_CLAIMED_ANEW_AFTER: Final = 20.0
+_CLAIM_PATIENCE: Final = 90.0
 _SERVER_ERROR: Final = 500
 
 
@@ -57,6 +61,7 @@ class Settler:
     async def step(self, sealed: SealedJob) -> None:
         held = sealed.held
         op, signed_at, pause = await self._op(sealed), trio.current_time(), _PAUSE
+        open_since: float | None = None
         while True:
             started = trio.current_time()
             outcome = await self.coordinator.run(op, held.sla_ends, resend=False)
@@ -83,10 +88,23 @@ class Settler:
                 raise WorkFailed("settle_http_504", describe(outcome))
             await trio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
+            if standing != "open" or held.ahead is not None:
+                open_since = None
+            elif open_since is None:
+                open_since = trio.current_time()
+            elif trio.current_time() - open_since >= _CLAIMED_ANEW_AFTER:
+                open_since = None
+                await self._claim_anew(held)
             if outcome == STALE:
                 self.clock.was_stale()
             if outcome == STALE or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
                 op, signed_at = await self._op(sealed), trio.current_time()
+
+    async def _claim_anew(self, held: ClaimedJob) -> None:
+        """What it came to the next settle tells. The journal has the job's result, and goes on having it."""
+        op = self.signer.claim(held.job.job_id, self.clock.now())
+        outcome = await self.coordinator.run(op, min(held.sla_ends, trio.current_time() + _CLAIM_PATIENCE))
+        log.info("job claimed anew: its claim did not come back", job=held.name, outcome=describe(outcome))
 
     async def _op(self, sealed: SealedJob) -> Body:
         op = self.signer.settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())

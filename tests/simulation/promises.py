@@ -25,6 +25,8 @@ _BEFORE: Final = {
 }
 # A claim that was sent before the block of its post goes on being sent while the job is worked on.
 _WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up")
+# One that a reorganisation took is sent anew where it does not come back: the result is kept by then.
+_TAKEN_BACK: Final = ("claiming", "sealed")
 _GAVE_UP: Final = ("failed", "given_up")
 _STAKE: Final = 3  # of each order of the simulation
 AHEAD: Final = AheadTable(most_amount=Amount(8 * _STAKE), most_in_flight=Amount(2 * _STAKE), settled_jobs=1)
@@ -63,10 +65,15 @@ class Promises:
             "select state, completion_tok, result, result_cid from jobs where job_id = ?", bytes.fromhex(job[2:])
         )
         state = rows[0][0] if rows else None
-        if state not in (_WHILE_AHEAD if name == "claim" and job in self._ahead else _BEFORE[name]):
+        if state not in self._before(name, job):
             self.breaks(f"{name} of {self.market.named(job)} before the journal says so: it has {state}")
         if name == "settle":
             self._settles(job, body, rows[0] if rows else None)
+
+    def _before(self, name: str, job: str) -> tuple[str, ...]:
+        if name == "claim" and job in self._ahead:
+            return _WHILE_AHEAD
+        return _TAKEN_BACK if name == "claim" and job in self.market.reorganised else _BEFORE[name]
 
     def _settles(self, job: str, body: dict[str, object], row: tuple[object, ...] | None) -> None:
         named = self.market.named(job)

@@ -299,7 +299,7 @@ async def test_job_is_run_ahead_with_a_permit_only(autojump_clock: MockClock) ->
 @pytest.mark.parametrize(
     ("row", "standing"),
     [
-        ((OPEN, US), "unknown"),
+        ((OPEN, 0), "open"),
         ((CLAIMED, US), "held"),
         ((SETTLED, US), "settled"),
         ((CANCELLED, US), "ended"),

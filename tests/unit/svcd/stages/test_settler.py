@@ -23,6 +23,7 @@ pytestmark = pytest.mark.trio
 
 MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)
 PENDING, AWAY = OpPending("0xab"), Unanswered("no answer")
+NOT_CLAIMED: Final = ChainRefused("NotClaimed")
 UNKNOWN_RESULT: Final = CoordinatorRefusal(400, "unknown_result")
 SLA: Final = 3600.0
 CID: Final = "bafkresult"
@@ -55,6 +56,9 @@ class World:
 
     def fail(self, job_id: bytes, issued_at: int) -> Body:
         return {"job": job_id, "at": issued_at}
+
+    def claim(self, job_id: bytes, issued_at: int) -> Body:
+        return {"claimed": job_id, "at": issued_at}
 
     # --- the clock and the timings
     def now(self) -> int:
@@ -250,6 +254,40 @@ async def test_claim_that_a_reorganisation_took_is_waited_for_until_it_cannot_co
     # While it may come back, one look tells as much as many; after that the index is waited for.
     assert {kind for kind, *_ in world.asked[:-1]} == {"standing"}
     assert world.asked[-1] == ("after", ChainRefused(reason), job)
+
+
+async def test_job_whose_claim_does_not_come_back_is_claimed_anew_and_settled(autojump_clock: MockClock) -> None:
+    """The chain refused the claim when it was sent again: waiting alone would bring nothing."""
+    await trio.sleep(100)
+    world, job = World([*[NOT_CLAIMED] * 5, AWAY, *[NOT_CLAIMED] * 3, MINED, MINED], ["open"]), held()
+    await settling(world)(sealed(job))
+    claims = [(when, give_up_at, op) for when, op, give_up_at, _ in world.sent if "claimed" in op]
+    assert claims == [
+        (25.0, 115.0, {"claimed": job.job.job_id, "at": 25}),
+        (55.0, 145.0, {"claimed": job.job.job_id, "at": 55}),
+    ]
+    assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0, 25.0, 35.0, 45.0, 55.0, 55.0]
+    assert world.ends == [("settled", job, 3.0)]
+
+
+async def test_claim_that_may_be_back_by_itself_is_not_sent_a_second_time(autojump_clock: MockClock) -> None:
+    """Nor one that runs ahead, whose first is under way."""
+    standings = ["open", "open", "open", "open", "held", "open", "open", "held"]
+    world = World([*[NOT_CLAIMED] * 8, MINED], standings)
+    await settling(world)(sealed(held()))
+    assert not [op for _, op, *_ in world.sent if "claimed" in op]
+    early = World([*[NOT_CLAIMED] * 8, MINED], ["open"])
+    await settling(early)(sealed(held(ahead=True)))
+    assert not [op for _, op, *_ in early.sent if "claimed" in op]
+
+
+async def test_job_is_not_claimed_anew_beyond_its_window(autojump_clock: MockClock) -> None:
+    world = World([NOT_CLAIMED], ["open"])
+    assert await failure_of(world, sealed(held(sla_secs=60, sla_ends=60))) == "settle_NotClaimed"
+    assert [(op["at"], give_up_at) for _, op, give_up_at, _ in world.sent if "claimed" in op] == [
+        (25, 60.0),
+        (55, 60.0),
+    ]
 
 
 async def test_claim_is_dead_at_the_second_at_which_its_signature_ends(autojump_clock: MockClock) -> None:
