@@ -41,7 +41,7 @@ SESSION_BROKEN: Final = 86
 _Codes: TypeAlias = dict[tuple[str, int], types.CodeType]
 
 
-@attrs.define
+@attrs.define(eq=False)  # pytest keeps plugins in sets
 class Bench:
     """A plugin of pytest. `told` hears each mutant with the test that killed it, or "" for none."""
 

@@ -13,6 +13,7 @@ from common.scalars import hex_of, read_base64
 from common.secp256k1 import recover
 from svc.client import Client
 from svc.core.known_market import Market
+from svc.core.orders import amount_of, computed_quote, fee_terms
 from svc.core.sealing import INLINE_BYTES
 from svc.errors import InvalidRequest, NoProvider, OrderRefused, OutcomeUnknown, QuoteRefused, RelayUnavailable
 from svc.orders import OtherWindow, UnlistedParameter
@@ -176,6 +177,18 @@ async def test_quote_that_is_not_what_the_order_comes_to_is_not_paid(
     with pytest.raises(QuoteRefused) as refused:
         await client.submit(await client.prepare("demo/text", "hello"))
     assert (refused.value.code, submissions(coordinator)) == ("quote_mismatch", [])
+
+
+async def test_quote_that_is_computed_here_is_the_one_that_the_coordinator_would_give(
+    coordinator: FakeCoordinator,
+) -> None:
+    client = coordinator.client()
+    prepared = await client.prepare("demo/text", "hello")
+    quoted = await client.quote(prepared)
+    charges = fee_terms(quoted.quote)
+    computed = computed_quote(prepared, charges)
+    assert (computed.quote, computed.candidates) == (quoted.quote, ())
+    assert amount_of(prepared, charges) == quoted.quote.amount
 
 
 async def test_amount_over_the_callers_bound_is_not_paid_even_when_it_rises_later(coordinator: FakeCoordinator) -> None:

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from common.refusal import Refused
@@ -36,6 +38,7 @@ def test_endpoint_that_the_model_publishes_counts_where_the_request_names_none()
         (OrderRequest("m", 5), "input"),  # type: ignore[arg-type] # the point of it
         (OrderRequest("m", {"input": 5}), "input"),
         (OrderRequest("m", "x", provider=0), "provider"),
+        (OrderRequest("m", "x", provider=2**32), "provider"),
         (OrderRequest("m", "x", custom_id=""), "custom_id"),
         (OrderRequest("m", "x", rate_in="-1"), "rate_in"),
         (OrderRequest("m", "x", units_out=-1), "units_out"),
@@ -45,6 +48,16 @@ def test_request_that_no_order_can_carry_is_refused_by_name(request_: OrderReque
     with pytest.raises(Refused) as refused:
         shape(request_, MODEL)
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("provider", [1, 2**32 - 1])
+def test_any_number_of_a_provider_that_an_order_can_hold_is_taken(provider: int) -> None:
+    assert shape(OrderRequest("m", "x", provider=provider), MODEL).provider == provider
+
+
+def test_request_is_the_same_in_another_process() -> None:
+    asked = OrderRequest("m", "x", "1h", 2, "3", "4", 5, "/v1/responses", "six")
+    assert pickle.loads(pickle.dumps(asked)) == asked  # noqa: S301 - our own bytes
 
 
 def test_model_that_takes_no_orders_is_refused() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.orders import completion_window, expiry, window_seconds
+from svc.core.orders import WINDOW_REFUSED, Windows, completion_window, expiry, window_seconds, window_words
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,25 @@ def test_window_is_signed_as_written_and_any_other_form_as_an_hour(window: str, 
 
 
 def test_window_that_no_order_can_hold_is_refused() -> None:
+    assert window_seconds(f"{2**32 - 1}s") == 2**32 - 1
     with pytest.raises(Refused):
-        window_seconds("1193047h")
+        window_seconds(f"{2**32}s")
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0, "0s"), (59, "59s"), (60, "1m"), (3_660, "61m"), (7_200, "2h")])
+def test_window_is_told_in_the_largest_unit_that_it_is_a_multiple_of(seconds: int, words: str) -> None:
+    assert window_words(seconds) == words
+
+
+def test_window_that_the_network_does_not_take_is_refused_with_those_that_it_takes() -> None:
+    allowed = Windows((3_600, 60), certain=True)
+    allowed.check("1m", 60)
+    with pytest.raises(Refused, match="takes no window of 2h; it takes 1h, 1m") as refused:
+        allowed.check("2h", 7_200)
+    assert (refused.value.param, refused.value.code) == ("window", WINDOW_REFUSED)
+    with pytest.raises(Refused, match="it takes none"):
+        Windows((), certain=True).check("2h", 7_200)
+    Windows((3_600,), certain=False).check("2h", 7_200)  # there may be others
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from svcd.journal.journal import _commit, is_in_use, open_journal
+from common.daemon.process import Fatal
+from svcd.journal import entries
+from svcd.journal.journal import JOURNAL_FILE, _commit, is_in_use, open_journal
 
 
 def open_files(below: Path) -> list[str]:
@@ -26,6 +28,41 @@ async def test_journal_that_is_closed_keeps_no_file_open_and_nor_does_a_look_at_
     assert open_files(tmp_path) == []
     assert not is_in_use(tmp_path)
     assert open_files(tmp_path) == []
+
+
+def test_every_commit_is_on_the_disk_when_it_returns_and_readers_need_not_wait(tmp_path: Path) -> None:
+    connection = entries.open_database(tmp_path / JOURNAL_FILE)
+    told = [connection.execute(f"pragma {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    assert told == ["wal", 2]  # full
+    connection.close()
+
+
+def test_file_that_is_no_journal_or_a_newer_one_is_refused_and_closed(tmp_path: Path) -> None:
+    other, newer = tmp_path / "other", tmp_path / "newer"
+    other.write_bytes(b"something else " * 100)
+    connection = entries.open_database(newer)
+    (version,) = connection.execute("pragma user_version").fetchone()
+    connection.execute(f"pragma user_version = {version + 1}")
+    connection.close()
+    assert version > 0
+    with pytest.raises(Fatal, match="cannot be used") as unreadable:
+        entries.open_database(other)
+    with pytest.raises(Fatal, match=f"its format is {version + 1}, this one knows {version}") as unknown:
+        entries.open_database(newer)
+    assert unreadable.tb is not None  # its frames are alive, and what they hold
+    assert unknown.tb is not None
+    assert open_files(tmp_path) == []
+
+
+def test_jobs_are_counted_by_state_and_reason(tmp_path: Path) -> None:
+    connection = entries.open_database(tmp_path / JOURNAL_FILE)
+    insert = (
+        "insert into jobs (job_id, model, row, state, claim_sent, updated, reason) values (?, 'm', '{}', ?, 0, 0, ?)"
+    )
+    for number, ended in enumerate([("failed", "why"), ("failed", "why"), ("settled", None)]):
+        connection.execute(insert, (bytes([number]) * 32, *ended))
+    assert entries.read_counts(connection) == {("failed", "why"): 2, ("settled", None): 1}
+    connection.close()
 
 
 def test_commit_of_which_one_statement_fails_leaves_no_transaction_and_nothing_written() -> None:

@@ -1,0 +1,301 @@
+"""The opener alone: how long it waits for the chain and the escrow, and what each of their answers makes of a job."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.box import PublicKey, SecretKey, seal
+from common.container import Committed, data_key
+from common.sealed_stream import ContainerHead
+from svcd.chain import Claimed, Contradicted, NotClaimed
+from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
+from svcd.coordinator.requests import Unanswered
+from svcd.errors import Unavailable, WorkFailed
+from svcd.job.held import Ahead, ClaimedJob, Job, Opened
+from svcd.payload.gateway import Spool
+from svcd.stages import opener as module
+from svcd.stages.opener import PayloadOpener
+from tests.fakes.market import BOOK, START, Market
+from tests.unit.svcd.stages.running import model_for
+
+pytestmark = pytest.mark.trio
+
+SLA: Final = 3600.0
+MARGIN: Final = 30.0
+ENDS: Final = SLA - MARGIN  # when nothing may be run any more
+US: Final = 7
+KEY: Final = "the key"
+NOT_YET: Final = CoordinatorRefusal(409, "not_claimed")
+AWAY: Final = Unavailable("away")
+
+
+@attrs.define
+class World:
+    """Whatever a payload comes from. `answers` of the escrow and `standings` of the chain are given one after the
+    other, the last again and again."""
+
+    market: Market = attrs.field(factory=lambda: Market(lambda: START))
+    is_bid: bool = False
+    answers: list[Any] = attrs.field(factory=lambda: [KEY])
+    standings: list[Any] = attrs.field(factory=lambda: [Claimed()])
+    dek_bytes: int = 32
+    fetch_takes: float = 0.0
+    asked: list[tuple[Any, ...]] = attrs.field(factory=list)  # of the escrow: when, until when, and the body
+    looked: list[float] = attrs.field(factory=list)  # at the chain
+    fetched_until: list[float] = attrs.field(factory=list)
+    fetch_took: list[float] = attrs.field(factory=list)
+    ran: list[tuple[float, Opened]] = attrs.field(factory=list)
+    spools: list[Spool] = attrs.field(factory=list)
+    container: bytes = b""
+    began: float = attrs.field(factory=trio.current_time)  # all times here count from it
+
+    def held(self, *, sla_ends: float = SLA, text: str = "hello", **changed: Any) -> ClaimedJob:
+        """A job that is claimed at 0."""
+        to = self.market.escrow.public if self.is_bid else self.market.box.public
+        self.container = self.market.container(self.market.envelope({"input": text}).encode(), to)
+        terms = {"designated": "0" if self.is_bid else str(US), "sla_secs": str(int(SLA)), "units_in": "99999"}
+        job = Job.read(self.market.jobs[self.market.post(self.container, **terms)])
+        slot: Any = None
+        return ClaimedJob(job, "demo/text", slot, self.began + sla_ends, **changed)
+
+    def opener(self, folder: Path, *, box: SecretKey | None = None, chain: bool = False) -> PayloadOpener:
+        world: Any = self
+        models = {"demo/text": model_for("demo/text", {"text"}, margin_seconds=MARGIN)}
+        return PayloadOpener(
+            coordinator=world,
+            signer=world,
+            clock=world,
+            deployment=BOOK,
+            provider_id=US,
+            box=box or self.market.box,
+            gateways=world,
+            models=models,
+            spool_directory=folder,
+            max_container_bytes=1 << 20,
+            timings=world,
+            pipeline=world,
+            drain=world,
+            chain=world if chain else None,
+        )
+
+    # --- the escrow, the signer and the clock
+    def now(self) -> int:
+        return int(trio.current_time() - self.began)
+
+    def release(self, job: Any, *rest: Any) -> Any:
+        """Of the signer, and of the coordinator, which share the name."""
+        return self._answer(job, *rest) if isinstance(job, dict) else {"job": job, "rest": rest}
+
+    async def _answer(self, body: dict[str, Any], until: float) -> Any:
+        self.asked.append((trio.current_time() - self.began, until - self.began, body))
+        told = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if told != KEY:
+            return told
+        wrap, _, public, _ = body["rest"]
+        seed = ContainerHead(wrap).open_seed(self.market.escrow)
+        dek = data_key(seed, BOOK.chain_id, BOOK.job_registry, self.market.owner.address)
+        return ReleasedKey(seal(PublicKey(public), (dek + dek)[: self.dek_bytes]))
+
+    # --- the gateways and the chain
+    async def fetch(self, _: str, spool: Spool, until: float, check: Callable[[], Awaitable[Committed]]) -> Committed:
+        self.fetched_until.append(until - self.began)
+        self.spools.append(spool)
+        await trio.sleep(self.fetch_takes)
+        await spool.write(self.container)
+        return await check()
+
+    async def standing(self, _: Job) -> Any:
+        self.looked.append(trio.current_time() - self.began)
+        told = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    # --- the stages
+    def margin(self, configured: float) -> float:
+        return configured
+
+    def fetched(self, seconds: float) -> None:
+        self.fetch_took.append(seconds)
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        yield
+
+    @property
+    def to_run(self) -> dict[str, "World"]:
+        return {"demo/text": self}
+
+    async def send(self, due: float, opened: Opened) -> None:
+        self.ran.append((due - self.began, opened))
+
+
+async def failure_of(world: World, opener: PayloadOpener, held: ClaimedJob) -> WorkFailed:
+    with pytest.raises(WorkFailed) as failed:
+        await opener.step(held)
+    assert world.ran == []
+    return failed.value
+
+
+@pytest.mark.parametrize("is_bid", [False, True])
+async def test_payload_becomes_work_that_names_its_order(
+    is_bid: bool, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    await trio.sleep(100)
+    world = World(is_bid=is_bid, fetch_takes=5.0)
+    held = world.held()
+    await world.opener(tmp_path).step(held)
+    [(due, opened)] = world.ran
+    work, job = opened.work, held.job
+    assert (due, opened.held, opened.result_key) == (SLA, held, world.market.result_key.public)
+    assert (work.job_id, work.model, work.modality, work.input) == (job.job_id, "demo/text", "text", {"input": "hello"})
+    assert (work.units_in, work.units_out, work.deadline) == (job.units_in, job.units_out, world.began + ENDS)
+    assert (world.fetched_until, world.fetch_took) == ([270.0], [5.0])
+    assert [spool.length for spool in world.spools] == [0]  # nothing of it is kept
+    assert len(world.asked) == is_bid
+    if is_bid:
+        [(when, until, body)] = world.asked
+        assert (when, until, body["job"], body["rest"][-1]) == (5.0, 270.0, job.job_id, 5)
+
+
+async def test_job_is_opened_until_the_moment_that_is_left_for_running_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World()
+    await world.opener(tmp_path).step(world.held(sla_ends=MARGIN + 1))
+    assert world.fetched_until == [1.0]
+    late = World()
+    failure = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN))
+    again = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN, recovered=True))
+    assert (failure.reason, again.reason, late.fetched_until) == ("deadline_wait", "claim_expired", [])
+
+
+async def test_job_found_after_its_first_minutes_has_half_a_minute_to_be_opened_in(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World()
+    held = world.held()
+    await trio.sleep(250)
+    await world.opener(tmp_path).step(held)
+    await trio.sleep(750)
+    await world.opener(tmp_path).step(held)
+    assert world.fetched_until == [280.0, 1030.0]
+
+
+async def test_chain_is_asked_again_until_it_has_the_claim(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(standings=[AWAY, NotClaimed("no post"), Claimed()])
+    await world.opener(tmp_path, chain=True).step(world.held())
+    assert (world.looked, len(world.ran)) == ([0.0, 2.0, 4.0], 1)
+
+
+@pytest.mark.parametrize(
+    ("standing", "reason", "last"),
+    [
+        (AWAY, "deadline_wait", 268.0),
+        (NotClaimed("no post"), "not_claimed", 268.0),
+        (Contradicted("fee"), "unservable", 0),
+    ],
+)
+async def test_chain_that_does_not_show_the_claim_in_time_fails_the_job(
+    standing: Any, reason: str, last: float, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(standings=[standing])
+    failure = await failure_of(world, world.opener(tmp_path, chain=True), world.held())
+    assert (failure.reason, world.looked[-1], world.fetched_until) == (reason, last, [])
+
+
+async def test_what_runs_ahead_is_held_against_the_chain_once_its_claim_is_there(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world, ahead = World(), Ahead(1, lambda: None)
+    opener, held = world.opener(tmp_path, chain=True), world.held(ahead=ahead)
+    await opener.step(held)
+    assert world.looked == []
+    ahead.confirm()
+    await opener.step(held)
+    assert len(world.looked) == 1
+
+
+@pytest.mark.parametrize("code", ["not_claimed", "no_claim", "stale_issued_at"])
+async def test_escrow_that_does_not_see_the_claim_yet_is_asked_again_with_a_new_time(
+    code: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(is_bid=True, answers=[CoordinatorRefusal(409, code), KEY])
+    await world.opener(tmp_path).step(world.held())
+    assert [(when, body["rest"][-1]) for when, _, body in world.asked] == [(0.0, 0), (2.0, 2)]
+    assert len(world.ran) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "last"),
+    [
+        (NOT_YET, "not_claimed", 268.0),
+        (CoordinatorRefusal(403, "wrong_wallet"), "wrong_wallet", 0.0),
+        (CoordinatorRefusal(499, None), "escrow_unavailable", 0.0),
+        (CoordinatorRefusal(500, "broken"), "escrow_unreachable", 0.0),
+        (CoordinatorRefusal(429, "busy"), "escrow_unreachable", 0.0),
+        (Unanswered("no route"), "escrow_unreachable", 0.0),
+    ],
+)
+async def test_escrow_that_gives_no_key_fails_the_job_with_its_reason(
+    answer: Any, reason: str, last: float, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(is_bid=True, answers=[answer])
+    failure = await failure_of(world, world.opener(tmp_path), world.held())
+    assert (failure.reason, world.asked[-1][0]) == (reason, last)
+    said = answer.detail if isinstance(answer, Unanswered) else str(answer.status)
+    assert said in failure.detail
+    assert [spool.length for spool in world.spools] == [0]
+
+
+@pytest.mark.parametrize("length", [31, 33])
+async def test_key_of_another_length_opens_nothing(length: int, tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(is_bid=True, dek_bytes=length)
+    assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
+
+
+async def test_key_that_is_sealed_to_somebody_else_opens_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(is_bid=True, answers=[ReleasedKey(seal(SecretKey.generate().public, bytes(32)))])
+    assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
+
+
+async def test_designated_job_without_our_box_key_cannot_be_opened(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World()
+    opener = attrs.evolve(world.opener(tmp_path), box=None)
+    assert (await failure_of(world, opener, world.held())).reason == "no_cipher"
+
+
+async def test_job_of_another_provider_or_model_is_not_fetched(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World()
+    anothers = attrs.evolve(world.opener(tmp_path), provider_id=US + 1)
+    gone = attrs.evolve(world.opener(tmp_path), models={})
+    reasons = [(await failure_of(world, opener, world.held())).reason for opener in (anothers, gone)]
+    assert (reasons, world.fetched_until) == (["not_our_bid", "unservable"], [])
+
+
+async def test_long_input_is_read_beside_the_loop_and_a_short_one_in_it(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[float] = []
+
+    async def run_sync(act: Callable[[], Any], *_: Any) -> Any:
+        threads.append(trio.current_time())
+        return act()
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    world = World()
+    short = world.held(text="x" * 100)
+    overhead = len(world.container) - 100
+    monkeypatch.setattr(module, "_SHORT", len(world.container))
+    await world.opener(tmp_path).step(short)
+    assert threads == []
+    longer = world.held(text="x" * 101)
+    assert len(world.container) == overhead + 101
+    await world.opener(tmp_path).step(longer)
+    assert (len(threads), len(world.ran)) == (1, 2)
