@@ -32,9 +32,10 @@ from svcd.load import AskRates
 from svcd.stages import runner
 from tests.simulation.determinism import AFTER_DISK, seeded
 from tests.simulation.disk import Disk
-from tests.simulation.market import SimulatedMarket, Trace
+from tests.simulation.market import SimulatedMarket
 from tests.simulation.plan import Plan, Post, planned
 from tests.simulation.promises import AHEAD, Promises
+from tests.simulation.trace import Trace
 from tests.unit.svcd.stages.running import Backend, Running, model_for, running
 
 _SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
@@ -78,7 +79,7 @@ class _Provider:
         self._plan = plan
         self._chance = random.Random(f"provider {plan.seed}")
         self.disk = Disk(folder, random.Random(f"disk {plan.seed}"))
-        self._trace = Trace()
+        self._trace = Trace(trio.current_time)
         self.market = SimulatedMarket(plan, self._trace, moment=self.moment, arrives=self._arrives)
         self._promises = Promises(self.market, self.disk)
         self._kills = deque(plan.kills)

@@ -14,8 +14,8 @@ from common.wire.states import JobState
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
-from tests.simulation.coordinator.faults import Trace
 from tests.simulation.plan import Post
+from tests.simulation.trace import Trace
 
 _AGAIN: Final = (425, 429, 500, 502, 503, 504)
 _INSISTS: Final = 600.0  # seconds

@@ -16,7 +16,7 @@ from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.simulation.coordinator.actors import BatchOwner, Buyer, Provider, Told
 from tests.simulation.coordinator.chain import BLOCK_SECONDS, SimulatedChain
 from tests.simulation.coordinator.clocks import clocks_of
-from tests.simulation.coordinator.faults import Faults, Trace
+from tests.simulation.coordinator.faults import Faults
 from tests.simulation.coordinator.ground import Ground
 from tests.simulation.coordinator.lives import Coordinator, Front, Life, in_place_of_the_world
 from tests.simulation.coordinator.loop import SimulatedLoop
@@ -26,6 +26,7 @@ from tests.simulation.coordinator.store import SimulatedStore
 from tests.simulation.coordinator.wire import Address, ControlConnection
 from tests.simulation.determinism import seeded
 from tests.simulation.plan import Fault, Kill, Plan
+from tests.simulation.trace import Trace
 
 _PATIENCE: Final = 500.0  # seconds of quiet until all has to be at rest
 _PROVIDERS: Final = 2
