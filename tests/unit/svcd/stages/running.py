@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import httpx
 import trio
 
 from common.envelope import ResultBody
@@ -134,23 +135,41 @@ def asks_of(rates: Mapping[int, AskRates]) -> tuple[AskTable, ...]:
     )
 
 
+@attrs.frozen
+class Started:
+    """A daemon that works, over whatever its transport leads to."""
+
+    ground: DaemonDependencies
+    daemon: Daemon
+    drain: Drain
+
+
 @asynccontextmanager
-async def running(
-    market: Market, state: Path, *, backend: Backend | None = None, **changed: Any
-) -> AsyncIterator[Running]:
+async def started(
+    config: DaemonConfig, now: Callable[[], float], transport: httpx.AsyncBaseTransport, backend: Backend
+) -> AsyncIterator[Started]:
     """At the end of the block it is cancelled, as a kill would end it: nothing is put in order."""
-    config, clock, drain = config_for(market, state, **changed), Clock(market.now), Drain()
-    backend = backend if backend is not None else Backend()
+    drain = Drain()
     async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(open_journal(state, market.now))
-        ground = await prepare(config, stack, journal, clock, market.transport)
+        journal = await stack.enter_async_context(open_journal(config.state_directory, now))
+        ground = await prepare(config, stack, journal, Clock(now), transport)
         equipment = {name: attrs.evolve(one, backend=backend) for name, one in ground.equipment.items()}
         ground = attrs.evolve(ground, equipment=equipment)
         daemon = Daemon(ground, drain, DaemonHealth(journal))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.work)
-            yield Running(market, ground, daemon, drain, backend)
+            yield Started(ground, daemon, drain)
             nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running(
+    market: Market, state: Path, *, backend: Backend | None = None, **changed: Any
+) -> AsyncIterator[Running]:
+    """The same over a market in memory."""
+    backend = backend if backend is not None else Backend()
+    async with started(config_for(market, state, **changed), market.now, market.transport, backend) as one:
+        yield Running(market, one.ground, one.daemon, one.drain, backend)
 
 
 def count(series: str, **labels: str) -> float:
