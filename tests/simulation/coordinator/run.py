@@ -104,8 +104,7 @@ class _Run:
                     task.cancel()
                 await asyncio.wait([*actors, *tasks])
             for one in self.coordinators:
-                await one.end()
-                self.promises.breaks(*one.failures)
+                self.promises.breaks(*await one.end())
         self.promises.breaks(*self.told.failures)
 
     def outcome(self) -> Outcome:
