@@ -13,7 +13,7 @@ from typing import Final
 import httpx
 import trio
 
-from tests.fakes.market import CLAIMED, OPEN, SETTLED, START, Market
+from tests.fakes.market import CLAIMED, OPEN, SETTLED, START, Market, request_name
 from tests.fakes.market_answers import Body, answer, error, mined
 from tests.fakes.streamed import StreamedTransport
 from tests.simulation.plan import WEATHER, Fault, Plan
@@ -73,7 +73,7 @@ class SimulatedMarket(Market):
 
     async def _carried(self, life: int, request: httpx.Request) -> httpx.Response:
         await request.aread()
-        name = self._name(request)
+        name = request_name(request)
         self.moment(f"{name} sets out")
         self._heard(life)
         await trio.sleep(self.chance.uniform(0, _LATENCY))

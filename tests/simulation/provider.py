@@ -10,7 +10,6 @@ every job has ended, long after the last fault; the promises are checked at each
 import logging
 import random
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,14 +29,13 @@ from svcd.journal import journal as journals
 from svcd.load import AskRates
 from tests.simulation.daemon import GRACE, DaemonLives, small_rows
 from tests.simulation.determinism import seeded
-from tests.simulation.disk import Disk
+from tests.simulation.disk import Disk, empty_folder
 from tests.simulation.market import SimulatedMarket
 from tests.simulation.plan import Plan, Post, planned
 from tests.simulation.promises import AHEAD, Promises
 from tests.simulation.trace import Trace
 from tests.unit.svcd.stages.running import Backend, config_for, model_for
 
-_SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
 _PATIENCE: Final = 3000.0  # virtual seconds of quiet until everything must have ended
 _WINDOWS: Final = (120, 600)
 
@@ -57,8 +55,8 @@ class Outcome:
 
 def simulate(plan: Plan) -> Outcome:
     """What became of it."""
-    with tempfile.TemporaryDirectory(prefix="simulated-", dir=_SHM if _SHM.is_dir() else None) as folder, _quiet():
-        provider = _Provider(plan, Path(folder))
+    with empty_folder() as folder, _quiet():
+        provider = _Provider(plan, folder)
         with seeded(plan.seed, provider.moment), provider.disk.watched(), small_rows(), _disk_full(provider):
             return trio.run(provider.live, clock=MockClock(autojump_threshold=0))
 

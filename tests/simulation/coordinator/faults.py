@@ -26,6 +26,7 @@ WEATHER: Final[dict[str, tuple[str, ...]]] = {
     "blocks": ("for a time",),
     "fees": ("for a time",),
     "outside": ("once",),
+    "shut_out": ("for a time",),
 }
 
 

@@ -84,6 +84,7 @@ class Life:
         """The answer, unread. Raises httpx's errors where there is none."""
         if self.application is None:
             raise httpx.ConnectError("nobody listens")
+        await request.aread()
         exchange = Exchange(request)
         task = self._loop.create_task(exchange.run(self.application), context=self._context)
         self._answering[task] = exchange

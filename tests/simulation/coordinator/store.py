@@ -1,14 +1,18 @@
 """The pin store: S3 in memory, behind the coordinator's own requests to it."""
 
 import asyncio
+import base64
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx
+
 from common.cid import cid_of
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse
+from tests.fakes.streamed import streamed
 from tests.simulation.coordinator.faults import Faults
 
 _FOUND: Final = 200
@@ -55,6 +59,18 @@ class SimulatedStore:
             yield HttpResponse(status, told, _pieces(body))
 
         yield http
+
+    async def served(self, request: httpx.Request) -> httpx.Response:
+        """What a gateway says, which has whatever was ever put."""
+        await asyncio.sleep(self._chance.expovariate(1 / 0.02))
+        content = self.pinned.get(request.url.path.removeprefix("/ipfs/"))
+        return httpx.Response(404) if content is None else streamed(httpx.Response(200, content=content))
+
+    def sealed_in(self, settle: Mapping[str, object]) -> bytes | None:
+        """The result that a settle hands over; None where it names what was never stored."""
+        if "result_cid" in settle:
+            return self.pinned.get(str(settle["result_cid"]))
+        return base64.b64decode(str(settle["result"]), validate=True)
 
     def _answer(self, method: str, key: str, content: bytes) -> tuple[int, dict[str, str], bytes]:
         if method == "PUT":

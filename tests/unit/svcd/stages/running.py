@@ -4,15 +4,17 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import httpx
 import trio
 
+from common.box import SecretKey
 from common.envelope import ResultBody
 from common.pricing.assets import Modality
 from common.sealed_stream import open_result
+from common.secp256k1 import Wallet
 from svcd.app import Daemon
 from svcd.backends.settings import EchoSettings
 from svcd.configuration.config import AskTable, DaemonConfig, ModelConfig, Rate
@@ -91,7 +93,17 @@ class Running:
         return ResultBody.parse(open_result(self.market.result_key, BOOK.chain_id, BOOK.job_registry, raw, sealed))
 
 
-def config_for(market: Market, state: Path, **changed: Any) -> DaemonConfig:
+class Identity(Protocol):
+    """Who a daemon is."""
+
+    @property
+    def provider(self) -> Wallet: ...
+
+    @property
+    def box(self) -> SecretKey: ...
+
+
+def config_for(who: Identity, state: Path, **changed: Any) -> DaemonConfig:
     fields: dict[str, Any] = {
         "state_directory": state,
         "shutdown_grace_seconds": 60.0,
@@ -102,8 +114,8 @@ def config_for(market: Market, state: Path, **changed: Any) -> DaemonConfig:
         "gateways": (GATEWAY,),
         "gateway_attempts": 3,
         "gateway_pause_seconds": 1.5,
-        "wallet": market.provider,
-        "box": market.box,
+        "wallet": who.provider,
+        "box": who.box,
         "evidence_file": None,
         "metrics_host": "127.0.0.1",
         "metrics_port": 0,
