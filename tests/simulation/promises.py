@@ -44,7 +44,7 @@ class JournalPromises:
         self.runs: Counter[str] = Counter()
         self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
         self._kept: set[str] = set()  # whose result is on the disk
-        self._ahead: dict[str, int] = {}  # jobs that were worked on before their block, and the life that did
+        self._ahead: set[str] = set()  # jobs that were worked on before their block
 
     def breaks(self, what: str) -> None:
         if what not in self.broken:
@@ -88,9 +88,12 @@ class JournalPromises:
             assert isinstance(job_id, bytes)
             self._kept.add("0x" + job_id.hex())
 
-    def runs_now(self, job_id: bytes) -> None:
+    def runs_now(self, job_id: bytes, *, is_ahead: bool) -> None:
+        """`is_ahead`: before its post and claim are in a block."""
         job = "0x" + job_id.hex()
         self.runs[job] += 1
+        if is_ahead:
+            self._ahead.add(job)
         if job in self._kept:
             self.breaks(f"{self.named(job)} is worked on again after its result was kept")
 
@@ -107,11 +110,11 @@ class JournalPromises:
         rows = self.disk.journal("select state, reason from jobs where job_id = ?", bytes.fromhex(job[2:]))
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
-    def judge_ends(self, held: int) -> None:
+    def judge_ends(self, held: int, live: list[str]) -> None:
         """When trouble has been over for long: nothing is under way any more."""
         if held:
             self.breaks(f"{held} slots are held for nothing")
-        for job in self.live():
+        for job in live:
             self.breaks(f"the journal has {self.named(job)} for live still")
 
 
@@ -123,6 +126,7 @@ class Promises(JournalPromises):
         self.market = market
         self.asked: dict[str, str] = {}  # text by job
         self.is_bid: dict[str, bool] = {}
+        self._ran_in: dict[str, int] = {}  # of the jobs that ran ahead: the life that did
 
     @property
     def ran_ahead(self) -> int:
@@ -130,17 +134,16 @@ class Promises(JournalPromises):
 
     # --- at every step ------------------------------------------------------------------------------------
 
-    def runs_now(self, job_id: bytes) -> None:
-        super().runs_now(job_id)
-        job = "0x" + job_id.hex()
-        if job in self.market.undecided:
-            self._runs_ahead(job)
+    def runs_now(self, job_id: bytes, *, is_ahead: bool) -> None:
+        super().runs_now(job_id, is_ahead=is_ahead)
+        if is_ahead:
+            self._runs_ahead("0x" + job_id.hex())
 
     def _runs_ahead(self, job: str) -> None:
         """Before its block, by the owner's record and within what may be lost at a time."""
         life, named = self.market.life, self.named(job)
-        self._ahead[job] = life
-        if len([one for one in self._ahead if one in self.market.undecided and self._ahead[one] == life]) > 2:
+        self._ran_in[job] = life
+        if len([one for one in self._ran_in if one in self.market.undecided and self._ran_in[one] == life]) > 2:
             self.breaks(f"{named} is run ahead beside two others")
         if self.is_bid[job]:
             self.breaks(f"{named} is an open bid, and run ahead")
@@ -157,7 +160,7 @@ class Promises(JournalPromises):
 
     def judge(self, held: int, lives: int, quiet_from: float) -> None:
         """When trouble has been over for long."""
-        self.judge_ends(held)
+        self.judge_ends(held, self.live())
         for job, row in self.market.jobs.items():
             for found in self._of(job, row, lives, quiet_from):
                 self.breaks(f"{self.named(job)} {found}")

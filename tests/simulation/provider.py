@@ -135,7 +135,8 @@ class _Provider:
 
     async def _work(self, work: ModelWork) -> WorkOutput:
         self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs")
-        self._promises.runs_now(work.job_id)
+        is_ahead = "0x" + work.job_id.hex() in self.market.undecided
+        self._promises.runs_now(work.job_id, is_ahead=is_ahead)
         fault = self.market.due("run")
         await trio.sleep(self._chance.uniform(0, 30) + (fault.seconds if fault is not None else 0))
         if fault is not None and fault.kind == "exhausted":

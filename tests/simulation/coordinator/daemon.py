@@ -2,7 +2,7 @@
 everybody's. What it is told to run comes back as it was asked."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import trio
 from common.box import SecretKey
 from common.scalars import hex_of
 from common.wire.states import EndedBecause, JobState
-from svcd.configuration.config import DaemonConfig
+from svcd.configuration.config import AheadTable, Amount, DaemonConfig
 from svcd.errors import WorkFailed
 from svcd.job.held import ModelWork, WorkOutput
 from svcd.load import AskRates
@@ -38,14 +38,26 @@ MODEL: Final = "demo/text-small"
 RATES: Final = AskRates(100, 200)
 WINDOWS: Final = (60, 300)
 _UNITS: Final = 10
+_AHEAD: Final = AheadTable(most_amount=Amount(10**6), most_in_flight=Amount(2 * 10**6), settled_jobs=1)
 _LONGEST_RUN: Final = 12.0
+Index = dict[str, tuple[int, int, int]]  # state, why, and whose, by job
+_UNKNOWN: Final = (-1, 0, 0)
 
 
 class SimulatedDaemon:
-    """Lives of one svcd with the wallet of the market's first provider."""
+    """Lives of one svcd with the wallet of the market's first provider. `index`: as it is at the moment."""
 
     def __init__(
-        self, loop: SimulatedLoop, plan: Plan, ground: Ground, ways: Ways, folder: Path, *, told: Told, trace: Trace
+        self,
+        loop: SimulatedLoop,
+        plan: Plan,
+        ground: Ground,
+        ways: Ways,
+        folder: Path,
+        *,
+        told: Told,
+        trace: Trace,
+        index: Callable[[], Index],
     ) -> None:
         account = ground.cast.with_role("provider")[0]
         self.provider, self.box = wallet_of(account), SecretKey(account.box_secret)
@@ -53,6 +65,8 @@ class SimulatedDaemon:
         self.life = 0
         self._ways, self._told, self._trace, self._noisy = ways, told, trace, plan.noisy
         self._chance = random.Random(f"svcd {plan.seed}")
+        self._runs_ahead = self._chance.choice((None, _AHEAD))  # of the blocks of posts and claims
+        self._index = index
         self._disk = Disk(folder, random.Random(f"disk {plan.seed}"))
         self._guest = Guest(loop)
         self.promises = JournalPromises(self._disk, told.named, ways.store.sealed_in)
@@ -81,7 +95,11 @@ class SimulatedDaemon:
 
     @property
     def at_rest(self) -> bool:
-        return not (self._lives.held or self.promises.live())
+        return not (self._lives.held or self._live(self._index()))
+
+    def _live(self, index: Index) -> list[str]:
+        """Jobs that it has for live. What was never posted may be until its order expires: it waits for that."""
+        return [job for job in self.promises.live() if job in index]
 
     # --- what it is among ---
 
@@ -114,13 +132,17 @@ class SimulatedDaemon:
             state,
             coordinator_url=COORDINATOR,
             gateways=(GATEWAY,),
-            models=(model_for(MODEL, {"text"}, asks=asks, margin_seconds=15.0, poll_seconds=3.0),),
+            models=(
+                model_for(MODEL, {"text"}, asks=asks, margin_seconds=15.0, poll_seconds=3.0, ahead=self._runs_ahead),
+            ),
             shutdown_grace_seconds=GRACE,
         )
 
     async def _work(self, work: ModelWork) -> WorkOutput:
-        self._trace.add(f"{self._told.named(hex_of(work.job_id))} runs")
-        self.promises.runs_now(work.job_id)
+        job = hex_of(work.job_id)
+        is_ahead = self._index().get(job, _UNKNOWN)[0] != JobState.CLAIMED
+        self._trace.add(f"{self._told.named(job)} runs{' ahead' if is_ahead else ''}")
+        self.promises.runs_now(work.job_id, is_ahead=is_ahead)
         await trio.sleep(self._chance.uniform(0, _LONGEST_RUN))
         if trio.current_time() < self._noisy and self._chance.random() < 0.05:
             raise WorkFailed("backend_exhausted", "as it happens", backend_fault=True)
@@ -128,10 +150,10 @@ class SimulatedDaemon:
 
     # --- the end ---
 
-    def judge(self, rows: dict[str, tuple[int, int, int]]) -> None:
-        """`rows`: state, why, and whose, of each job of the index, by id."""
-        self.promises.judge_ends(self._lives.held)
-        for job, (state, because, provider) in rows.items():
+    def judge(self) -> None:
+        index = self._index()
+        self.promises.judge_ends(self._lives.held, self._live(index))
+        for job, (state, because, provider) in index.items():
             entry, reason = self.promises.entry(job)
             ours = provider == self.provider_id
             if ours and state == JobState.SETTLED and entry != "settled":

@@ -43,6 +43,9 @@ class Faults:
         self.weather = [fault for fault in faults if fault.place in WEATHER]
         self._noisy = plan.noisy
 
+    def noisy(self) -> bool:
+        return asyncio.get_running_loop().time() < self._noisy
+
     def due(self, place: str) -> Fault | None:
         """The next planned for this place whose time has come; each falls once."""
         waiting, now = self._waiting[place], asyncio.get_running_loop().time()

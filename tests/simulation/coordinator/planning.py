@@ -53,13 +53,14 @@ def _of_svcd(chance: random.Random, noisy: float) -> tuple[list[Post], list[Kill
         length = chance.choice((20, 800, 3500))
         return Post(at, chance.choice(_WINDOWS), is_bid=chance.random() < 0.4, length=length, sealed=True)
 
-    posts = [bought(round(chance.uniform(0, noisy), 1)) for _ in range(chance.randint(1, 4))]
+    posts = [bought(round(chance.uniform(0, noisy), 1)) for _ in range(chance.randint(1, 5))]
     posts.append(attrs.evolve(bought(noisy + 6.0), window=300))
     endings: tuple[Ending, ...] = ("kill", "power cut", "stop")
-    kills = [
-        Kill(round(chance.uniform(0, noisy), 1), int(chance.expovariate(0.1)), chance.choice(endings), OF_SVCD)
-        for _ in range(chance.choice((0, 1, 2)))
+    kills = [  # while it has something to lose
+        Kill(round(chance.choice(posts[:-1]).at + chance.uniform(0, 20), 1), how=chance.choice(endings), of=OF_SVCD)
+        for _ in range(chance.choice((0, 1, 2, 4)))
     ]
+    kills = [attrs.evolve(kill, at=min(kill.at, noisy), step=int(chance.expovariate(0.2))) for kill in kills]
     return posts, kills
 
 

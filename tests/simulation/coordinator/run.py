@@ -107,7 +107,7 @@ class _Run:
             ]
             tasks = [asyncio.create_task(self._alone(one.run())) for one in self.coordinators]
             tasks += [asyncio.create_task(self._alone(part)) for part in (self.chain.mine(), self._weather())]
-            ways = Ways(Front(self.coordinators, self.faults, plan.seed), self.store)
+            ways = Ways(Front(self.coordinators, self.faults, plan.seed), self.store, self.faults)
             async with (
                 httpx.AsyncClient(transport=ways, base_url=COORDINATOR, timeout=_LONGEST) as http,
                 self._svcd(ways),
@@ -129,7 +129,14 @@ class _Run:
             yield
             return
         self.daemon = SimulatedDaemon(
-            self.loop, self.plan, self.ground, ways, self._disk, told=self.told, trace=self.trace
+            self.loop,
+            self.plan,
+            self.ground,
+            ways,
+            self._disk,
+            told=self.told,
+            trace=self.trace,
+            index=self.promises.rows,
         )
         with self.daemon.running():
             yield
@@ -304,7 +311,7 @@ class _Run:
             await asyncio.sleep(BLOCK_SECONDS)
         await asyncio.sleep(5 * BLOCK_SECONDS)
         if self.daemon is not None:
-            self.daemon.judge(self.promises.rows())
+            self.daemon.judge()
             await self.daemon.end()
             await asyncio.sleep(5 * BLOCK_SECONDS)
         self.chain.still += 1

@@ -17,6 +17,7 @@ from tests.simulation.coordinator.faults import Faults
 
 _FOUND: Final = 200
 _MISSING: Final = 404
+_UNSOUND: Final = 0.2  # of the answers of a gateway
 
 
 class SimulatedStore:
@@ -60,9 +61,13 @@ class SimulatedStore:
 
         yield http
 
-    async def served(self, request: httpx.Request) -> httpx.Response:
-        """What a gateway says, which has whatever was ever put."""
+    async def served(self, request: httpx.Request, *, is_sound: bool) -> httpx.Response:
+        """What a gateway says, which has whatever was ever put, or is not up to it."""
         await asyncio.sleep(self._chance.expovariate(1 / 0.02))
+        if not is_sound and self._chance.random() < _UNSOUND:
+            if self._chance.random() < 0.5:
+                raise httpx.ConnectError("the gateway is away")
+            return httpx.Response(self._chance.choice((404, 503)))
         content = self.pinned.get(request.url.path.removeprefix("/ipfs/"))
         return httpx.Response(404) if content is None else streamed(httpx.Response(200, content=content))
 
