@@ -193,7 +193,7 @@ class Market:
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         await request.aread()
-        name = self._name(request)
+        name = request_name(request)
         self.calls.append(name)
         script = self.scripts[name].pop(0) if self.scripts[name] else self.always.get(name)
 
@@ -210,24 +210,6 @@ class Market:
         if self.behind is not None:
             response.headers["date"] = formatdate(self.now() - self.behind, usegmt=True)
         return response
-
-    def _name(self, request: httpx.Request) -> str:
-        """`claim`, `settle`, … for ops; `poll`; else the first words of the path."""
-        path = request.url.path
-        if path == "/evm/ops":
-            return str(json.loads(request.content)["op"])
-        if path == "/evm/jobs":
-            listed = "claimed" if request.url.params.get("state") == "Claimed" else "ended"
-            return "poll" if "free" in request.url.params else listed
-        if path == "/evm/asks/floors":
-            return "floors"
-        if path.startswith("/evm/jobs/"):
-            return "job"
-        if path.startswith("/ipfs/"):
-            return "fetch"
-        if path == "/release":
-            return "release"
-        return path.rstrip("/").split("/")[min(2, path.count("/"))] + ("!" if request.method == "PUT" else "")
 
     def _perform(self, name: str, request: httpx.Request) -> httpx.Response:
         if request.url.host == "gateway":
@@ -496,6 +478,25 @@ class Market:
 
 _ROUTES = {"asks!": "publish", "jobs": "market"}
 _SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "set_identity", "poll", "asks!", "files"}
+
+
+def request_name(request: httpx.Request) -> str:
+    """`claim`, `settle`, … for ops; `poll`; else the first words of the path."""
+    path = request.url.path
+    if path == "/evm/ops":
+        return str(json.loads(request.content)["op"])
+    if path == "/evm/jobs":
+        listed = "claimed" if request.url.params.get("state") == "Claimed" else "ended"
+        return "poll" if "free" in request.url.params else listed
+    if path == "/evm/asks/floors":
+        return "floors"
+    if path.startswith("/evm/jobs/"):
+        return "job"
+    if path.startswith("/ipfs/"):
+        return "fetch"
+    if path == "/release":
+        return "release"
+    return path.rstrip("/").split("/")[min(2, path.count("/"))] + ("!" if request.method == "PUT" else "")
 
 
 def _refused(reason: str) -> httpx.Response:

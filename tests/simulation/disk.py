@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +21,14 @@ from svcd.journal.journal import JOURNAL_FILE
 
 RESULTS: Final = "results"
 _FULL: Final = 2  # of pragma synchronous
+_SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
+
+
+@contextmanager
+def empty_folder() -> Iterator[Path]:
+    """For the disk of one run."""
+    with tempfile.TemporaryDirectory(prefix="simulated-", dir=_SHM if _SHM.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 class Disk:

@@ -13,10 +13,11 @@ from typing import Final
 import httpx
 import trio
 
-from tests.fakes.market import CLAIMED, OPEN, SETTLED, START, Market
+from tests.fakes.market import CLAIMED, OPEN, SETTLED, START, Market, request_name
 from tests.fakes.market_answers import Body, answer, error, mined
 from tests.fakes.streamed import StreamedTransport
 from tests.simulation.plan import WEATHER, Fault, Plan
+from tests.simulation.trace import Trace
 
 OPS: Final = ("claim", "settle", "fail")
 _RECLAIM_AFTER: Final = 60  # seconds after the window
@@ -24,23 +25,6 @@ _LATENCY: Final = 0.2
 _LONGEST_LAG: Final = 2.5
 _RECEIPT: Final = 60.0  # seconds that a coordinator waits for one
 _HELD_UP: Final = 95.0  # seconds that a request hangs at most: the clients give up after a hundred
-
-
-class Trace:
-    """All that happened, in its order: the same seed gives the same digest."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._hash = hashlib.sha256()
-
-    def add(self, what: str) -> None:
-        line = f"{trio.current_time():.6f} {what}"
-        self.lines.append(line)
-        self._hash.update(line.encode() + b"\n")
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()[:16]
 
 
 class SimulatedMarket(Market):
@@ -89,7 +73,7 @@ class SimulatedMarket(Market):
 
     async def _carried(self, life: int, request: httpx.Request) -> httpx.Response:
         await request.aread()
-        name = self._name(request)
+        name = request_name(request)
         self.moment(f"{name} sets out")
         self._heard(life)
         await trio.sleep(self.chance.uniform(0, _LATENCY))

@@ -6,6 +6,7 @@ from typing import Final, Literal
 import attrs
 
 Ending = Literal["kill", "power cut", "stop"]
+OF_SVCD: Final = -1
 
 
 @attrs.frozen
@@ -13,7 +14,8 @@ class Post:
     """A client's order. `length`: letters of its text, which the result has too.
 
     Of svcd's simulation alone: `block_in`, seconds until the block of its post, before which it is offered as pending;
-    `refused`: the chain refuses the post then, and the claim with it. Of coordinatord's alone: `lines` of a batch."""
+    `refused`: the chain refuses the post then, and the claim with it. Of coordinatord's alone: `lines` of a batch;
+    `sealed`: bought by the client as it is, of the real svcd, which takes part where there is such an order."""
 
     at: float
     window: int = 600
@@ -22,12 +24,13 @@ class Post:
     block_in: float = 0.0
     refused: bool = False
     lines: int = 0
+    sealed: bool = False
 
 
 @attrs.frozen
 class Kill:
     """A daemon ends at the `step`th moment from `at` on. Of svcd, moments are requests on their way, answers, and the
-    disk; of coordinatord, all steps of any task. `of`: which of several."""
+    disk; of coordinatord, all steps of any task. `of`: which of several, or OF_SVCD where there is one among them."""
 
     at: float
     step: int = 0
@@ -56,6 +59,11 @@ class Plan:
     kills: tuple[Kill, ...] = ()
     faults: tuple[Fault, ...] = ()
     coordinators: int = 1
+
+    @property
+    def has_svcd(self) -> bool:
+        """Of a plan of coordinatord's."""
+        return any(post.sealed for post in self.posts)
 
     @property
     def parts(self) -> int:

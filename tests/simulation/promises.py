@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import httpx
@@ -26,28 +26,28 @@ _BEFORE: Final = {
 # A claim that was sent before the block of its post goes on being sent while the job is worked on.
 _WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up")
 # One that a reorganisation took is sent anew where it does not come back: the result is kept by then.
-_TAKEN_BACK: Final = ("claiming", "sealed")
+_CLAIMED_ANEW: Final = ("claiming", "sealed")
 _GAVE_UP: Final = ("failed", "given_up")
 _STAKE: Final = 3  # of each order of the simulation
 AHEAD: Final = AheadTable(most_amount=Amount(8 * _STAKE), most_in_flight=Amount(2 * _STAKE), settled_jobs=1)
 
 
-class Promises:
-    """`broken`: what was found, each once."""
+class JournalPromises:
+    """What one daemon and its journal promise, whatever market they are in. `broken`: what was found, each once."""
 
-    def __init__(self, market: SimulatedMarket, disk: Disk) -> None:
-        self.market, self.disk = market, disk
+    def __init__(
+        self,
+        disk: Disk,
+        named: Callable[[str], str],
+        sealed_in: Callable[[Mapping[str, object]], bytes | None],
+    ) -> None:
+        self.disk, self.named, self.sealed_in = disk, named, sealed_in
         self.broken: list[str] = []
-        self.asked: dict[str, str] = {}  # text by job
-        self.is_bid: dict[str, bool] = {}
         self.runs: Counter[str] = Counter()
         self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
+        self._claimed: set[str] = set()  # of which a claim was sent
         self._kept: set[str] = set()  # whose result is on the disk
-        self._ahead: dict[str, int] = {}  # jobs that were worked on before their block, and the life that did
-
-    @property
-    def ran_ahead(self) -> int:
-        return len(self._ahead)
+        self._ahead: set[str] = set()  # jobs that were worked on before their block
 
     def breaks(self, what: str) -> None:
         if what not in self.broken:
@@ -66,18 +66,22 @@ class Promises:
         )
         state = rows[0][0] if rows else None
         if state not in self._before(name, job):
-            self.breaks(f"{name} of {self.market.named(job)} before the journal says so: it has {state}")
+            self.breaks(f"{name} of {self.named(job)} before the journal says so: it has {state}")
         if name == "settle":
             self._settles(job, body, rows[0] if rows else None)
 
     def _before(self, name: str, job: str) -> tuple[str, ...]:
-        if name == "claim" and job in self._ahead:
+        if name != "claim":
+            return _BEFORE[name]
+        if job in self._ahead:
             return _WHILE_AHEAD
-        return _TAKEN_BACK if name == "claim" and job in self.market.reorganised else _BEFORE[name]
+        is_anew = job in self._claimed
+        self._claimed.add(job)
+        return _CLAIMED_ANEW if is_anew else _BEFORE[name]
 
     def _settles(self, job: str, body: dict[str, object], row: tuple[object, ...] | None) -> None:
-        named = self.market.named(job)
-        sealed = self.market.sealed_in(body)
+        named = self.named(job)
+        sealed = self.sealed_in(body)
         cid = str(body["result_cid"]) if sealed is None else str(cid_of(sealed))
         offered = cid, int(str(body["completion_tok"]))
         first = self._handed_over.setdefault(job, offered)
@@ -96,19 +100,62 @@ class Promises:
             assert isinstance(job_id, bytes)
             self._kept.add("0x" + job_id.hex())
 
-    def runs_now(self, job_id: bytes) -> None:
+    def runs_now(self, job_id: bytes, *, is_ahead: bool) -> None:
+        """`is_ahead`: before its post and claim are in a block."""
         job = "0x" + job_id.hex()
         self.runs[job] += 1
+        if is_ahead:
+            self._ahead.add(job)
         if job in self._kept:
-            self.breaks(f"{self.market.named(job)} is worked on again after its result was kept")
-        if job in self.market.undecided:
-            self._runs_ahead(job)
+            self.breaks(f"{self.named(job)} is worked on again after its result was kept")
+
+    # --- at the end ---------------------------------------------------------------------------------------
+
+    def live(self) -> list[str]:
+        """Jobs that the journal has not seen the end of."""
+        marks = ", ".join("?" * len(LIVE))
+        rows = self.disk.journal(f"select job_id from jobs where state in ({marks})", *LIVE)  # noqa: S608 - constants
+        return ["0x" + job_id.hex() for (job_id,) in rows if isinstance(job_id, bytes)]
+
+    def entry(self, job: str) -> tuple[object, object]:
+        """State and reason."""
+        rows = self.disk.journal("select state, reason from jobs where job_id = ?", bytes.fromhex(job[2:]))
+        return (rows[0][0], rows[0][1]) if rows else (None, None)
+
+    def judge_ends(self, held: int, live: list[str]) -> None:
+        """When trouble has been over for long: nothing is under way any more."""
+        if held:
+            self.breaks(f"{held} slots are held for nothing")
+        for job in live:
+            self.breaks(f"the journal has {self.named(job)} for live still")
+
+
+class Promises(JournalPromises):
+    """Those of a daemon in the market in memory."""
+
+    def __init__(self, market: SimulatedMarket, disk: Disk) -> None:
+        super().__init__(disk, market.named, market.sealed_in)
+        self.market = market
+        self.asked: dict[str, str] = {}  # text by job
+        self.is_bid: dict[str, bool] = {}
+        self._ran_in: dict[str, int] = {}  # of the jobs that ran ahead: the life that did
+
+    @property
+    def ran_ahead(self) -> int:
+        return len(self._ahead)
+
+    # --- at every step ------------------------------------------------------------------------------------
+
+    def runs_now(self, job_id: bytes, *, is_ahead: bool) -> None:
+        super().runs_now(job_id, is_ahead=is_ahead)
+        if is_ahead:
+            self._runs_ahead("0x" + job_id.hex())
 
     def _runs_ahead(self, job: str) -> None:
         """Before its block, by the owner's record and within what may be lost at a time."""
-        life, named = self.market.life, self.market.named(job)
-        self._ahead[job] = life
-        if len([one for one in self._ahead if one in self.market.undecided and self._ahead[one] == life]) > 2:
+        life, named = self.market.life, self.named(job)
+        self._ran_in[job] = life
+        if len([one for one in self._ran_in if one in self.market.undecided and self._ran_in[one] == life]) > 2:
             self.breaks(f"{named} is run ahead beside two others")
         if self.is_bid[job]:
             self.breaks(f"{named} is an open bid, and run ahead")
@@ -121,21 +168,18 @@ class Promises:
     def at_rest(self, held: int) -> bool:
         """Every job has ended, and the journal knows."""
         states = {row["state"] for row in self.market.jobs.values()}
-        return not (held or self.market.undecided or states & {OPEN, CLAIMED} or self._live())
+        return not (held or self.market.undecided or states & {OPEN, CLAIMED} or self.live())
 
     def judge(self, held: int, lives: int, quiet_from: float) -> None:
         """When trouble has been over for long."""
-        if held:
-            self.breaks(f"{held} slots are held for nothing")
-        for job in self._live():
-            self.breaks(f"the journal has {self.market.named(job)} for live still")
+        self.judge_ends(held, self.live())
         for job, row in self.market.jobs.items():
             for found in self._of(job, row, lives, quiet_from):
-                self.breaks(f"{self.market.named(job)} {found}")
+                self.breaks(f"{self.named(job)} {found}")
 
         for job in self.market.refused_posts:
-            if self._entry(job)[0] not in (None, "not_claimed", "given_up"):
-                self.breaks(f"{self.market.named(job)} was refused, and the journal has {self._entry(job)}")
+            if self.entry(job)[0] not in (None, "not_claimed", "given_up"):
+                self.breaks(f"{self.named(job)} was refused, and the journal has {self.entry(job)}")
         self._judge_owners()
 
     def _judge_owners(self) -> None:
@@ -148,7 +192,7 @@ class Promises:
             self.breaks(f"the owner's record has {told}, and its jobs {settled} settled and {unpaid} unpaid")
 
     def _of(self, job: str, row: dict[str, object], lives: int, quiet_from: float) -> Iterator[str]:
-        state, reason = self._entry(job)
+        state, reason = self.entry(job)
         if row["state"] == CLAIMED:
             yield "is claimed still, and nobody works on it"
         if row["state"] == OPEN and state not in _GAVE_UP:
@@ -168,15 +212,6 @@ class Promises:
 
     def _had_time(self, row: dict[str, object], quiet_from: float) -> bool:
         return int(str(row["claimed_at"])) + int(str(row["sla_secs"])) > quiet_from + 120
-
-    def _live(self) -> list[str]:
-        marks = ", ".join("?" * len(LIVE))
-        rows = self.disk.journal(f"select job_id from jobs where state in ({marks})", *LIVE)  # noqa: S608 - constants
-        return ["0x" + job_id.hex() for (job_id,) in rows if isinstance(job_id, bytes)]
-
-    def _entry(self, job: str) -> tuple[object, object]:
-        rows = self.disk.journal("select state, reason from jobs where job_id = ?", bytes.fromhex(job[2:]))
-        return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     def _opened(self, job: str) -> object:
         raw, sealed = bytes.fromhex(job[2:]), self.market.results[job]

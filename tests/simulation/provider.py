@@ -10,8 +10,6 @@ every job has ended, long after the last fault; the promises are checked at each
 import logging
 import random
 import sqlite3
-import tempfile
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,25 +21,21 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from common.daemon.process import Fatal
 from common.envelope import Envelope
+from svcd.configuration.config import DaemonConfig
 from svcd.errors import WorkFailed
 from svcd.job.held import ModelWork, WorkOutput
 from svcd.journal import journal as journals
 from svcd.load import AskRates
-from svcd.stages import runner
-from tests.simulation.determinism import AFTER_DISK, seeded
-from tests.simulation.disk import Disk
-from tests.simulation.market import SimulatedMarket, Trace
+from tests.simulation.daemon import GRACE, DaemonLives, small_rows
+from tests.simulation.determinism import seeded
+from tests.simulation.disk import Disk, empty_folder
+from tests.simulation.market import SimulatedMarket
 from tests.simulation.plan import Plan, Post, planned
 from tests.simulation.promises import AHEAD, Promises
-from tests.unit.svcd.stages.running import Backend, Running, model_for, running
+from tests.simulation.trace import Trace
+from tests.unit.svcd.stages.running import Backend, config_for, model_for
 
-_SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
-_LONGEST_ROW: Final = 1024  # a result beyond it is a file, and beyond the other goes ahead of its settle: small, so
-_LONGEST_INLINE: Final = 4096  # that every way is gone
-_GRACE: Final = 60.0
-_RESTARTED_AFTER: Final = 5.0
 _PATIENCE: Final = 3000.0  # virtual seconds of quiet until everything must have ended
 _WINDOWS: Final = (120, 600)
 
@@ -61,9 +55,9 @@ class Outcome:
 
 def simulate(plan: Plan) -> Outcome:
     """What became of it."""
-    with tempfile.TemporaryDirectory(prefix="simulated-", dir=_SHM if _SHM.is_dir() else None) as folder, _quiet():
-        provider = _Provider(plan, Path(folder))
-        with seeded(plan.seed, provider.moment), provider.disk.watched(), _small_rows(), _disk_full(provider):
+    with empty_folder() as folder, _quiet():
+        provider = _Provider(plan, folder)
+        with seeded(plan.seed, provider.moment), provider.disk.watched(), small_rows(), _disk_full(provider):
             return trio.run(provider.live, clock=MockClock(autojump_threshold=0))
 
 
@@ -78,14 +72,19 @@ class _Provider:
         self._plan = plan
         self._chance = random.Random(f"provider {plan.seed}")
         self.disk = Disk(folder, random.Random(f"disk {plan.seed}"))
-        self._trace = Trace()
+        self._trace = Trace(trio.current_time)
         self.market = SimulatedMarket(plan, self._trace, moment=self.moment, arrives=self._arrives)
         self._promises = Promises(self.market, self.disk)
-        self._kills = deque(plan.kills)
-        self._steps = 0  # until the next kill
-        self._scope: trio.CancelScope | None = None
-        self._running: Running | None = None
-        self._over = False
+        self._lives = DaemonLives(
+            self.market,
+            self._promises,
+            self.disk,
+            self._trace,
+            kills=list(plan.kills),
+            config=self._config,
+            backend=Backend(self._work),
+            chance=self._chance,
+        )
 
     async def live(self) -> Outcome:
         async with trio.open_nursery() as world:
@@ -95,8 +94,7 @@ class _Provider:
             for post in self._plan.posts:
                 world.start_soon(self._post, post)
             world.start_soon(self._watch_end)
-            while not self._over:
-                await self._live_once()
+            await self._lives.live()
             world.cancel_scope.cancel()
         return Outcome(
             self._plan,
@@ -110,59 +108,13 @@ class _Provider:
             tuple(self._trace.lines),
         )
 
-    # --- lives of the daemon ------------------------------------------------------------------------------
-
-    async def _live_once(self) -> None:
-        life = self.market.life
-        try:
-            with trio.CancelScope() as self._scope:
-                asks = {window: AskRates(100, 200) for window in _WINDOWS}
-                models = (model_for("demo/text", {"text"}, asks=asks, poll_seconds=6.0, ahead=AHEAD),)
-                async with running(
-                    self.market, self.disk.directory, backend=Backend(self._work), models=models
-                ) as self._running:
-                    self.disk.opened(self._running.ground.journal._connection)
-                    await trio.sleep_forever()
-        except* Fatal as refused:
-            self._trace.add(f"svcd ends: {refused.exceptions}")
-        except* Exception as bug:
-            self._promises.breaks(f"svcd fell: {bug.exceptions!r}")
-            self._over = True
-        self._running = None
-        if life == self.market.life:
-            self._ends("kill")
-        await trio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
+    def _config(self, state: Path) -> DaemonConfig:
+        asks = {window: AskRates(100, 200) for window in _WINDOWS}
+        models = (model_for("demo/text", {"text"}, asks=asks, poll_seconds=6.0, ahead=AHEAD),)
+        return config_for(self.market, state, models=models, shutdown_grace_seconds=GRACE)
 
     def moment(self, what: str) -> None:
-        """Between any two steps of the daemon: the place for it to die."""
-        if self._over:
-            return
-        if what == AFTER_DISK:
-            self._promises.stepped()
-        if not self._kills or trio.current_time() < self._kills[0].at or self._scope is None:
-            return
-        if self._steps < self._kills[0].step:
-            self._steps += 1
-            return
-        kill, self._steps = self._kills.popleft(), 0
-        self._trace.add(f"{kill.how} at: {what}")
-        if kill.how == "stop" and self._running is not None:
-            self._running.drain.begin()
-            assert self.market.world is not None
-            self.market.world.start_soon(self._stopped, self.market.life)
-        else:
-            self._ends(kill.how)
-            self._scope.cancel()
-
-    async def _stopped(self, life: int) -> None:
-        await trio.sleep(_GRACE + 1)
-        if self.market.life == life and self._scope is not None:
-            self._ends("stop")
-            self._scope.cancel()
-
-    def _ends(self, how: str) -> None:
-        self.disk.survives(power_cut=how == "power cut")
-        self.market.life += 1
+        self._lives.moment(what)
 
     # --- what happens to it -------------------------------------------------------------------------------
 
@@ -183,7 +135,8 @@ class _Provider:
 
     async def _work(self, work: ModelWork) -> WorkOutput:
         self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs")
-        self._promises.runs_now(work.job_id)
+        is_ahead = "0x" + work.job_id.hex() in self.market.undecided
+        self._promises.runs_now(work.job_id, is_ahead=is_ahead)
         fault = self.market.due("run")
         await trio.sleep(self._chance.uniform(0, 30) + (fault.seconds if fault is not None else 0))
         if fault is not None and fault.kind == "exhausted":
@@ -205,26 +158,11 @@ class _Provider:
             while trio.current_time() < last + 1 or not self._at_rest():  # noqa: ASYNC110 - virtual seconds
                 await trio.sleep(5)
         await trio.sleep(35)  # what is at rest stays so: the journal is held against the chain once more
-        self._promises.judge(self._held(), self.market.life + 1, quiet_from)
-        self._over = True
-        assert self._scope is not None
-        self._scope.cancel()
+        self._promises.judge(self._lives.held, self.market.life + 1, quiet_from)
+        self._lives.end()
 
     def _at_rest(self) -> bool:
-        return self._promises.at_rest(self._held())
-
-    def _held(self) -> int:
-        return self._running.ground.slots.held if self._running is not None else 1
-
-
-@contextmanager
-def _small_rows() -> Iterator[None]:
-    with (
-        patch.object(journals, "LONGEST_ROW", _LONGEST_ROW),
-        patch.object(runner, "LONGEST_ROW", _LONGEST_ROW),
-        patch.object(runner, "LONGEST_INLINE", _LONGEST_INLINE),
-    ):
-        yield
+        return self._promises.at_rest(self._lives.held)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.plan import Fault, Kill, Plan, Post
+from tests.simulation.plan import OF_SVCD, Fault, Kill, Plan, Post
 from tests.simulation.planted.__main__ import found, names
 
 ROOT: Final = Path(__file__).parents[2]
@@ -24,12 +24,18 @@ _SUMMARY: Final = re.compile(
     r"seed (\d+): (\d+) jobs, (\d+) lives, (\d+) faults, .* trace ([0-9a-f]{16}); (\d+) promises"
 )
 
-# Two coordinators, one of which dies; an order and a batch; bytes that a node forgets, and a reorganisation.
+# Two coordinators, one of which dies, as does svcd; an order, a batch, and what two clients buy of svcd, one of them by
+# an open bid; bytes that a node forgets, and a reorganisation.
 SHORT: Final = Plan(
     seed=7,
     noisy=20.0,
-    posts=(Post(1.0, 60, length=20), Post(2.0, 300, length=20, lines=2)),
-    kills=(Kill(at=7.0, step=40),),
+    posts=(
+        Post(1.0, 60, length=20),
+        Post(2.0, 300, length=20, lines=2),
+        Post(3.0, 300, length=3500, sealed=True),
+        Post(4.0, 300, length=20, is_bid=True, sealed=True),
+    ),
+    kills=(Kill(at=7.0, step=40), Kill(at=14.0, step=2, how="power cut", of=OF_SVCD)),
     faults=(Fault(4.0, "send", "forgotten"), Fault(16.0, "reorg", "some", 3.0)),
     coordinators=2,
 )
@@ -63,10 +69,12 @@ def test_same_plan_gives_the_same_trace_in_every_process_and_breaks_no_promise()
     runs = [simulated("--plan", "-", hashes=hashes, plan=SHORT) for hashes in ("1", "2")]
     one, other = map(ended, runs)
     assert one == other
+    assert one.count("is opened, settled") == 2
+    assert "power cut at: " in one
     found = _SUMMARY.search(one)
     assert found is not None, one[-2000:]
     jobs, lives, faults, broken = (int(found[n]) for n in (2, 3, 4, 6))
-    assert (jobs, lives, faults, broken) == (1, 3, 3, 0)
+    assert (jobs, lives, faults, broken) == (3, 5, 3, 0)
 
 
 @pytest.mark.long

@@ -14,8 +14,8 @@ from common.wire.states import JobState
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
-from tests.simulation.coordinator.faults import Trace
 from tests.simulation.plan import Post
+from tests.simulation.trace import Trace
 
 _AGAIN: Final = (425, 429, 500, 502, 503, 504)
 _INSISTS: Final = 600.0  # seconds
@@ -33,6 +33,8 @@ class Told:
     promised: set[str] = attrs.field(factory=set)  # of these, by a 201
     settled: dict[str, float] = attrs.field(factory=dict)  # by a 201: when
     cancelled: set[str] = attrs.field(factory=set)
+    sealed: set[str] = attrs.field(factory=set)  # of these, to the real svcd
+    opened: dict[str, bool] = attrs.field(factory=dict)  # of those, whose answer was read; whether it was settled
     batches: list[str] = attrs.field(factory=list)
     refused: list[str] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
@@ -51,6 +53,7 @@ class Insisting:
     trace: Trace
     chance: random.Random
     role: str = "client"
+    only: int = 0  # the provider that orders are for, or that takes no others
 
     async def ask(
         self, method: str, path: str, *, session: bool = False, patience: float = _INSISTS, **request: Any
@@ -100,7 +103,7 @@ class Buyer(Insisting):
     async def buy(self, post: Post, *, changes_its_mind: bool) -> None:
         await asyncio.sleep(post.at)
         content = self.party.container(b"x" * post.length)
-        order = self.party.order(content, sla_secs=post.window)
+        order = self.party.order(content, sla_secs=post.window, designated=self.only)
         job = order["job_id"]
         self.told.ordered[job] = post.at
         self.told.named(job)
@@ -146,7 +149,9 @@ class BatchOwner(Insisting):
         submitter = Submitter(
             party.wallet, party.domains, chain_id, party.registry, Terms(FEE_BPS, GAS_FEE), party.box_key
         )
-        lines = [submitter.line(b"x" * post.length, sla_secs=post.window) for _ in range(post.lines)]
+        lines = [
+            submitter.line(b"x" * post.length, sla_secs=post.window, designated=self.only) for _ in range(post.lines)
+        ]
         for line in lines:
             self.told.named(line["job_id"])
         form: Body = {"data": {"purpose": "batch"}, "files": {"file": ("batch.jsonl", jsonl(lines))}}
@@ -190,7 +195,7 @@ class Provider(Insisting):
             return []
         told = answer.json()
         rows: list[Body] = [*told["jobs"], *told.get("pending", ())]
-        return rows
+        return [row for row in rows if not self.only or int(row["designated"]) == self.only]
 
     async def _work(self, row: Body) -> None:
         job, named = row["job_id"], self.told.named(row["job_id"])

@@ -11,9 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import attrs
 from eth_account import Account
 
+from common import abi
 from common.keccak import keccak256
+from common.scalars import hex_of
 from coordinatord.base.http_client import NoResponse
 from tests.simulation.coordinator.clocks import START
 from tests.simulation.coordinator.faults import Faults
@@ -23,6 +26,8 @@ BLOCK_SECONDS: Final = 2.0
 BASE_FEE: Final = 10**9
 _PATIENCE: Final = 10.0  # of the coordinator, for one answer
 _SEND: Final = "eth_sendRawTransaction"
+_BLACKLISTED: Final = abi.selector("blacklisted(address)")
+_SET_BLACKLISTED: Final = abi.selector("setBlacklisted(address,bool)")
 _HEADERS: Final = {"content-type": "application/json"}
 _INSTEAD: Final = {"busy": (429, b""), "gateway": (502, b"<html>Bad Gateway</html>")}
 _ERRORS: Final[dict[str, dict[str, Any]]] = {
@@ -30,6 +35,14 @@ _ERRORS: Final[dict[str, dict[str, Any]]] = {
     "known": {"error": {"code": -32000, "message": "already known"}},
     "full": {"error": {"code": -32000, "message": "txpool is full"}},
 }
+
+
+@attrs.frozen
+class Token:
+    """The payment token, and the account that may shut others out of it."""
+
+    address: str
+    issuer: str
 
 
 class Node:
@@ -183,11 +196,28 @@ class SimulatedChain:
     def used_outside(self) -> None:
         """Somebody else sends from a relayer's account, ahead of what it has in the pool."""
         account = self.chance.choice(self.relayers)
+        self._send(account, {"to": account, "gas": hex(21_000)})
+
+    async def shut_out(self, account: str, token: Token, seconds: float, noisy: float) -> None:
+        """The token's issuer lets nobody pay this account for so long, and then lets everybody again, whatever
+        reorganisations make of it until the noise is over."""
+        until = self._loop.time() + seconds
+        while (now := self._loop.time()) < noisy or self._is_refused(account, token):
+            wanted = now < min(until, noisy)
+            if self._is_refused(account, token) != wanted:
+                data = abi.call(_SET_BLACKLISTED, abi.address(bytes.fromhex(account[2:])), abi.uint(int(wanted)))
+                self._send(token.issuer, {"to": token.address, "data": hex_of(data), "gas": hex(100_000)})
+            await asyncio.sleep(BLOCK_SECONDS)
+
+    def _is_refused(self, account: str, token: Token) -> bool:
+        data = hex_of(abi.call(_BLACKLISTED, abi.address(bytes.fromhex(account[2:]))))
+        return bool(int(self.node.call("eth_call", {"to": token.address, "data": data}, "latest"), 16))
+
+    def _send(self, account: str, transaction: dict[str, str]) -> None:
         nonce = self.node.call("eth_getTransactionCount", account, "latest")
         dear = {"maxFeePerGas": hex(10**13), "maxPriorityFeePerGas": hex(10**12)}
-        sent = {"from": account, "to": account, "nonce": nonce, "gas": hex(21_000), **dear}
         try:
-            self.node.call("eth_sendTransaction", sent)
+            self.node.call("eth_sendTransaction", {"from": account, "nonce": nonce, **dear, **transaction})
         except RuntimeError as refused:
             self.faults.trace.add(f"outside: {refused}")
 

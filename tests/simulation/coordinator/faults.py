@@ -1,12 +1,12 @@
-"""Planned faults as they fall due, whose doing is still heard, and the trace of a run."""
+"""Planned faults as they fall due, and whose doing is still heard."""
 
 import asyncio
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from tests.simulation.plan import Fault, Plan
+from tests.simulation.trace import Trace
 
 # What an answer can be in place of itself; `lost` and `hang_after`: it happens, and nobody hears of it.
 _ANY: Final = ("unreached", "lost", "hang", "hang_after", "late", "busy", "gateway", "refused")
@@ -26,25 +26,8 @@ WEATHER: Final[dict[str, tuple[str, ...]]] = {
     "blocks": ("for a time",),
     "fees": ("for a time",),
     "outside": ("once",),
+    "shut_out": ("for a time",),
 }
-
-
-class Trace:
-    """All that happened, in its order: the same seed gives the same digest."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.lines: list[str] = []
-        self._hash = hashlib.sha256()
-        self._clock = clock
-
-    def add(self, what: str) -> None:
-        line = f"{self._clock():.6f} {what}"
-        self.lines.append(line)
-        self._hash.update(line.encode() + b"\n")
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()[:16]
 
 
 class Faults:
@@ -59,6 +42,9 @@ class Faults:
         self._waiting = {place: deque(f for f in faults if f.place == place) for place in PLACES}
         self.weather = [fault for fault in faults if fault.place in WEATHER]
         self._noisy = plan.noisy
+
+    def noisy(self) -> bool:
+        return asyncio.get_running_loop().time() < self._noisy
 
     def due(self, place: str) -> Fault | None:
         """The next planned for this place whose time has come; each falls once."""

@@ -77,6 +77,8 @@ class Ground:
                 "PIN_STORE_KEY": "key",
                 "PIN_STORE_SECRET": "secret",
                 "PIN_STORE_BUCKET": "bucket",
+                "ESCROW_MODE": "static",
+                "OPERATOR_KEY": self.cast.operator.private_key,
                 "BLOCK_TIME_MS": str(int(BLOCK_SECONDS * 1000)),
                 "METRICS_PORT": "0",
                 "SHUTDOWN_GRACE_S": "5",

@@ -3,9 +3,11 @@ heard any more, however its code is unwound: its sessions end, its requests reac
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Context, ContextVar, copy_context
+from email.utils import formatdate
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -18,6 +20,7 @@ from coordinatord.chain import nodes
 from coordinatord.config import Config
 from coordinatord.pins import store as pins
 from tests.simulation.coordinator.chain import SimulatedChain
+from tests.simulation.coordinator.exchange import Exchange
 from tests.simulation.coordinator.faults import Faults
 from tests.simulation.coordinator.loop import SimulatedLoop, inline
 from tests.simulation.coordinator.postgres import SimulatedServer
@@ -25,7 +28,6 @@ from tests.simulation.coordinator.store import SimulatedStore
 
 _RESTARTED_AFTER: Final = 12.0  # seconds at most
 _BATCHES_LOOKED_FOR_EVERY: Final = 2.0  # a third of all statements otherwise
-_LONGEST_ANSWER: Final = 100.0  # seconds that a caller waits
 
 LIFE: ContextVar["Life | None"] = ContextVar("life", default=None)
 
@@ -46,7 +48,7 @@ class Life:
         self._loop = loop
         self._context: Context = copy_context()
         self._context.run(LIFE.set, self)
-        self._answering: set[asyncio.Task[httpx.Response]] = set()
+        self._answering: dict[asyncio.Task[None], Exchange] = {}
         self.task = self._loop.create_task(self._run(), context=self._context)
 
     async def _run(self) -> None:
@@ -65,6 +67,8 @@ class Life:
         self.alive = False
         self.application = None
         self.dead.set()
+        for exchange in self._answering.values():
+            exchange.cut()
         self._loop.cancel_all_of(self)
 
     async def serve(self, application: Any, _: object, stopped: Callable[[], Awaitable[None]], **__: Any) -> None:
@@ -77,29 +81,20 @@ class Life:
                 await asyncio.wait(self._answering)
 
     async def ask(self, request: httpx.Request) -> httpx.Response:
-        """The answer, read whole. Raises httpx's errors where there is none."""
+        """The answer, unread. Raises httpx's errors where there is none."""
         if self.application is None:
             raise httpx.ConnectError("nobody listens")
-        transport = httpx.ASGITransport(self.application)
-        task = self._loop.create_task(_whole(transport, request), context=self._context)
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-        dead = self._loop.create_task(self.dead.wait())
-        try:
-            await asyncio.wait({task, dead}, timeout=_LONGEST_ANSWER, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            dead.cancel()
-        if not self.alive:
-            raise httpx.ReadError("the coordinator is gone")
-        if not task.done():
-            raise httpx.ReadTimeout("no answer")
-        return task.result()
+        await request.aread()
+        exchange = Exchange(request)
+        task = self._loop.create_task(exchange.run(self.application), context=self._context)
+        self._answering[task] = exchange
+        task.add_done_callback(self._answered)
+        return await exchange.response()
 
-
-async def _whole(transport: httpx.ASGITransport, request: httpx.Request) -> httpx.Response:
-    response = await transport.handle_async_request(request)
-    await response.aread()
-    return response
+    def _answered(self, task: "asyncio.Task[None]") -> None:
+        self._answering.pop(task).cut()
+        if self.alive and not task.cancelled() and task.exception() is not None:
+            self.failure = self.failure or task.exception()
 
 
 class Coordinator:
@@ -109,7 +104,6 @@ class Coordinator:
         self.name, self._config = name, config
         self.life: Life | None = None
         self.lives = 0
-        self.failures: list[str] = []
         self._chance = random.Random(f"{name} {seed}")
         self._remains: list[Life] = []
 
@@ -121,8 +115,6 @@ class Coordinator:
             done = asyncio.create_task(life.dead.wait())
             await asyncio.wait({life.task, done}, return_when=asyncio.FIRST_COMPLETED)
             done.cancel()
-            if life.failure is not None:
-                self.failures.append(f"{life.name} fell: {_leaf(life.failure)!r}")
             life.die()
             self.life = None
             await asyncio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
@@ -135,9 +127,11 @@ class Coordinator:
         if self.life is not None:
             self.life.told.set()
 
-    async def end(self) -> None:
+    async def end(self) -> list[str]:
+        """Lives that ended by themselves, and requests that fell, in words."""
         self.kill()
         await asyncio.wait([life.task for life in self._remains])
+        return [f"{one.name} fell: {_leaf(one.failure)!r}" for one in self._remains if one.failure is not None]
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -166,8 +160,10 @@ class Front(httpx.AsyncBaseTransport):
         if life is None:
             raise httpx.ConnectError("nobody is there")
         response = await life.ask(request)
+        response.headers["date"] = formatdate(time.time(), usegmt=True)  # as a server does
         self._faults.trace.add(f"{life.name} {request.method} {request.url.path[:24]} {response.status_code}")
         if fault is not None and fault.kind == "lost":
+            await response.aclose()
             raise httpx.ReadError(fault.kind)
         await asyncio.sleep(self._chance.expovariate(1 / 0.03))
         return response

@@ -1,5 +1,6 @@
 """The promises of coordinators, checked at every broadcast and block of a simulated run, and at its end."""
 
+from collections import Counter
 from typing import Final
 from unittest.mock import patch
 
@@ -50,6 +51,12 @@ _LEASED: Final = (
     " provider_id, at from lease_history window leases as (partition by job_id order by seq)) h"
     " where provider_id <> held_by and provider_id <> 0 and held_by <> 0 and held_until > at"
 )
+# Requests that the outbox has as mined more than once, with the blocks of each.
+_DOUBLED: Final = (
+    "select kind, encode(dedupe, 'hex'), t.block_number, encode(t.block_hash, 'hex') from relays r"
+    " join relay_txs t on t.id = r.tx_id where r.state = 'mined' and t.block_number is not null and (kind, dedupe) in"
+    " (select kind, dedupe from relays where state = 'mined' group by kind, dedupe having count(*) > 1)"
+)
 
 
 class Promises:
@@ -91,6 +98,18 @@ class Promises:
             self.breaks(f"I3: {account} has {count} transactions for {wide} nonces")
         if self.admin.query(_LEASED) != [("0",)]:
             self.breaks("I9: a job was leased to two providers at a time")
+        self._of_requests()
+
+    def _of_requests(self) -> None:
+        """I2: a request takes effect once in the chain that is. What a dead coordinator's outbox has as mined may be in
+        a block that a reorganisation took, and stays so until somebody looks: that does not count."""
+        took_effect: Counter[tuple[str, str]] = Counter()
+        for kind, request, number, block in self.admin.query(_DOUBLED):
+            there = self.chain.node.call("eth_getBlockByNumber", hex(int(number)), False)
+            took_effect[kind, request] += there is not None and there["hash"] == f"0x{block}"
+        for (kind, _), times in took_effect.items():
+            if times > 1:
+                self.breaks(f"I2: a {kind} was mined {times} times")
 
     # --- at the end ---
 
@@ -145,11 +164,13 @@ class Promises:
         ):
             return await broken_batches(database, PinningStore(StoreRequests(http, "http://store/bucket", signer)))
 
+    def rows(self) -> dict[str, tuple[int, int, int]]:
+        """State, why, and whose, of each job of the index."""
+        told = self.admin.query("select encode(job_id, 'hex'), state, ended_because, provider_id from jobs")
+        return {f"0x{job}": (int(state), int(because), int(whose or 0)) for job, state, because, whose in told}
+
     def _of_jobs(self, noisy: float) -> None:
-        rows = {
-            f"0x{job}": (int(state), int(because))
-            for job, state, because in self.admin.query("select encode(job_id, 'hex'), state, ended_because from jobs")
-        }
+        rows = self.rows()
         for job, at in self.told.ordered.items():
             if at > noisy and job not in self.told.posted:
                 self.breaks(f"I13: {self.told.named(job)} was ordered in quiet, and not posted: {self.told.refused}")
@@ -166,6 +187,8 @@ class Promises:
                 self.breaks(f"I14: {named} was settled by a 201, had time to be settled again, and ended as {state}")
             elif at > noisy and state[0] != 2 and state[1] != 3 and job not in self.told.cancelled:
                 self.breaks(f"I13: {named} was ordered in quiet and ended as {state}")
+            if at > noisy and job in self.told.sealed and not self.told.opened.get(job):
+                self.breaks(f"I13: {named} was bought in quiet, and its answer was not read: {state}")
 
     def _had_time(self, job: str) -> bool:
         """From the answer, which a reorganisation may take back as deep as any does, to the end of its window."""

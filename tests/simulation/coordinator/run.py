@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -12,20 +13,26 @@ import httpx
 import structlog
 
 from common.domains import Domains
+from svc.client import Client
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.simulation.coordinator.actors import BatchOwner, Buyer, Provider, Told
-from tests.simulation.coordinator.chain import BLOCK_SECONDS, SimulatedChain
+from tests.simulation.coordinator.chain import BLOCK_SECONDS, SimulatedChain, Token
 from tests.simulation.coordinator.clocks import clocks_of
-from tests.simulation.coordinator.faults import Faults, Trace
+from tests.simulation.coordinator.daemon import SimulatedDaemon
+from tests.simulation.coordinator.faults import Faults
 from tests.simulation.coordinator.ground import Ground
 from tests.simulation.coordinator.lives import Coordinator, Front, Life, in_place_of_the_world
 from tests.simulation.coordinator.loop import SimulatedLoop
 from tests.simulation.coordinator.postgres import Request, Session, SimulatedServer
 from tests.simulation.coordinator.promises import Promises
+from tests.simulation.coordinator.purchases import Purchase
 from tests.simulation.coordinator.store import SimulatedStore
+from tests.simulation.coordinator.ways import COORDINATOR, GATEWAY, Ways
 from tests.simulation.coordinator.wire import Address, ControlConnection
 from tests.simulation.determinism import seeded
-from tests.simulation.plan import Fault, Kill, Plan
+from tests.simulation.disk import empty_folder
+from tests.simulation.plan import OF_SVCD, Fault, Kill, Plan
+from tests.simulation.trace import Trace
 
 _PATIENCE: Final = 500.0  # seconds of quiet until all has to be at rest
 _PROVIDERS: Final = 2
@@ -48,10 +55,14 @@ class Outcome:
 def simulate(plan: Plan, ground: Ground) -> Outcome:
     database_url = ground.renewed()
     loop = SimulatedLoop(plan.seed)
-    with _quiet(), seeded(plan.seed, lambda what: None), clocks_of(loop.time):
+
+    def moment(what: str) -> None:
+        run.moment(what)
+
+    with empty_folder() as disk, _quiet(), seeded(plan.seed, moment), clocks_of(loop.time):
         asyncio.set_event_loop(loop)
         try:
-            run = _Run(plan, ground, database_url, loop)
+            run = _Run(plan, ground, database_url, loop, disk)
             loop.run_until_complete(run.play())
             return run.outcome()
         finally:
@@ -60,8 +71,10 @@ def simulate(plan: Plan, ground: Ground) -> Outcome:
 
 
 class _Run:
-    def __init__(self, plan: Plan, ground: Ground, database_url: str, loop: SimulatedLoop) -> None:
+    def __init__(self, plan: Plan, ground: Ground, database_url: str, loop: SimulatedLoop, disk: Path) -> None:
         self.plan, self.ground, self.loop = plan, ground, loop
+        self._disk = disk
+        self.daemon: SimulatedDaemon | None = None
         self.trace = Trace(loop.time)
         self.faults = Faults(plan, self.trace)
         self.told = Told()
@@ -77,7 +90,7 @@ class _Run:
         self.server.admits = lambda owner: self.faults.is_live(owner) and not self._databases_away
         self.store = SimulatedStore(self.faults, plan.seed)
         self._databases_away = 0
-        self._kills = sorted(plan.kills, key=lambda kill: kill.at)
+        self._kills = sorted((kill for kill in plan.kills if kill.of != OF_SVCD), key=lambda kill: kill.at)
         self._steps = 0
         self.coordinators: list[Coordinator] = []
         loop.stepped = self._stepped
@@ -94,8 +107,11 @@ class _Run:
             ]
             tasks = [asyncio.create_task(self._alone(one.run())) for one in self.coordinators]
             tasks += [asyncio.create_task(self._alone(part)) for part in (self.chain.mine(), self._weather())]
-            front = Front(self.coordinators, self.faults, plan.seed)
-            async with httpx.AsyncClient(transport=front, base_url="http://coordinator", timeout=_LONGEST) as http:
+            ways = Ways(Front(self.coordinators, self.faults, plan.seed), self.store, self.faults)
+            async with (
+                httpx.AsyncClient(transport=ways, base_url=COORDINATOR, timeout=_LONGEST) as http,
+                self._svcd(ways),
+            ):
                 self._ordering = [asyncio.create_task(self._alone(part)) for part in self._buyers(http)]
                 actors = [*self._ordering, *(asyncio.create_task(self._alone(part)) for part in self._providers(http))]
                 await self._until_rest()
@@ -103,9 +119,33 @@ class _Run:
                     task.cancel()
                 await asyncio.wait([*actors, *tasks])
             for one in self.coordinators:
-                await one.end()
-                self.promises.breaks(*one.failures)
+                self.promises.breaks(*await one.end())
         self.promises.breaks(*self.told.failures)
+
+    @asynccontextmanager
+    async def _svcd(self, ways: Ways) -> AsyncIterator[None]:
+        """Where there is one."""
+        if not self.plan.has_svcd:
+            yield
+            return
+        self.daemon = SimulatedDaemon(
+            self.loop,
+            self.plan,
+            self.ground,
+            ways,
+            self._disk,
+            told=self.told,
+            trace=self.trace,
+            index=self.promises.rows,
+        )
+        with self.daemon.running():
+            yield
+            await self.daemon.end()
+        self.promises.breaks(*self.daemon.promises.broken)
+
+    def moment(self, what: str) -> None:
+        if self.daemon is not None:
+            self.daemon.moment(what)
 
     def outcome(self) -> Outcome:
         self.admin.close()
@@ -114,7 +154,7 @@ class _Run:
             self.trace.digest,
             tuple(self.promises.broken),
             len(self.told.posted),
-            sum(one.lives for one in self.coordinators),
+            sum(one.lives for one in self.coordinators) + (0 if self.daemon is None else self.daemon.life),
             self.faults.met,
             self.loop.time(),
             self.server.statements,
@@ -125,7 +165,9 @@ class _Run:
 
     def _buyers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
         for number, post in enumerate(self.plan.posts):
-            if post.lines:
+            if post.sealed:
+                yield self._purchase(http, number).buy(number, post)
+            elif post.lines:
                 owner = BatchOwner(**self._actor(http, "client", 3))
                 yield owner.order(post, self._book.chain_id)
             else:
@@ -134,9 +176,22 @@ class _Run:
                 yield buyer.buy(post, changes_its_mind=changes)
 
     def _providers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
-        for number in range(_PROVIDERS):
+        for number in range(int(self.plan.has_svcd), _PROVIDERS):  # the first is svcd where there is one
             actor = self._actor(http, "provider", number)
             yield Provider(**actor, early=number == 0, forgets=self._forgets).run()
+
+    def _purchase(self, http: httpx.AsyncClient, number: int) -> Purchase:
+        assert self.daemon is not None
+        client = Client(
+            http=http,
+            wallet_key=wallet_of(self.ground.cast.with_role("client")[number % 3]),
+            gateways=GATEWAY,
+            addresses=self._book,
+            known_markets=None,
+            environment={},
+        )
+        chance = random.Random(f"purchase {number} {self.plan.seed}")
+        return Purchase(client, self.daemon.provider_id, self.told, self.trace, chance, self.promises.breaks)
 
     def _actor(self, http: httpx.AsyncClient, role: str, number: int) -> dict[str, Any]:
         account = self.ground.cast.with_role(role)[number]
@@ -146,7 +201,14 @@ class _Run:
             "trace": self.trace,
             "chance": random.Random(f"{role} {number} {self.plan.seed}"),
             "role": role,
+            "only": self._only,
         }
+
+    @property
+    def _only(self) -> int:
+        """Whom the small actors buy of where svcd takes part, which could make nothing of their orders."""
+        second = self.ground.cast.with_role("provider")[1]
+        return self.ground.market.provider_ids[second.address] if self.plan.has_svcd else 0
 
     def _forgets(self) -> bool:
         return self.loop.time() < self.plan.noisy and self._chance.random() < 0.1
@@ -216,6 +278,10 @@ class _Run:
                 chain.reorganise(fault, self.ground.floor)
             case "outside":
                 chain.used_outside()
+            case "shut_out":
+                account = self._chance.choice(self.ground.cast.with_role("provider")[:_PROVIDERS]).address
+                token = Token(self.ground.market.token, self.ground.cast.admin.address)
+                await chain.shut_out(account, token, fault.seconds, self.plan.noisy)
             case "node_away":
                 chain.away += 1
                 await asyncio.sleep(fault.seconds)
@@ -239,14 +305,21 @@ class _Run:
 
     async def _until_rest(self) -> None:
         await asyncio.sleep(self.plan.noisy + 2 * BLOCK_SECONDS)
-        while not (all(one.done() for one in self._ordering) and self.promises.at_rest()):
+        while not (all(one.done() for one in self._ordering) and self._at_rest()):
             if self.loop.time() > self.plan.noisy + _PATIENCE:
                 break
             await asyncio.sleep(BLOCK_SECONDS)
         await asyncio.sleep(5 * BLOCK_SECONDS)
+        if self.daemon is not None:
+            self.daemon.judge()
+            await self.daemon.end()
+            await asyncio.sleep(5 * BLOCK_SECONDS)
         self.chain.still += 1
         await asyncio.sleep(5 * BLOCK_SECONDS)
         await self.promises.judge(self.plan.noisy)
+
+    def _at_rest(self) -> bool:
+        return self.promises.at_rest() and (self.daemon is None or self.daemon.at_rest)
 
 
 @contextmanager

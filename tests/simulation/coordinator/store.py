@@ -1,18 +1,23 @@
 """The pin store: S3 in memory, behind the coordinator's own requests to it."""
 
 import asyncio
+import base64
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx
+
 from common.cid import cid_of
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse
+from tests.fakes.streamed import streamed
 from tests.simulation.coordinator.faults import Faults
 
 _FOUND: Final = 200
 _MISSING: Final = 404
+_UNSOUND: Final = 0.2  # of the answers of a gateway
 
 
 class SimulatedStore:
@@ -55,6 +60,22 @@ class SimulatedStore:
             yield HttpResponse(status, told, _pieces(body))
 
         yield http
+
+    async def served(self, request: httpx.Request, *, is_sound: bool) -> httpx.Response:
+        """What a gateway says, which has whatever was ever put, or is not up to it."""
+        await asyncio.sleep(self._chance.expovariate(1 / 0.02))
+        if not is_sound and self._chance.random() < _UNSOUND:
+            if self._chance.random() < 0.5:
+                raise httpx.ConnectError("the gateway is away")
+            return httpx.Response(self._chance.choice((404, 503)))
+        content = self.pinned.get(request.url.path.removeprefix("/ipfs/"))
+        return httpx.Response(404) if content is None else streamed(httpx.Response(200, content=content))
+
+    def sealed_in(self, settle: Mapping[str, object]) -> bytes | None:
+        """The result that a settle hands over; None where it names what was never stored."""
+        if "result_cid" in settle:
+            return self.pinned.get(str(settle["result_cid"]))
+        return base64.b64decode(str(settle["result"]), validate=True)
 
     def _answer(self, method: str, key: str, content: bytes) -> tuple[int, dict[str, str], bytes]:
         if method == "PUT":

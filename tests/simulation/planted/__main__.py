@@ -2,8 +2,9 @@
 
     python -m tests.simulation.planted [name …]
 
-A fault is a patch beside this file (into coordinatord: in `coordinator/`), against the tree as it is; one that does not
-apply any more fails. It is applied to a copy below `build/`. Exits with 1 when a fault was not found within 200 seeds.
+A fault is a patch beside this file (into coordinatord and the contracts: in `coordinator/`), against the tree as it is;
+one that does not apply any more fails. It is applied to a copy below `build/`. Exits with 1 when a fault was not found
+within 200 seeds.
 """
 
 import os
@@ -18,8 +19,9 @@ ROOT: Final = Path(__file__).parents[3]
 PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted"
 SEEDS: Final = 200
-_PACKAGES: Final = ("common", "coordinatord", "devnet", "svcd", "tests")
+_PACKAGES: Final = ("common", "coordinatord", "devnet", "svc", "svcd", "tests")
 _OF_COORDINATOR: Final = "coordinator"  # the folder of faults that are put into coordinatord
+_CONTRACTS: Final = Path("common", "contracts")
 _FOUND: Final = " breaks what a "
 
 
@@ -30,9 +32,8 @@ def names() -> list[str]:
 
 def found(name: str) -> str | None:
     """What the simulation says of the tree with this fault; None when it finds nothing."""
-    ours = name.startswith(_OF_COORDINATOR)
-    tree = _planted(name, "coordinatord" if ours else "svcd")
-    program = "tests.simulation.coordinator" if ours else "tests.simulation"
+    tree = _planted(name)
+    program = "tests.simulation.coordinator" if name.startswith(_OF_COORDINATOR) else "tests.simulation"
     run = subprocess.run(
         [sys.executable, "-m", program, "--seeds", str(SEEDS), "--until-found"],
         cwd=tree,
@@ -48,24 +49,32 @@ def found(name: str) -> str | None:
     raise RuntimeError(f"the simulation of {name} did not run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
 
 
-def _planted(name: str, package: str) -> Path:
+def _planted(name: str) -> Path:
     """A tree like this one with the fault in it: the patched folder is a copy, all others are links."""
-    tree = WORK / name
+    tree, patch = WORK / name, PATCHES / f"{name}.patch"
+    (changed,) = {line.split("/")[1] for line in patch.read_text().splitlines() if line.startswith("+++ b/")}
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
     for one in (*_PACKAGES, "pyproject.toml"):
-        if one != package:
+        if one != changed:
             (tree / one).symlink_to(ROOT / one)
-    shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / changed, tree / changed, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     # Git would take the tree around it for the one that is meant.
     around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(WORK)}
-    patch = PATCHES / f"{name}.patch"
     applied = subprocess.run(
         ["git", "apply", "--verbose", str(patch)], cwd=tree, env=around, capture_output=True, text=True, check=False
     )
     if applied.returncode or "Applied patch" not in applied.stderr:
-        raise RuntimeError(f"{patch.name} does not apply to {package} as it is: renew it. {applied.stderr}")
+        raise RuntimeError(f"{patch.name} does not apply to {changed} as it is: renew it. {applied.stderr}")
+    if changed == "common":
+        _compile(tree / _CONTRACTS)
     return tree
+
+
+def _compile(contracts: Path) -> None:
+    """A contract that was changed."""
+    (contracts / "node_modules").symlink_to(ROOT / _CONTRACTS / "node_modules")
+    subprocess.run(["node", "build.mjs", str(contracts)], cwd=contracts, check=True)
 
 
 def main() -> None:

@@ -4,14 +4,17 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
+import httpx
 import trio
 
+from common.box import SecretKey
 from common.envelope import ResultBody
 from common.pricing.assets import Modality
 from common.sealed_stream import open_result
+from common.secp256k1 import Wallet
 from svcd.app import Daemon
 from svcd.backends.settings import EchoSettings
 from svcd.configuration.config import AskTable, DaemonConfig, ModelConfig, Rate
@@ -90,7 +93,17 @@ class Running:
         return ResultBody.parse(open_result(self.market.result_key, BOOK.chain_id, BOOK.job_registry, raw, sealed))
 
 
-def config_for(market: Market, state: Path, **changed: Any) -> DaemonConfig:
+class Identity(Protocol):
+    """Who a daemon is."""
+
+    @property
+    def provider(self) -> Wallet: ...
+
+    @property
+    def box(self) -> SecretKey: ...
+
+
+def config_for(who: Identity, state: Path, **changed: Any) -> DaemonConfig:
     fields: dict[str, Any] = {
         "state_directory": state,
         "shutdown_grace_seconds": 60.0,
@@ -101,8 +114,8 @@ def config_for(market: Market, state: Path, **changed: Any) -> DaemonConfig:
         "gateways": (GATEWAY,),
         "gateway_attempts": 3,
         "gateway_pause_seconds": 1.5,
-        "wallet": market.provider,
-        "box": market.box,
+        "wallet": who.provider,
+        "box": who.box,
         "evidence_file": None,
         "metrics_host": "127.0.0.1",
         "metrics_port": 0,
@@ -134,23 +147,41 @@ def asks_of(rates: Mapping[int, AskRates]) -> tuple[AskTable, ...]:
     )
 
 
+@attrs.frozen
+class Started:
+    """A daemon that works, over whatever its transport leads to."""
+
+    ground: DaemonDependencies
+    daemon: Daemon
+    drain: Drain
+
+
 @asynccontextmanager
-async def running(
-    market: Market, state: Path, *, backend: Backend | None = None, **changed: Any
-) -> AsyncIterator[Running]:
+async def started(
+    config: DaemonConfig, now: Callable[[], float], transport: httpx.AsyncBaseTransport, backend: Backend
+) -> AsyncIterator[Started]:
     """At the end of the block it is cancelled, as a kill would end it: nothing is put in order."""
-    config, clock, drain = config_for(market, state, **changed), Clock(market.now), Drain()
-    backend = backend if backend is not None else Backend()
+    drain = Drain()
     async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(open_journal(state, market.now))
-        ground = await prepare(config, stack, journal, clock, market.transport)
+        journal = await stack.enter_async_context(open_journal(config.state_directory, now))
+        ground = await prepare(config, stack, journal, Clock(now), transport)
         equipment = {name: attrs.evolve(one, backend=backend) for name, one in ground.equipment.items()}
         ground = attrs.evolve(ground, equipment=equipment)
         daemon = Daemon(ground, drain, DaemonHealth(journal))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.work)
-            yield Running(market, ground, daemon, drain, backend)
+            yield Started(ground, daemon, drain)
             nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running(
+    market: Market, state: Path, *, backend: Backend | None = None, **changed: Any
+) -> AsyncIterator[Running]:
+    """The same over a market in memory."""
+    backend = backend if backend is not None else Backend()
+    async with started(config_for(market, state, **changed), market.now, market.transport, backend) as one:
+        yield Running(market, one.ground, one.daemon, one.drain, backend)
 
 
 def count(series: str, **labels: str) -> float:

@@ -1,0 +1,111 @@
+"""trio as a guest of the simulated loop: what runs on it has the same clock, and its turns come from the same seed.
+
+trio is made for being a guest of other loops, and then waits for its sockets in a thread. There are none here: when
+nothing of it is ready it rests until its next deadline, or until something of the loop's sets an event of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+from unittest.mock import patch
+
+import outcome
+import trio
+from trio._core import _run as trio_run
+from trio.abc import Clock
+
+from tests.simulation.coordinator.loop import SimulatedLoop
+
+
+class _LoopClock(Clock):
+    """The loop's time; `rests_until` is the deadline that was asked about last."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.rests_until = 0.0
+
+    def start_clock(self) -> None: ...
+
+    def current_time(self) -> float:
+        return self._loop.time()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        self.rests_until = deadline
+        return deadline - self._loop.time()
+
+
+class Guest:
+    """One run of trio."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._clock = _LoopClock(loop)
+        self._context = Context()  # nobody's: no coordinator's life does what is done here
+        self._resting: Callable[[Any], None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[Any] = loop.create_future()
+
+    @contextmanager
+    def running(self, main: Callable[[], Awaitable[object]]) -> Iterator[None]:
+        """`main` has begun; `ended` tells when it has ended, which is to be inside."""
+        with (
+            patch.object(trio_run, "start_thread_soon", self._rest),
+            patch.object(trio_run.TheIOManager, "force_wakeup", lambda _: self._wake()),
+        ):
+            self._context.run(
+                trio.lowlevel.start_guest_run,
+                main,
+                run_sync_soon_threadsafe=self._soon,
+                done_callback=self._done,
+                host_uses_signal_set_wakeup_fd=True,
+                clock=self._clock,
+            )
+            yield
+
+    async def ended(self) -> None:
+        """Raises what `main` raised."""
+        await asyncio.wait({self._ended})
+        self._ended.result()
+
+    def task(self, act: Any) -> "asyncio.Task[Any]":
+        """What trio asks the loop to do, on nobody's behalf."""
+        return self._loop.create_task(act, context=Context())
+
+    def _soon(self, step: Callable[[], object]) -> None:
+        self._loop.call_soon(step, context=self._context)
+
+    def _done(self, how: Any) -> None:
+        if isinstance(how, outcome.Error):
+            self._ended.set_exception(how.error)
+        else:
+            self._ended.set_result(None)
+
+    def _rest(self, _: Callable[[], Any], deliver: Callable[[Any], None]) -> None:
+        """In place of a thread that waits for sockets."""
+        self._resting = deliver
+        if self._clock.rests_until != float("inf"):
+            self._alarm = self._loop.call_at(self._clock.rests_until, self._wake, context=self._context)
+
+    def _wake(self) -> None:
+        deliver, self._resting = self._resting, None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if deliver is not None:
+            deliver(outcome.Value([]))
+
+
+async def heard(guest: Guest, act: Awaitable[Any]) -> Any:
+    """What the loop makes of `act`, for a task of trio's; cancelled with it."""
+    done = trio.Event()
+    task = guest.task(act)
+    task.add_done_callback(lambda _: done.set())
+    try:
+        await done.wait()
+    except trio.Cancelled:
+        if not task.cancel() and not task.cancelled():
+            task.exception()  # nobody is there to hear of it
+        raise
+    return task.result()

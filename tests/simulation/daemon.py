@@ -1,0 +1,140 @@
+"""Lives of one svcd, all of it but its command line and its signals: killed between any two of its steps, and started
+again with what its disk kept."""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+from unittest.mock import patch
+
+import httpx
+import trio
+
+from common.daemon.process import Fatal
+from svcd.configuration.config import DaemonConfig
+from svcd.journal import journal as journals
+from svcd.stages import runner
+from tests.simulation.determinism import AFTER_DISK
+from tests.simulation.disk import Disk
+from tests.simulation.plan import Kill
+from tests.simulation.promises import JournalPromises
+from tests.simulation.trace import Trace
+from tests.unit.svcd.stages.running import Backend, Started, started
+
+GRACE: Final = 60.0
+_RESTARTED_AFTER: Final = 5.0
+_LONGEST_ROW: Final = 1024  # a result beyond it is a file, and beyond the other goes ahead of its settle: small, so
+_LONGEST_INLINE: Final = 4096  # that every way is gone
+
+
+class Surroundings(Protocol):
+    """What a daemon reaches out to. `life`: of the one that is heard; what one before it still says reaches nobody."""
+
+    life: int
+
+    @property
+    def transport(self) -> httpx.AsyncBaseTransport: ...
+
+    def now(self) -> float: ...
+
+
+class DaemonLives:
+    """`config` is for a state directory."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        promises: JournalPromises,
+        disk: Disk,
+        trace: Trace,
+        *,
+        kills: list[Kill],
+        config: Callable[[Path], DaemonConfig],
+        backend: Backend,
+        chance: random.Random,
+    ) -> None:
+        self._around, self._promises, self._disk, self._trace = around, promises, disk, trace
+        self._kills, self._config, self._backend, self._chance = deque(kills), config, backend, chance
+        self._steps = 0  # until the next kill
+        self._scope: trio.CancelScope | None = None
+        self._world: trio.Nursery | None = None
+        self._started: Started | None = None
+        self._over = False
+
+    @property
+    def held(self) -> int:
+        """Slots that are taken; one while it does not run."""
+        return self._started.ground.slots.held if self._started is not None else 1
+
+    async def live(self) -> None:
+        """One life after another, until `end`."""
+        async with trio.open_nursery() as self._world:
+            while not self._over:
+                await self._live_once()
+            self._world.cancel_scope.cancel()
+
+    def end(self) -> None:
+        self._over = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _live_once(self) -> None:
+        around, life = self._around, self._around.life
+        try:
+            with trio.CancelScope() as self._scope:
+                config = self._config(self._disk.directory)
+                async with started(config, around.now, around.transport, self._backend) as self._started:
+                    self._disk.opened(self._started.ground.journal._connection)
+                    await trio.sleep_forever()
+        except* Fatal as refused:
+            self._trace.add(f"svcd ends: {refused.exceptions}")
+        except* Exception as bug:
+            self._promises.breaks(f"svcd fell: {bug.exceptions!r}")
+            self._over = True
+        self._started = None
+        if life == around.life:
+            self._ends("kill")
+        await trio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
+
+    def moment(self, what: str) -> None:
+        """Between any two steps of the daemon: the place for it to die."""
+        if self._over:
+            return
+        if what == AFTER_DISK:
+            self._promises.stepped()
+        if not self._kills or self._scope is None or trio.current_time() < self._kills[0].at:
+            return
+        if self._steps < self._kills[0].step:
+            self._steps += 1
+            return
+        kill, self._steps = self._kills.popleft(), 0
+        self._trace.add(f"{kill.how} at: {what}")
+        if kill.how == "stop" and self._started is not None:
+            self._started.drain.begin()
+            assert self._world is not None
+            self._world.start_soon(self._stopped, self._around.life)
+        else:
+            self._ends(kill.how)
+            self._scope.cancel()
+
+    async def _stopped(self, life: int) -> None:
+        await trio.sleep(GRACE + 1)
+        if self._around.life == life and self._scope is not None:
+            self._ends("stop")
+            self._scope.cancel()
+
+    def _ends(self, how: str) -> None:
+        self._disk.survives(power_cut=how == "power cut")
+        self._around.life += 1
+
+
+@contextmanager
+def small_rows() -> Iterator[None]:
+    with (
+        patch.object(journals, "LONGEST_ROW", _LONGEST_ROW),
+        patch.object(runner, "LONGEST_ROW", _LONGEST_ROW),
+        patch.object(runner, "LONGEST_INLINE", _LONGEST_INLINE),
+    ):
+        yield
