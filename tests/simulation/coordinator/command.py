@@ -1,5 +1,5 @@
-"""`make simulate-coordinatord SEEDS=200`: runs of whole coordinators, each decided by its seed. Exits with 1 when a
-promise broke.
+"""`make simulate-coordinatord SEEDS=200`: runs of whole coordinators, with svcd and clients among them, each decided by
+its seed. Exits with 1 when a promise broke.
 
     python -m tests.simulation.coordinator [--seeds 200] [--first 0] [--until-found] [--processes 2]
     python -m tests.simulation.coordinator --seed 17 [--trace]
@@ -54,7 +54,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _many(seeds: range, options: argparse.Namespace) -> bool:
-    began, virtual, jobs, lives, faults, failed, ran = real_monotonic(), 0.0, 0, 0, 0, 0, 0
+    began, virtual, jobs, opened, lives, faults, failed, ran = real_monotonic(), 0.0, 0, 0, 0, 0, 0, 0
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         multiprocessing.get_context("spawn").Pool(options.processes, _stand, (folder,)) as pool,
@@ -62,7 +62,7 @@ def _many(seeds: range, options: argparse.Namespace) -> bool:
         for outcome in pool.imap(_seed, seeds):
             ran += 1
             virtual, jobs, lives = virtual + outcome.seconds, jobs + outcome.jobs, lives + outcome.lives
-            faults += outcome.faults
+            opened, faults = opened + outcome.opened, faults + outcome.faults
             if options.trace:
                 print(_summary(outcome), flush=True)
             if outcome.broken:
@@ -75,7 +75,8 @@ def _many(seeds: range, options: argparse.Namespace) -> bool:
     minutes = (real_monotonic() - began) / 60
     hours = virtual / 3600
     print(
-        f"{ran} seeds, {failed} failed; {jobs} jobs, {lives} lives, {faults} faults, {hours:.1f} virtual hours;"
+        f"{ran} seeds, {failed} failed; {jobs} jobs ({opened} opened), {lives} lives, {faults} faults,"
+        f" {hours:.1f} virtual hours;"
         f" {ran / minutes:.0f} seeds and {hours / minutes:.2f} virtual hours a minute"
     )
     return bool(failed)
@@ -119,7 +120,8 @@ def _kind(found: str) -> str:
 
 def _summary(outcome: Outcome) -> str:
     return (
-        f"seed {outcome.plan.seed}: {outcome.jobs} jobs, {outcome.lives} lives, {outcome.faults} faults,"
+        f"seed {outcome.plan.seed}: {outcome.jobs} jobs ({outcome.opened} opened), {outcome.lives} lives,"
+        f" {outcome.faults} faults,"
         f" {outcome.statements} statements, {outcome.seconds:.0f} virtual seconds; trace {outcome.trace};"
         f" {len(outcome.broken)} promises broken"
     )

@@ -45,6 +45,7 @@ class Outcome:
     trace: str
     broken: tuple[str, ...]
     jobs: int
+    opened: int  # answers of svcd's that a client read, and knows to be settled
     lives: int
     faults: int
     seconds: float
@@ -154,6 +155,7 @@ class _Run:
             self.trace.digest,
             tuple(self.promises.broken),
             len(self.told.posted),
+            sum(self.told.opened.values()),
             sum(one.lives for one in self.coordinators) + (0 if self.daemon is None else self.daemon.life),
             self.faults.met,
             self.loop.time(),
