@@ -96,8 +96,7 @@ class Journal:
         self._connection = connection
         self._files = files
         self._wall = wall
-        self._turn = trio.Lock()
-        self._thread = trio.CapacityLimiter(1)  # one thread at a time: the connection is not to be shared
+        self._turn = trio.Lock()  # of whoever uses the connection: it is not to be shared
         self._pending: list[_PendingWrite] = []
         self.works = True  # the last commit went through
 
@@ -215,7 +214,7 @@ class Journal:
         try:
             # Not to be left half-way: what the thread commits must be known to be committed.
             with trio.CancelScope(shield=True):
-                changed = await self._in_thread(lambda: _commit(self._connection, [one.statement for one in batch]))
+                changed = await trio.to_thread.run_sync(_commit, self._connection, [one.statement for one in batch])
         except sqlite3.OperationalError as refused:
             self._pending = batch + self._pending
             await self._wait_for_disk(refused)
@@ -229,10 +228,7 @@ class Journal:
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         async with self._turn:
-            return await self._in_thread(lambda: read(self._connection))
-
-    async def _in_thread(self, act: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(act, limiter=self._thread)
+            return await trio.to_thread.run_sync(read, self._connection)
 
     async def _patiently(self, act: Callable[[], None]) -> None:
         while True:

@@ -225,14 +225,14 @@ async def test_commit_that_its_writer_is_cancelled_in_is_not_left_half_way(
     """Others' entries may be in it: they would wait for it for ever."""
     job = a_job()
     async with opened(tmp_path) as journal:
-        in_thread = journal._in_thread
+        in_thread = trio.to_thread.run_sync
 
-        async def cancelled_before(act: Callable[[], object]) -> object:
+        async def cancelled_before(act: Callable[..., object], *arguments: object) -> object:
             writing.cancel()
-            return await in_thread(act)
+            return await in_thread(act, *arguments)
 
         with trio.CancelScope() as writing, monkeypatch.context() as patched:
-            patched.setattr(journal, "_in_thread", cancelled_before)
+            patched.setattr(trio.to_thread, "run_sync", cancelled_before)
             await journal.claiming(job, "m")
         assert await journal.state(job.job_id) == "claiming"
 

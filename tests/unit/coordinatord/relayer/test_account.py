@@ -1,0 +1,176 @@
+"""A relayer account alone: what it takes from a node's word, and the transactions that it watches."""
+
+import json
+from typing import Any, Final
+
+import anyio
+import attrs
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY, relayer_balance
+from coordinatord.chain.rpc import Rpc
+from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.fees import FeeMarket, HeadBlock
+from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
+from coordinatord.relayer.role import RelayerRole
+from coordinatord.relayer.transactions_sql import Version
+
+pytestmark = pytest.mark.anyio
+
+GWEI: Final = 10**9
+WALLET: Final = Wallet(b"\x01" * 32)
+ADDRESS: Final = "0x" + WALLET.address.hex()
+BLOCK: Final = HeadBlock(77, "0x" + "ab" * 32, "0x" + "aa" * 32, 30_000_000, 10 * GWEI, ())
+AT: Final = {"blockHash": BLOCK.hash}
+REFUSED: Final = {"code": -32603, "message": "Internal error"}
+HAS, LACKS = ("0x" + f"{word:064x}" for word in (1, 0))
+
+
+@attrs.define
+class Node:
+    """Answers by method; a dict is an error."""
+
+    answers: dict[str, Any] = attrs.field(
+        factory=lambda: {
+            "eth_getTransactionCount": "0x5",
+            "eth_getBalance": "0x64",
+            "eth_maxPriorityFeePerGas": hex(2 * GWEI),
+            "eth_feeHistory": {"baseFeePerGas": ["0x1", hex(20 * GWEI)], "reward": [[hex(GWEI)], ["0x0"]]},
+            "eth_call": HAS,
+        }
+    )
+    asked: list[tuple[str, Any]] = attrs.field(factory=list)
+
+    async def post(self, body: bytes) -> tuple[int, bytes]:
+        calls = json.loads(body)
+        told = [self._answer(call) for call in (calls if isinstance(calls, list) else [calls])]
+        return 200, json.dumps(told if isinstance(calls, list) else told[0]).encode()
+
+    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append((call["method"], call["params"]))
+        told = self.answers[call["method"]]
+        is_error = isinstance(told, dict) and "code" in told
+        return {"jsonrpc": "2.0", "id": call["id"], "error" if is_error else "result": told}
+
+
+def account(*pending: PendingTx, lost: tuple[PendingTx, ...] = (), role: RelayerRole | None = None) -> RelayerAccount:
+    return RelayerAccount(1, WALLET, PendingTxs(pending), PendingTxs(lost), role=role)
+
+
+def tx(nonce: int, *versions: bytes) -> PendingTx:
+    made = [Version(name, b"raw", max_fee=10, max_tip=1, fills=False) for name in versions or (bytes([nonce]) * 32,)]
+    return PendingTx(nonce, nonce, b"\x01" * 20, 100, made)
+
+
+async def read(node: Node, of: RelayerAccount) -> RelayerAccount:
+    await of.read(Rpc(node.post), BLOCK)
+    return of
+
+
+async def test_nonce_and_balance_are_those_of_the_block_and_the_market_what_blocks_bear_out() -> None:
+    node = Node()
+    relayer_balance.labels(ADDRESS).set(7)
+    of = await read(node, account())
+    assert (of.nonce_floor, of.balance, of.head, of.room.block_gas_limit) == (5, 100, 77, 30_000_000)
+    assert of.market == FeeMarket(20 * GWEI, 2 * GWEI)
+    assert node.asked == [
+        ("eth_getTransactionCount", [ADDRESS, AT]),
+        ("eth_getBalance", [ADDRESS, AT]),
+        ("eth_maxPriorityFeePerGas", []),
+        ("eth_feeHistory", ["0x10", "latest", [60]]),
+    ]
+    assert REGISTRY.get_sample_value("coordinatord_relayer_balance_wei", {"account": ADDRESS}) == 100
+
+
+@pytest.mark.parametrize(
+    ("changed", "market"),
+    [
+        ({"eth_maxPriorityFeePerGas": hex(9 * GWEI)}, FeeMarket(20 * GWEI, 3 * GWEI)),
+        ({"eth_maxPriorityFeePerGas": REFUSED}, FeeMarket(20 * GWEI, GWEI)),
+        ({"eth_feeHistory": REFUSED}, FeeMarket(10 * GWEI, 2 * GWEI)),
+        ({"eth_feeHistory": {"baseFeePerGas": []}}, FeeMarket(10 * GWEI, 2 * GWEI)),
+        ({"eth_feeHistory": {"baseFeePerGas": [hex(15 * GWEI)], "reward": None}}, FeeMarket(15 * GWEI, 2 * GWEI)),
+    ],
+)
+async def test_node_that_advises_nothing_or_too_much_is_not_followed(
+    changed: dict[str, Any], market: FeeMarket
+) -> None:
+    node = Node()
+    node.answers |= changed
+    assert (await read(node, account())).market == market
+
+
+async def test_chain_without_a_base_fee_has_none_as_long_as_its_node_forecasts_none() -> None:
+    node, of = Node(), account()
+    node.answers["eth_feeHistory"] = {"baseFeePerGas": []}
+    await of.read(Rpc(node.post), attrs.evolve(BLOCK, next_base_fee=0))
+    assert of.market.base_fee == 0
+
+
+@pytest.mark.parametrize("method", ["eth_getTransactionCount", "eth_getBalance"])
+async def test_without_the_nonce_or_the_balance_nothing_of_the_block_is_taken(method: str) -> None:
+    node, of = Node(), account()
+    node.answers[method] = REFUSED
+    with pytest.raises(Retryable, match=method):
+        await read(node, of)
+    assert of.head == 0
+
+
+async def test_nonces_count_as_used_since_the_first_reading_that_said_so() -> None:
+    node, of = Node(), account()
+    of.nonce_floor_since = -1.0
+    await read(node, of)
+    first = of.nonce_floor_since
+    assert first >= 0
+    of.nonce_floor_since = -1.0
+    await read(node, of)
+    assert of.nonce_floor_since == -1.0
+    node.answers["eth_getTransactionCount"] = "0x6"
+    await read(node, of)
+    assert first <= of.nonce_floor_since <= anyio.current_time()
+
+
+async def test_role_is_heard_with_the_block() -> None:
+    node, role = Node(), RelayerRole(WALLET.address, {"jobRegistry": b"\x02" * 20})
+    of = await read(node, account(role=role))
+    assert node.asked[-1][0] == "eth_call"
+    assert not of.lacks_role
+    node.answers["eth_call"] = LACKS
+    assert (await read(node, of)).lacks_role
+    assert not account().lacks_role  # taken for granted
+
+
+async def test_balance_may_be_filled_up_without_a_block() -> None:
+    node, of = Node(), account()
+    await of.read_balance(Rpc(node.post))
+    assert (of.balance, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
+
+
+def test_what_pending_transactions_may_take_is_not_spendable() -> None:
+    of = account(tx(1), tx(2))
+    of.balance = 5_000
+    assert (of.spendable, of.address, of.life) == (3_000, WALLET.address, Life(0, 0))
+    of.taken, of.head = 3, 4
+    assert of.life == Life(3, 4)
+
+
+def test_every_version_is_watched_until_its_transaction_is_mined() -> None:
+    one, other, gone = tx(1, b"a", b"b"), tx(2, b"c"), tx(3, b"d")
+    of = account(one, other, lost=(gone,))
+    assert sorted(of.watched_hashes()) == [b"a", b"b", b"c", b"d"]
+    assert [of.watched(name) for name in (b"b", b"d", b"e")] == [one, gone, None]
+    of.was_lost(one)
+    assert (list(of.pending), list(of.lost), of.watched(b"a")) == ([other], [one, gone], one)
+    of.was_mined(one)
+    of.was_mined(other)
+    assert (list(of.pending), list(of.lost)) == ([], [gone])
+
+
+def test_endpoint_that_serves_no_sending_three_times_running_refuses_while_anything_is_pending() -> None:
+    of, idle = account(tx(1)), account()
+    of.unserved_rounds, idle.unserved_rounds = 2, 3
+    assert (of.endpoint_refuses, idle.endpoint_refuses) == (False, False)
+    of.unserved_rounds = 3
+    assert of.endpoint_refuses
