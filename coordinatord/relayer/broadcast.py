@@ -111,13 +111,14 @@ def _together(sendings: Sequence[Sending]) -> Sending:
 
 def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
     batches: list[list[PendingTx]] = []
-    size = 0
+    room = 0  # bytes that the last one can still take
     for tx in txs:
-        if not batches or len(batches[-1]) == CALLS_PER_REQUEST or size + len(tx.latest.raw) > _BATCH_BYTES:
+        length = len(tx.latest.raw)
+        if length > room or len(batches[-1]) == CALLS_PER_REQUEST:
             batches.append([])
-            size = 0
+            room = _BATCH_BYTES
         batches[-1].append(tx)
-        size += len(tx.latest.raw)
+        room -= length
     return batches
 
 

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
+import anyio.lowlevel
+import attrs
 import pytest
+from structlog.testing import capture_logs
 
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc import Rpc
-from coordinatord.relayer.broadcast import Sent, broadcast
+from coordinatord.relayer.broadcast import Sent, _batches, broadcast
 from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.transactions_sql import Version
 
@@ -66,6 +70,53 @@ async def test_many_go_in_batches_bounded_in_number_and_size() -> None:
     large = Node()
     await outcomes(large, [tx(n, size=400_000) for n in range(4)])
     assert large.batches == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [
+        ([1], [1]),
+        ([1] * 201, [100, 100, 1]),
+        ([475_000, 475_000, 1], [2, 1]),  # full to the last byte
+        ([475_000, 475_001], [1, 1]),
+        ([2_000_000, 1, 1], [1, 2]),  # too large for any, and alone
+        ([400_000, 400_000, 150_000, 400_000, 400_000, 150_001], [3, 2, 1]),
+    ],
+)
+def test_a_batch_is_full_by_number_or_by_size(sizes: list[int], batches: list[int]) -> None:
+    assert [len(batch) for batch in _batches([tx(n, size) for n, size in enumerate(sizes)])] == batches
+
+
+async def test_nodes_get_the_signed_bytes() -> None:
+    asked: list[Any] = []
+
+    async def answer(request: bytes) -> tuple[int, bytes]:
+        asked.extend((call["method"], call["params"]) for call in json.loads(request))
+        return 200, b"[]"
+
+    one = tx(1)
+    one.versions.append(attrs.evolve(one.latest, raw=b"\xabc"))
+    await broadcast(Rpc(answer), [one])
+    assert asked == [("eth_sendRawTransaction", ["0xab63"])]
+
+
+@pytest.mark.parametrize(
+    ("message", "was_taken", "told"),
+    [
+        ("nonce too low", False, ["broadcast refused"]),
+        ("nonce too low", True, ["broadcast again after its nonce was used"]),  # just mined, as a rule
+        ("oversized data", True, ["broadcast refused"]),
+        ("already known", False, []),
+    ],
+)
+async def test_what_is_refused_is_told_unless_the_node_is_only_ahead(
+    message: str, was_taken: bool, told: list[str]
+) -> None:
+    one = tx(1)
+    one.taken_at = 1.0 if was_taken else None
+    with capture_logs() as logs:
+        await outcomes(Node({"code": -32000, "message": message}), [one])
+    assert [line["event"] for line in logs] == told
 
 
 async def test_no_answer_means_the_same_bytes_later() -> None:
@@ -134,6 +185,26 @@ async def test_what_several_nodes_tell_of_the_same_bytes_is_one_outcome(
 ) -> None:
     (sending,) = await broadcast(Several(Node(by), Node(beside)), [tx(1)])
     assert sending.outcome is outcome
+
+
+async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None:
+    gone_by_has_answered = anyio.Event()
+
+    class First(Node):
+        async def __call__(self, request: bytes) -> tuple[int, bytes]:
+            await anyio.lowlevel.checkpoint()  # the other is asked meanwhile
+            gone_by_has_answered.set()
+            return await super().__call__(request)
+
+    class Second(Node):
+        async def __call__(self, request: bytes) -> tuple[int, bytes]:
+            await gone_by_has_answered.wait()
+            for _ in range(9):
+                await anyio.lowlevel.checkpoint()
+            return await super().__call__(request)
+
+    (sending,) = await broadcast(Several(First(NOT_SERVED), Second()), [tx(1)])
+    assert sending.outcome is Sent.TAKEN
 
 
 async def test_a_node_that_is_slow_beside_the_one_gone_by_is_waited_for_a_second_and_known_by_nothing() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from common.secp256k1 import Wallet
+from coordinatord.base.metrics import REGISTRY
 from coordinatord.relayer.account import RelayerAccount
 from coordinatord.relayer.broadcast import Sending, Sent, note_sendings
 from coordinatord.relayer.coalesce import MOST_BYTES, TX_GAS_CAP
@@ -105,6 +106,39 @@ def test_an_endpoint_that_serves_no_round_of_three_refuses_until_it_takes_one() 
     assert of.endpoint_refuses
     note(of, 2.0, tx1=Sent.TAKEN)
     assert not of.endpoint_refuses
+
+
+def test_rounds_that_say_nothing_of_the_endpoint_are_not_counted() -> None:
+    """Nobody knows, or some of them: neither is a refusal to serve, nor the end of one."""
+    of = account(tx(1), tx(2))
+    note(of, 0.0, tx1=Sent.LATER, tx2=Sent.LATER)
+    note(of, 0.0)
+    assert of.unserved_rounds == 0
+    note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.LATER)
+    note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.NOT_SERVED)
+    note(of, 0.0, tx1=Sent.LATER)
+    assert of.unserved_rounds == 2
+    note(of, 0.0, tx1=Sent.REJECTED, tx2=Sent.NOT_SERVED)
+    assert of.unserved_rounds == 0
+
+
+@pytest.mark.parametrize("outcome", [each for each in Sent if each is not Sent.TAKEN])
+def test_what_nobody_took_is_due_again_soon_and_needs_more_only_where_it_offers_too_little(outcome: Sent) -> None:
+    one = tx(1)
+    note(account(one), 50.0, tx1=outcome)
+    assert (one.due, one.failures) == (50.25, 1)
+    assert one.underpriced is (outcome is Sent.UNDERPRICED)
+
+
+def test_what_is_given_up_is_counted_once_by_its_reason() -> None:
+    def counted() -> float:
+        return REGISTRY.get_sample_value("coordinatord_relay_given_up_total", {"reason": "oversized"}) or 0.0
+
+    one, before = tx(1), counted()
+    of = account(one)
+    note(of, 0.0, tx1=Sent.OVERSIZED)
+    note(of, 1.0, tx1=Sent.OVERSIZED)
+    assert (one.unsendable, counted() - before) == (True, 1.0)
 
 
 def test_one_of_many_nodes_that_serves_sending_is_enough() -> None:
