@@ -34,7 +34,7 @@ class Fold:
     def __init__(self, time_of: Callable[[int], int]) -> None:
         self.changes = Changes()
         self._time_of = time_of
-        self._block = 0
+        self._block: int  # of the event at hand
 
     def add(self, event: ev.Event, block: int, log: int) -> None:
         """Raises Retryable when the event cannot follow what came before it."""

@@ -1,7 +1,20 @@
 import pytest
 
 from coordinatord.chain import events as ev
-from coordinatord.indexer.changes import BY_SETTLE, OPEN, SETTLED, Changes, Contradiction
+from coordinatord.indexer.changes import (
+    BY_FAIL,
+    BY_OWNER,
+    BY_RECLAIM,
+    BY_SETTLE,
+    CANCELLED,
+    CLAIMED,
+    OPEN,
+    SETTLED,
+    CatalogueModel,
+    Changes,
+    Contradiction,
+    ProviderPatch,
+)
 from coordinatord.indexer.fold import Fold
 
 JOB = b"\x07" * 32
@@ -65,9 +78,67 @@ def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[
         folded(*events)
 
 
+@pytest.mark.parametrize(
+    ("ending", "was", "state", "because", "freed"),
+    [
+        (ev.JobFailed(JOB, 4), CLAIMED, CANCELLED, BY_FAIL, -1),
+        (ev.JobReclaimed(JOB, 4), CLAIMED, CANCELLED, BY_RECLAIM, -1),
+        (ev.JobCancelled(JOB), OPEN, CANCELLED, BY_OWNER, 0),
+    ],
+)
+def test_job_that_ends_without_a_result_frees_its_slot(
+    ending: ev.Event, was: int, state: int, because: int, freed: int
+) -> None:
+    changes = folded(ending)
+    (patch,) = changes.jobs.values()
+    assert (patch.was, patch.state, patch.ended_because, patch.ended_at) == (was, state, because, 1000)
+    assert [provider.active_jobs for provider in changes.providers.values()] == ([freed] if freed else [])
+
+
+def test_each_event_of_a_provider_changes_what_it_names() -> None:
+    changes = folded(
+        ev.IdentitySet(1, b"\2" * 32, b"evidence", 7),
+        ev.CapacityRequested(1, 64, 8),
+        ev.ProviderListed(1, True),
+        ev.CeilingSet(1, 32),
+        ev.AllModelsAllowed(1, True),
+        ev.ReputationSet(1, 600),
+    )
+    assert changes.providers == {
+        1: ProviderPatch(
+            1,
+            box_key=b"\2" * 32,
+            evidence=b"evidence",
+            identity_at=7,
+            requested=64,
+            capacity_at=8,
+            listed=True,
+            ceiling=32,
+            allow_all_models=True,
+            reputation=600,
+        )
+    }
+
+
+def test_market_is_as_its_last_events_say() -> None:
+    changes = folded(
+        ev.ModelSet(1, "m", True, "us", "{}"),
+        ev.SlaSet(60, True),
+        ev.SlaSet(60, False),
+        ev.FeesSet(250, 3),
+        ev.ModelAllowed(4, 1, True),
+        ev.AllowlistSet(b"key", 1, "entry"),
+    )
+    assert changes.models == {1: CatalogueModel(1, "m", True, "us", "{}")}
+    assert (changes.slas, changes.fees) == ({60: False}, (250, 3))
+    assert (changes.provider_models, changes.allowlist) == ({(4, 1): True}, {b"key": (1, "entry")})
+
+
 def test_an_ask_with_both_rates_zero_is_withdrawn() -> None:
-    quotes = (ev.AskRates(1, 60, 0, 0), ev.AskRates(2, 60, 0, 5))
-    assert folded(ev.AsksPublished(3, 77, quotes)).asks == {(3, 1, 60): None, (3, 2, 60): (0, 5)}
+    quotes = (ev.AskRates(1, 60, 0, 0), ev.AskRates(2, 60, 0, 5), ev.AskRates(3, 60, 5, 0))
+    changes = folded(ev.AsksPublished(3, 77, quotes))
+    assert changes.asks == {(3, 1, 60): None, (3, 2, 60): (0, 5), (3, 3, 60): (5, 0)}
+    assert changes.ask_times == {3: 77}
 
 
 def test_operator_that_changes_hands_is_the_last_one_of_the_stretch() -> None:
