@@ -33,8 +33,6 @@ from coordinatord.escrow.keys import wipe
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 100  # calls in one request: nodes refuse larger ones
-
 
 @attrs.frozen(slots=True)
 class ClaimHolder:
@@ -103,13 +101,12 @@ async def _head(rpc: Rpc) -> int:
 
 
 async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes], T]) -> list[T]:
+    code = views[0].code  # that of all
     values: list[T] = []
-    for start in range(0, len(views), _AT_ONCE):
-        part = views[start : start + _AT_ONCE]
-        for view, answer in zip(part, await read_many(rpc, part, part[0].code), strict=True):
-            if isinstance(answer, Reverted):
-                raise Retryable("relay_unavailable", "the chain refuses a read", view.code)
-            values.append(decoded(answer, decode, view.code))
+    for answer in await read_many(rpc, views, code):
+        if isinstance(answer, Reverted):
+            raise Retryable("relay_unavailable", "the chain refuses a read", code)
+        values.append(decoded(answer, decode, code))
     return values
 
 

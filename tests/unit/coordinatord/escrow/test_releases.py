@@ -1,0 +1,286 @@
+"""Releases alone: what is asked of the chain before a key is tried, and who gets what."""
+
+import asyncio
+import json
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from common import abi, box
+from common.box import SecretKey, data_key
+from common.container import commitment
+from common.domains import Domains
+from common.messages.jobs import Order
+from common.messages.sessions import Release
+from common.quotes import Terms
+from common.quotes import job_id as job_id_of
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from common.wire.states import JobState
+from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY
+from coordinatord.book.reads import PostedJobs
+from coordinatord.chain.registries import CLAIMED, ChainJob, JobRegistry, PostedOrder, ProviderRegistry, RegisteredJob
+from coordinatord.chain.rpc import Rpc
+from coordinatord.database.batched_reads import BatchedReads
+from coordinatord.escrow.custody import StaticCustody
+from coordinatord.escrow.keys import KeyPair
+from coordinatord.escrow.release import (
+    ClaimHolder,
+    Claims,
+    GrantedRelease,
+    NotReleased,
+    ReleaseBody,
+    ReleaseOutcome,
+    Releases,
+)
+from tests.fakes.chain import BOOK, DECODER
+
+pytestmark = pytest.mark.anyio
+
+NOW: Final = 1_800_000_000
+DOMAINS: Final = Domains.of(BOOK)
+PROVIDER, RIVAL, STRANGER = (Wallet(bytes([n]) * 32) for n in (1, 2, 3))
+RESPONSE: Final = SecretKey.generate()
+OWNER, SEED, CT_HASH = b"\xaa" * 20, bytes(range(32)), b"\xcc" * 32
+KEY: Final = KeyPair.generate()
+WRAP: Final = box.seal(KEY.public, SEED)
+COMMITMENT: Final = commitment(WRAP, CT_HASH)
+JOB: Final = job_id_of(OWNER, COMMITMENT)
+POSTED: Final = RegisteredJob(PostedOrder(Order(COMMITMENT, 1, 60, 10, 20, 30, 40, 0, NOW), OWNER, Terms(1, 2)), b"")
+REVERT: Final = {"code": 3, "message": "execution reverted"}
+REFUSED: Final = {"code": -32603, "message": "Internal error"}
+
+NO_JOB: Final = ()
+HELD, RIVALS, SETTLED = (JobState.CLAIMED, 5), (JobState.CLAIMED, 6), (JobState.SETTLED, 5)
+
+
+class Held(StaticCustody):
+    """One key, if it is there yet; keeps what it handed out."""
+
+    is_minted = True
+    has_lost = False
+
+    def __init__(self, key: KeyPair = KEY) -> None:
+        super().__init__((key,), 7)
+        self.handed: list[bytearray | None] = []
+
+    def announced(self) -> box.PublicKey | None:
+        return super().announced() if self.is_minted else None
+
+    async def open(self, seed_wrap: bytes) -> bytearray | None:
+        self.handed.append(await super().open(seed_wrap))
+        return self.handed[-1]
+
+    async def has_lost_keys(self) -> bool:
+        return self.has_lost
+
+
+@attrs.define
+class World:
+    """A node with a claimed job at its head and below, and the escrow that asks it."""
+
+    jobs: dict[bytes, tuple[int, ...]] = attrs.field(factory=lambda: {JOB: HELD})
+    ids: dict[bytes, int] = attrs.field(factory=lambda: {PROVIDER.address: 5, RIVAL.address: 6})
+    deep_jobs: dict[bytes, tuple[int, ...]] = attrs.field(factory=lambda: {JOB: HELD})
+    deep_ids: dict[bytes, int] = attrs.field(factory=lambda: {PROVIDER.address: 5, RIVAL.address: 6})
+    vanishes: bool = False  # the job, after its first reading
+    refuses_batches: bool = False
+    custody: Held = attrs.field(factory=Held)
+    confirmations: int = 0
+    head: Any = "0x64"
+    broken: dict[bytes, Any] = attrs.field(factory=dict)  # answers by a call's first argument; a dict is an error
+    asked: list[Any] = attrs.field(factory=list)  # blocks of calls, or methods, by request
+
+    async def post(self, body: bytes) -> tuple[int, bytes]:
+        calls = json.loads(body)
+        of_batch = isinstance(calls, list)
+        calls = calls if of_batch else [calls]
+        self.asked.append([c["params"][1] if c["method"] == "eth_call" else c["method"] for c in calls])
+        if self.refuses_batches and of_batch:
+            return 200, json.dumps({"jsonrpc": "2.0", "id": None, "error": REFUSED}).encode()
+        told = [{"jsonrpc": "2.0", "id": call["id"], **self._answer(call)} for call in calls]
+        return 200, json.dumps(told if of_batch else told[0]).encode()
+
+    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
+        told = self.head if call["method"] == "eth_blockNumber" else self._view(*call["params"])
+        return {"error" if isinstance(told, dict) else "result": told}
+
+    def _view(self, transaction: dict[str, str], block: str) -> Any:
+        argument = bytes.fromhex(transaction["data"][10:])
+        latest = block == "latest"
+        if transaction["to"] == hex_of(BOOK.provider_registry):
+            wallet = argument[12:]
+            found = (self.ids if latest else self.deep_ids).get(wallet, 0)
+            return self.broken.get(wallet, hex_of(abi.uint(found)))
+        assert transaction["to"] == hex_of(BOOK.job_registry)
+        job = (self.jobs if latest else self.deep_jobs).get(argument, NO_JOB)
+        words = (1, job[0], 0, job[1], 0) if job else (0, CLAIMED, 0, 5, 0)
+        return self.broken.get(argument, "0x" + b"".join(abi.uint(word) for word in words).hex())
+
+    def releases(self) -> Releases:
+        async def read_index(_: None, keys: list[bytes]) -> dict[bytes, RegisteredJob | None]:
+            if self.vanishes:
+                self.jobs.clear()
+            return dict.fromkeys(keys, None if self.vanishes else POSTED)
+
+        rpc = Rpc(self.post)
+        jobs = JobRegistry(rpc, BOOK.job_registry)
+        claims = Claims(jobs, ProviderRegistry(rpc, BOOK.provider_registry), self.confirmations)
+        posted = PostedJobs(jobs, DECODER, 1, 40, BatchedReads(None, read_index))
+        return Releases(DOMAINS, 31337, BOOK.job_registry, self.custody, claims, posted, lambda: NOW)
+
+    async def release(self, body: ReleaseBody) -> ReleaseOutcome:
+        return await self.releases().release(body)
+
+    async def refusal(self, body: ReleaseBody) -> str:
+        """The reason, which is also what is counted."""
+        refused = await self.release(body)
+        assert isinstance(refused, NotReleased)
+        return refused.reason
+
+
+def request(who: Wallet = PROVIDER, at: int = NOW, wrap: bytes = WRAP, ct_hash: bytes = CT_HASH) -> ReleaseBody:
+    signed = Release(JOB, wrap, ct_hash, RESPONSE.public.raw, at)
+    signature = who.sign(DOMAINS.escrow.digest(signed))
+    return ReleaseBody(
+        job_id=JOB,
+        seed_wrap=wrap,
+        ct_hash=ct_hash,
+        response_pubkey=RESPONSE.public,
+        issued_at=at,
+        signature=signature,
+    )
+
+
+def counted(outcome: str) -> float:
+    return REGISTRY.get_sample_value("coordinatord_escrow_releases_total", {"outcome": outcome}) or 0.0
+
+
+async def trouble(world: World) -> tuple[str, str | None, int | None]:
+    with pytest.raises(Retryable) as raised:
+        await world.release(request())
+    assert world.custody.handed == []
+    return raised.value.kind, raised.value.code, raised.value.retry_after
+
+
+async def test_claim_holder_gets_the_payload_key_of_the_owner_and_the_seed_is_wiped() -> None:
+    world, before = World(), counted("released")
+    granted = await world.release(request())
+    assert isinstance(granted, GrantedRelease)
+    key = data_key(SEED, 31337, BOOK.job_registry, OWNER)
+    assert box.open_sealed(RESPONSE, granted.dek_sealed) == key
+    assert world.custody.handed == [bytes(32)]
+    assert world.asked == [["latest"], ["latest"]]
+    assert counted("released") == before + 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (request(at=NOW - 601), "stale_issued_at"),
+        (attrs.evolve(request(), signature=b""), "wrong_wallet"),
+    ],
+)
+async def test_what_the_request_alone_shows_is_refused_before_the_node_is_asked(body: ReleaseBody, reason: str) -> None:
+    world, before = World(), counted(reason)
+    assert await world.refusal(body) == reason
+    assert (world.asked, world.custody.handed) == ([], [])
+    assert counted(reason) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("job", "body", "reason"),
+    [
+        (NO_JOB, request(), "no_claim"),
+        (SETTLED, request(), "not_claimed"),
+        (HELD, request(ct_hash=b"\xcd" * 32), "wrap_mismatch"),
+        (HELD, request(wrap=box.seal(KEY.public, SEED)), "wrap_mismatch"),
+        (HELD, request(RIVAL), "wrong_wallet"),
+        (HELD, request(STRANGER), "wrong_wallet"),
+        (RIVALS, request(), "wrong_wallet"),
+        (HELD, attrs.evolve(request(), issued_at=NOW - 1), "wrong_wallet"),  # signed for another time
+    ],
+)
+async def test_no_key_is_tried_for_anybody_but_the_holder_of_the_claim_to_this_wrap(
+    job: tuple[int, ...], body: ReleaseBody, reason: str
+) -> None:
+    world = World(jobs={JOB: job})
+    assert await world.refusal(body) == reason
+    assert world.custody.handed == []
+
+
+async def test_job_that_a_reorganisation_took_away_meanwhile_has_no_commitment() -> None:
+    assert await World(vanishes=True).refusal(request()) == "wrap_mismatch"
+
+
+async def test_wrap_that_no_key_opens_is_lost_only_where_a_key_of_ours_is() -> None:
+    world = World(custody=Held(KeyPair.generate()))
+    assert await world.refusal(request()) == "unseal_failed"
+    world.custody.has_lost = True
+    assert await world.refusal(request()) == "escrow_key_lost"
+
+
+async def test_instance_without_a_key_has_the_provider_ask_again() -> None:
+    world = World()
+    world.custody.is_minted = False
+    assert await trouble(world) == ("not_ready", "escrow_key_unminted", 1)
+
+
+@pytest.mark.parametrize(("argument", "code"), [(JOB, "job_read"), (PROVIDER.address, "provider_id_read")])
+@pytest.mark.parametrize("answer", [REVERT, REFUSED, "0x"])
+async def test_what_cannot_be_read_is_named(argument: bytes, code: str, answer: Any) -> None:
+    assert await trouble(World(broken={argument: answer})) == ("relay_unavailable", code, None)
+
+
+@pytest.mark.parametrize("code", ["job_read", "provider_id_read"])
+async def test_node_that_refuses_many_calls_in_one_is_named_by_what_was_read(code: str) -> None:
+    claims = World(refuses_batches=True).releases().claims
+    with pytest.raises(Retryable) as raised:
+        await (claims.job(JOB) if code == "job_read" else claims.provider_of(PROVIDER.address))
+    assert raised.value.code == code
+
+
+async def test_jobs_and_wallets_that_wait_for_one_another_are_read_together_and_each_hears_its_own() -> None:
+    world = World()
+    claims = world.releases().claims
+    assert await asyncio.gather(claims.job(JOB), claims.job(b"\x09" * 32)) == [ChainJob(CLAIMED, 5), None]
+    wallets = (RIVAL.address, STRANGER.address, PROVIDER.address)
+    assert await asyncio.gather(*map(claims.provider_of, wallets)) == [6, None, 5]
+    assert world.asked == [["latest"] * 2, ["latest"] * 3]
+
+
+@pytest.mark.parametrize(("head", "confirmations", "block"), [(100, 1, "0x63"), (100, 20, "0x50"), (20, 20, "0x0")])
+async def test_claim_is_held_against_the_block_that_the_operator_wants_to_see(
+    head: int, confirmations: int, block: str
+) -> None:
+    world = World(confirmations=confirmations, head=hex(head))
+    assert isinstance(await world.release(request()), GrantedRelease)
+    assert world.asked[2:] == [["eth_blockNumber"], [block], [block]]
+
+
+@pytest.mark.parametrize(
+    ("job", "provider_id"), [(NO_JOB, 5), (SETTLED, 5), (RIVALS, 5), (RIVALS, 6), (HELD, 6), (HELD, 0)]
+)
+async def test_claim_that_did_not_stand_that_deep_is_retryable(job: tuple[int, ...], provider_id: int) -> None:
+    world = World(confirmations=20, deep_jobs={JOB: job}, deep_ids={PROVIDER.address: provider_id})
+    assert await trouble(world) == ("relay_unavailable", "job_read", 1)
+
+
+@pytest.mark.parametrize("head", [0, 19])
+async def test_chain_that_is_not_as_long_confirms_nothing(head: int) -> None:
+    world = World(confirmations=20, head=hex(head))
+    claims = world.releases().claims
+    assert await claims.is_deep(ClaimHolder(JOB, PROVIDER.address, 5)) is False
+    assert world.asked == [["eth_blockNumber"]]
+
+
+async def test_without_a_head_no_depth_is_told() -> None:
+    assert await trouble(World(confirmations=20, head=REFUSED)) == ("relay_unavailable", "job_read", None)
+
+
+async def test_depths_that_wait_for_one_another_are_told_together() -> None:
+    claims = World(confirmations=20).releases().claims
+    holders = [ClaimHolder(JOB, who.address, n) for who, n in ((RIVAL, 6), (PROVIDER, 5), (PROVIDER, 6))]
+    assert await asyncio.gather(*map(claims.is_deep, holders)) == [False, True, False]

@@ -1,0 +1,347 @@
+"""Ends of relays alone: what receipts, the chain's state, and what is under way make of them."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+import attrs
+import pytest
+
+from common import abi
+from common.artifacts import ERROR_NAMES
+from common.secp256k1 import Wallet
+from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY
+from coordinatord.chain.logs import ReceiptLog
+from coordinatord.chain.rpc import Rpc
+from coordinatord.database.connections import Connection
+from coordinatord.database.locks import RoleConnection
+from coordinatord.relayer import budgets_sql, resolution, results_sql, transactions_sql
+from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.budgets_sql import Booked, GasCost
+from coordinatord.relayer.gas_book import GasBook, OpKind
+from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.relayer.pending import PendingTx, PendingTxs
+from coordinatord.relayer.receipts import TxReceipt
+from coordinatord.relayer.resolution import inconclusive, resolve
+from coordinatord.relayer.results_sql import Carried, Ended, MinedTx, RefusedCall, RefusedRelay
+from coordinatord.relayer.transactions_sql import NewestBlock, Version
+
+pytestmark = pytest.mark.anyio
+
+WALLET: Final = Wallet(b"\x01" * 32)
+REGISTRY_AT: Final = b"\x11" * 20
+SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
+STALE, UNKNOWN, NO_ROLE = (SELECTORS[name] for name in ("StaleSnapshot", "UnknownProvider", "SenderNotRelayer"))
+KIND: Final = OpKind.of(REGISTRY_AT, b"\x01\x02\x03\x04")
+BLOCK, OTHER = b"\xbb" * 32, b"\xbc" * 32
+
+
+@attrs.define
+class Node:
+    """Calls revert by calldata and block, blocks are there by number, and receipts as another node tells them."""
+
+    reverts: dict[tuple[bytes, str], bytes] = attrs.field(factory=dict)
+    blocks: dict[int, bytes] = attrs.field(factory=dict)
+    receipt: dict[str, Any] | None = None
+    asked: int = 0
+
+    async def post(self, body: bytes) -> tuple[int, bytes]:
+        self.asked += 1
+        return 200, json.dumps(
+            [{"jsonrpc": "2.0", "id": c["id"], **self._answer(c)} for c in json.loads(body)]
+        ).encode()
+
+    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
+        match call["method"], call["params"]:
+            case "eth_call", [{"data": data, "from": sender, "to": to}, block]:
+                assert (sender, to) == ("0x" + WALLET.address.hex(), "0x" + REGISTRY_AT.hex())
+                reason = self.reverts.get((bytes.fromhex(data[2:]), block))
+                if reason is None:
+                    return {"result": "0x"}
+                return {"error": {"code": 3, "message": "execution reverted", "data": "0x" + reason.hex()}}
+            case "eth_getBlockByNumber", [number, False]:
+                found = self.blocks.get(int(number, 16))
+                told = {"number": number, "parentHash": "0x" + bytes(32).hex(), "gasLimit": "0x1", "gasUsed": "0x0"}
+                return {"result": found and {**told, "hash": "0x" + found.hex(), "transactions": []}}
+            case "eth_getTransactionReceipt", _:
+                return {"result": self.receipt}
+        raise AssertionError(call)
+
+
+class OneOfTwo(Rpc):
+    """A node beside another."""
+
+    def __init__(self, node: Node, other: Node) -> None:
+        super().__init__(node.post)
+        self._other = Rpc(other.post)
+
+    @property
+    def others(self) -> Sequence[Rpc]:
+        return (self._other,)
+
+
+@attrs.define
+class Outbox:
+    """The statements' stand-in: answers what a test says, and keeps what was written, in its order."""
+
+    carried: dict[int, list[Carried]] = attrs.field(factory=dict)  # by transaction
+    alive: list[RefusedRelay] = attrs.field(factory=list)
+    behind: set[int] = attrs.field(factory=set)
+    taken_back: set[int] = attrs.field(factory=set)
+    newest: list[NewestBlock] = attrs.field(factory=list)
+    held: set[str] = attrs.field(factory=set)
+    ended: list[Ended] = attrs.field(factory=list)
+    written: list[tuple[Any, ...]] = attrs.field(factory=list)
+    asked: list[tuple[Any, ...]] = attrs.field(factory=list)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        yield cast("Connection", self)
+
+    async def read_carried(self, _: Connection, tx_ids: Sequence[int]) -> list[Carried]:
+        return [relay for tx_id in tx_ids for relay in self.carried.get(tx_id, [])]
+
+    async def refused_alive(self, _: Connection, refused: Sequence[RefusedCall]) -> list[RefusedRelay]:
+        self.asked.append(("alive", [(call.tx_id, call.call_index) for call in refused]))
+        return self.alive
+
+    async def behind_undecided(self, _: Connection, relay_ids: Sequence[int]) -> set[int]:
+        return self.behind & set(relay_ids)
+
+    async def newest_blocks(self, _: Connection, chain_id: int, window: int) -> list[NewestBlock]:
+        self.asked.append(("blocks", chain_id, window))
+        return self.newest
+
+    async def is_held(self, _: Connection, role: str) -> bool:
+        return role in self.held
+
+    async def record_mined(self, _: Connection, txs: Sequence[MinedTx]) -> None:
+        self.written.append(("mined", *map(attrs.astuple, txs)))
+
+    async def take_back(self, _: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
+        self.written.append(("take back", tx_ids, [(call.tx_id, call.call_index) for call in refused]))
+        return self.taken_back
+
+    async def book(self, _: Connection, costs: Sequence[GasCost]) -> list[Booked]:
+        self.written.append(("book", *map(attrs.astuple, costs)))
+        return [Booked("claim", cost.gas_used) for cost in costs]
+
+    async def requeue(self, _: Connection, relay_ids: Sequence[int], code: str) -> None:
+        self.written.append(("requeue", relay_ids, code))
+
+    async def end(self, _: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
+        self.written.append(("end", tx_ids, *map(attrs.astuple, refused)))
+        return self.ended
+
+
+@pytest.fixture
+def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
+    outbox = Outbox()
+    for module, name, stand_in in (
+        (results_sql, "carried", outbox.read_carried),
+        (results_sql, "refused_alive", outbox.refused_alive),
+        (results_sql, "behind_undecided", outbox.behind_undecided),
+        (results_sql, "record_mined", outbox.record_mined),
+        (results_sql, "take_back", outbox.take_back),
+        (results_sql, "requeue", outbox.requeue),
+        (results_sql, "end_carried", outbox.end),
+        (budgets_sql, "book", outbox.book),
+        (transactions_sql, "newest_blocks", outbox.newest_blocks),
+        (resolution, "is_held", outbox.is_held),
+    ):
+        monkeypatch.setattr(module, name, stand_in)
+    return outbox
+
+
+class Lessons(GasBook):
+    def __init__(self) -> None:
+        super().__init__()
+        self.learned: list[tuple[Any, ...]] = []
+
+    def was_used(self, kinds: Sequence[OpKind], execution: int) -> None:
+        self.learned.append(("used", len(kinds), execution))
+
+    def starved(self, kinds: Sequence[OpKind]) -> None:
+        self.learned.append(("starved", len(kinds)))
+
+
+@attrs.define
+class Mined:
+    """What came of a resolution."""
+
+    outbox: Outbox
+    pending: list[PendingTx]
+    node: Node = attrs.field(factory=Node)
+    lessons: Lessons = attrs.field(factory=Lessons)
+    left: list[int] = attrs.field(factory=list)
+
+    async def resolve(self, *receipts: TxReceipt, other: Node | None = None) -> list[tuple[Any, ...]]:
+        account = RelayerAccount(1, WALLET, PendingTxs(self.pending), PendingTxs([]))
+        account.gas = self.lessons
+        rpc = Rpc(self.node.post) if other is None else OneOfTwo(self.node, other)
+        await resolve(cast("RoleConnection", self.outbox), rpc, account, receipts)
+        self.left = [tx.id for tx in account.pending]
+        return self.outbox.written
+
+
+def tx(tx_id: int, ops: int = 2, *, filled: bool = False) -> PendingTx:
+    versions = [Version(bytes([tx_id]) * 32, b"raw", 10, 1, fills=False)]
+    if filled:
+        versions.append(Version(bytes([0xF0 + tx_id]) * 32, b"raw", 10, 1, fills=True))
+    return PendingTx(tx_id, tx_id, REGISTRY_AT, 900, versions, kinds=(KIND,) * ops, intrinsic=300)
+
+
+def receipt(tx_id: int, *logs: ReceiptLog, succeeded: bool = True, fill: bool = False) -> TxReceipt:
+    return TxReceipt(bytes([tx_id + (0xF0 if fill else 0)]) * 32, 77, BLOCK, succeeded, 500, logs)
+
+
+def refusal(index: int, reason: bytes = STALE, registry: bytes = REGISTRY_AT) -> ReceiptLog:
+    data = abi.uint(32) + abi.uint(len(reason)) + reason + bytes(-len(reason) % 32)
+    topics = ["0x" + abi.topic("CallRefused(uint256,bytes)").hex(), "0x" + abi.uint(index).hex()]
+    return ReceiptLog("0x" + registry.hex(), topics, "0x" + data.hex())
+
+
+def relay(relay_id: int, tx_id: int, index: int | None) -> Carried:
+    return Carried(relay_id, tx_id, index, REGISTRY_AT, bytes([relay_id]))
+
+
+def refused_relay(relay_id: int, kind: RelayKind = RelayKind.SETTLE) -> RefusedRelay:
+    return RefusedRelay(relay_id, kind, REGISTRY_AT, bytes([relay_id]))
+
+
+def sample(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"coordinatord_relay_{name}", labels) or 0.0
+
+
+async def test_transactions_of_others_change_nothing(outbox: Outbox) -> None:
+    mined = Mined(outbox, [tx(1)])
+    assert await mined.resolve(receipt(2)) == []
+    assert (mined.left, outbox.asked, mined.node.asked) == ([1], [], 0)
+
+
+async def test_everything_in_a_mined_transaction_took_effect_but_what_it_tells_was_refused(outbox: Outbox) -> None:
+    outbox.ended = [Ended(RelayKind.CLAIM, "mined", 1.0)]
+    outbox.alive = [refused_relay(8)]
+    mined = Mined(outbox, [tx(1), tx(2), tx(3), tx(4, 1)], Node(reverts={(b"\x08", "latest"): STALE}))
+    names: list[tuple[str, dict[str, str]]] = [
+        ("outcomes_total", {"kind": "claim", "outcome": "mined"}),
+        ("mined_seconds_count", {"kind": "claim"}),
+        ("gas_total", {"kind": "claim"}),
+        ("gas_used_total", {}),
+        ("gas_planned_total", {}),
+    ]
+    before = [sample(name, **labels) for name, labels in names]
+    foreign = refusal(0, registry=b"\x12" * 20)
+    told = await mined.resolve(receipt(1, foreign), receipt(2, refusal(1)), receipt(3, refusal(0)))
+    refused = [(2, 1, "StaleSnapshot", STALE), (3, 0, "StaleSnapshot", STALE)]
+    assert told == [
+        ("mined", *((n, bytes([n]) * 32, 77, BLOCK, True) for n in (1, 2, 3))),
+        ("take back", [1, 2, 3], [(2, 1), (3, 0)]),
+        ("book", (1, 500, False), (2, 500, False), (3, 500, False)),
+        ("requeue", [], "rpc_internal"),
+        ("end", [1, 2, 3], *refused),
+    ]
+    assert outbox.asked == [("alive", [(2, 1), (3, 0)]), ("blocks", 1, 256)]
+    assert mined.left == [4]
+    assert mined.lessons.learned == [("used", 2, 200)]
+    after = [sample(name, **labels) for name, labels in names]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1500, 1500, 2700]
+
+
+async def test_relays_of_a_transaction_that_reverted_are_tried_again_unless_the_chain_refuses_them(
+    outbox: Outbox,
+) -> None:
+    outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1), relay(7, 1, 2)]}
+    outbox.alive = [refused_relay(6)]
+    at_block = {(b"\x06", "0x4d"): STALE, (b"\x07", "0x4d"): NO_ROLE}
+    mined = Mined(outbox, [tx(1), tx(2, 1)], Node(reverts={**at_block, (b"\x06", "latest"): UNKNOWN}))
+    # Logs of what was undone tell of nothing.
+    told = await mined.resolve(receipt(1, refusal(2), succeeded=False), receipt(2, succeeded=False))
+    assert told[1:2] + told[3:] == [
+        ("take back", [], [(1, 1)]),
+        ("requeue", [5, 7], "rpc_internal"),
+        ("end", [1, 2], (1, 1, "StaleSnapshot", STALE)),
+    ]
+    assert mined.lessons.learned == [("starved", 2)]
+
+
+async def test_transaction_that_had_but_one_op_teaches_nothing_by_a_refusal(outbox: Outbox) -> None:
+    outbox.alive = []
+    mined = Mined(outbox, [tx(1, 1), tx(2)])
+    await mined.resolve(receipt(1, refusal(0)), receipt(2, refusal(1)))
+    assert mined.lessons.learned == []
+
+
+async def test_relays_come_back_where_a_self_transfer_was_mined_in_their_place(outbox: Outbox) -> None:
+    outbox.carried = {1: [relay(5, 1, 0)], 2: [relay(6, 2, 0)]}
+    mined = Mined(outbox, [tx(1, filled=True), tx(2, filled=True)])
+    told = await mined.resolve(receipt(1, fill=True), receipt(2))
+    assert told[1:] == [
+        ("take back", [2], []),
+        ("book", (1, 500, True), (2, 500, False)),
+        ("requeue", [5], "rpc_internal"),
+        ("end", [2]),
+    ]
+    assert mined.lessons.learned == [("used", 2, 200)]
+    assert (mined.left, outbox.asked) == ([], [])  # nothing was refused
+
+
+async def test_relay_that_took_effect_in_a_former_transaction_is_not_tried_again(outbox: Outbox) -> None:
+    outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1)]}
+    outbox.taken_back = {5}
+    told = await Mined(outbox, [tx(1)]).resolve(receipt(1, succeeded=False))
+    assert ("requeue", [6], "rpc_internal") in told
+
+
+async def test_refused_relays_are_tried_again_when_what_they_build_on_was_not_there(outbox: Outbox) -> None:
+    """The one is behind another that is under way, the next would pass by now, and the last is refused for good."""
+    outbox.alive = [
+        refused_relay(n, kind) for n, kind in ((5, RelayKind.FAIL), (6, RelayKind.SETTLE), (7, RelayKind.SETTLE))
+    ]
+    outbox.behind = {5}
+    node = Node(reverts={(b"\x05", "latest"): STALE, (b"\x07", "latest"): STALE})
+    before = [sample("taken_apart_total", kind=kind) for kind in ("fail", "settle")]
+    told = await Mined(outbox, [tx(1)], node).resolve(receipt(1, refusal(0), refusal(1), refusal(2)))
+    assert told[3] == ("requeue", [5, 6], "rpc_internal")
+    assert [sample("taken_apart_total", kind=kind) for kind in ("fail", "settle")] == [before[0] + 1, before[1]]
+
+
+async def test_nothing_ends_while_another_node_tells_another_receipt(outbox: Outbox) -> None:
+    elsewhere: dict[str, Any] = {"transactionHash": "0x" + "01" * 32, "blockNumber": "0x4d", "gasUsed": hex(500)}
+    elsewhere |= {"blockHash": "0x" + OTHER.hex(), "status": "0x1", "logs": []}
+    mined = Mined(outbox, [tx(1)])
+    with pytest.raises(Retryable, match="another node tells other receipts"):
+        await mined.resolve(receipt(1), other=Node(receipt=elsewhere))
+    assert outbox.written == []
+
+
+ACCOUNT: Final = b"\xaa" * 20
+
+
+@pytest.mark.parametrize(
+    ("there", "quiet", "held", "found"),
+    [
+        (BLOCK, 0.0, True, {2}),
+        (OTHER, 0.0, True, {1, 2}),
+        (None, 0.0, True, {1, 2}),
+        (None, 601.0, True, {1, 2}),
+        (None, 600.0, False, {1, 2}),
+        (None, 601.0, False, {2}),  # nobody will see that its block is gone
+    ],
+)
+async def test_no_refusal_is_for_good_while_the_node_lacks_a_block_of_an_account_that_is_at_work(
+    outbox: Outbox, there: bytes | None, quiet: float, held: bool, found: set[int]
+) -> None:
+    outbox.behind = {2, 3}
+    outbox.held = {f"relayer:1:0x{ACCOUNT.hex()}"} if held else set()
+    outbox.newest = [NewestBlock(b"\xab" * 20, 8, OTHER, 0.0), NewestBlock(ACCOUNT, 9, BLOCK, quiet)]
+    node = Node(blocks={8: OTHER} | ({9: there} if there else {}))
+    assert await inconclusive(cast("Connection", outbox), Rpc(node.post), 1, [1, 2]) == found
+
+
+async def test_without_a_refusal_nothing_is_asked(outbox: Outbox) -> None:
+    node = Node()
+    assert await inconclusive(cast("Connection", outbox), Rpc(node.post), 1, []) == set()
+    assert (outbox.asked, node.asked) == ([], 0)
