@@ -158,6 +158,11 @@ class Claimer:
 
 Standing = Literal["open", "held", "settled", "ended", "unknown"]
 
+_STANDINGS: Final[dict[JobState, Standing]] = {
+    JobState.CLAIMED: "held",
+    JobState.SETTLED: "settled",
+    JobState.CANCELLED: "ended",
+}
 _INDEX_PATIENCE: Final = 60.0
 
 
@@ -189,12 +194,4 @@ class Lookup:
             return "open"
         if job is None or job.provider_id != self.provider_id:
             return "unknown"
-        match job.state:
-            case JobState.CLAIMED:
-                return "held"
-            case JobState.SETTLED:
-                return "settled"
-            case JobState.CANCELLED:
-                return "ended"
-            case _:
-                return "unknown"
+        return _STANDINGS[job.state]
