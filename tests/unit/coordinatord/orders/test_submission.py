@@ -1,0 +1,422 @@
+"""Submissions: what is asked before a post is relayed, what is relayed, and what is left of it after each outcome."""
+
+import base64
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import attrs
+import msgspec
+import pytest
+
+from common import abi
+from common.artifacts import ERROR_NAMES
+from common.messages.jobs import Order
+from common.quotes import Terms
+from common.refusal import Refused
+from common.wire.fields import read_object
+from coordinatord.base.concurrency import RELAY_QUEUE_FULL, InTray, ignored
+from coordinatord.base.errors import Retryable, WouldRefuse
+from coordinatord.book import candidates_sql
+from coordinatord.book.candidates_sql import Demand
+from coordinatord.book.pending_sql import PendingJob
+from coordinatord.chain.registries import JobRegistry, PaymentToken, PostedOrder
+from coordinatord.chain.rpc import RpcCall
+from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.files.sql import FileRow
+from coordinatord.orders import judgement, submission
+from coordinatord.orders.judgement import MarketProbe, OrderBody, Verdicts
+from coordinatord.orders.submission import (
+    Matchmaker,
+    Probed,
+    QuotedOrder,
+    Submissions,
+    SubmitOutcome,
+    SubmittedOrder,
+)
+from coordinatord.pins.containers import Holding, container_key
+from coordinatord.relayer.budgets import Admitted, Promises
+from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
+from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
+from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
+from tests.fakes.submissions import Body, Submitter
+from tests.unit.coordinatord.orders.test_judgement import _CID, _hex
+
+pytestmark = pytest.mark.anyio
+
+TX: Final = b"\x0e" * 32
+STORED_CID: Final = "bafkreistored"
+ACCOUNT: Final = b"\x15" * 20
+LIVE: Final = ["asks"]
+STANDING: Final = Standing(settled=0, listed=False, position=-1, open_amounts=0, unindexed=0)
+RELAY_ID: Final = 5
+_SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
+
+
+@attrs.define
+class World:
+    """A market that takes everything, and all that a submission asks of it."""
+
+    terms: Terms
+    terms_after: Terms | None = None
+    balance: int = 10**12
+    refusal: str | None = None  # of the post that is tried
+    windows: tuple[int, ...] | None = None
+    under_way: bool = False
+    upload: FileRow | None = None
+    is_held: bool = True
+    outcome: Any = RelayMined(TX, 9)
+    room_comes_after: int = 0
+    tried: list[Any] = attrs.field(factory=list)
+    admitted: list[tuple[Any, ...]] = attrs.field(factory=list)
+    demands: list[tuple[Any, ...]] = attrs.field(factory=list)
+    picked: list[tuple[Any, ...]] = attrs.field(factory=list)
+    held: list[tuple[Any, ...]] = attrs.field(factory=list)
+    holdings: list[Holding] = attrs.field(factory=list)
+    attached: list[FileRow] = attrs.field(factory=list)
+    relays: list[NewRelay] = attrs.field(factory=list)
+    offered: InTray[PendingJob | bytes] = attrs.field(factory=lambda: InTray(10))
+
+    async def call_as(self, kind: type, method: str, *params: Any) -> str:
+        """The terms: the only read that is not one of many."""
+        terms, self.terms = self.terms, self.terms_after or self.terms
+        return "0x" + (abi.uint(terms.fee_bps) + abi.uint(terms.gas_fee)).hex()
+
+    async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
+        return [self._answer(call) for call in calls]
+
+    def _answer(self, call: RpcCall) -> msgspec.Raw | RpcError:
+        if call.method == "eth_getCode":
+            return _hex(b"")
+        asked: Any = call.params[0]
+        data = bytes.fromhex(asked["data"][2:])
+        word = int.from_bytes(data[4:36], "big")
+        if data[:4] == abi.selector("modelEnabled(uint32)"):
+            return _hex(abi.boolean(word == 1))
+        if data[:4] == abi.selector("slaAllowed(uint32)"):
+            return _hex(abi.boolean(word == 3600))
+        if data[:4] == abi.selector("balanceOf(address)"):
+            return _hex(abi.uint(self.balance))
+        self.tried.append((asked["from"], asked["to"]))
+        if self.refusal is not None:
+            return RpcError(3, "execution reverted", _SELECTORS[self.refusal], Meaning.REVERTED)
+        return _hex(b"")
+
+    async def admit(self, *asked: Any) -> Admitted:
+        _, signer, _ = asked
+        self.admitted.append(asked)
+        return Admitted(Spending(signer, 77, GasLimits(Budget.POSTS, None, None)), STANDING)
+
+    async def is_under_way(self, subject: bytes) -> bool:
+        return self.under_way
+
+    async def read(self) -> tuple[int, ...] | None:
+        return self.windows
+
+    async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
+        return self.upload if self.upload is not None and (owner, cid) == (self.upload.owner, _CID) else None
+
+    async def hold(self, upload: FileRow, job_id: bytes) -> bool:
+        self.held.append((upload, job_id))
+        return self.is_held
+
+    async def attach(self, upload: FileRow) -> None:
+        self.attached.append(upload)
+
+    @asynccontextmanager
+    async def holding(self, *content: Any, bounded: bool) -> AsyncIterator[Holding]:
+        self.held.append((*content, bounded))
+        self.holdings.append(Holding(content[0], STORED_CID))
+        yield self.holdings[-1]
+
+    async def relay(self, relay: NewRelay, *, stored: Any) -> Any:
+        if self.room_comes_after:
+            self.room_comes_after -= 1
+            raise Retryable("busy", "full", RELAY_QUEUE_FULL)
+        self.relays.append(relay)
+        stored(RELAY_ID)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    async def handed_over(self) -> list[PendingJob | bytes]:
+        return await self.offered.take()
+
+
+@pytest.fixture
+def world(submitter: Submitter, monkeypatch: pytest.MonkeyPatch) -> World:
+    async def read_candidates(database: World, *asked: Any) -> list[str]:
+        demand, liveness_ms, most = asked
+        database.demands.append((demand, liveness_ms, most))
+        return LIVE
+
+    async def mark_picked(database: World, provider_id: int, model_id: int) -> None:
+        database.picked.append((provider_id, model_id))
+
+    monkeypatch.setattr(candidates_sql, "read_candidates", read_candidates)
+    monkeypatch.setattr(candidates_sql, "mark_picked", mark_picked)
+    return World(submitter.terms)
+
+
+def body_of(line: Body, **without: None) -> OrderBody:
+    return attrs.evolve(read_object(OrderBody, line), **without)
+
+
+async def submit(world: Any, submitter: Submitter, body: OrderBody | MarketProbe, stored: Any = ignored) -> Any:
+    registry, promises = JobRegistry(world, submitter.registry), Promises(PaymentToken(world, b"\x14" * 20))
+    submissions = Submissions(
+        submitter.domains,
+        registry,
+        promises,
+        world,
+        ACCOUNT,
+        Matchmaker(world, 30_000, 8),
+        world.offered,
+        world,
+        world,
+        world,
+        world,
+        time.time,
+    )
+    outcome: SubmitOutcome = await submissions.submit(body, stored)
+    return outcome
+
+
+def demand_of(body: OrderBody) -> Demand:
+    return Demand(**{field.name: getattr(body, field.name) for field in attrs.fields(Demand)})
+
+
+async def refused(world: World, submitter: Submitter, body: OrderBody) -> tuple[str | None, str | None]:
+    with pytest.raises(Refused) as refusal:
+        await submit(world, submitter, body)
+    assert world.relays == []
+    return refusal.value.param, refusal.value.code
+
+
+async def test_probe_is_answered_with_every_live_ask_for_what_it_names(world: World, submitter: Submitter) -> None:
+    probe = MarketProbe(model_id=1, sla_secs=60, units_in=7, units_out=9, designated=3)
+    assert await submit(world, submitter, probe) == Probed(LIVE)  # type: ignore[arg-type]
+    assert world.demands == [(Demand(1, 60, 7, 9, 3), 30_000, None)]
+
+
+async def test_order_without_payment_is_quoted_with_the_cheapest_that_it_clears(
+    world: World, submitter: Submitter
+) -> None:
+    body = body_of(submitter.line(designated=3), auth_sig=None, container=None)
+    quote = body.quote(submitter.terms)
+    candidates: Any = LIVE
+    assert await submit(world, submitter, body) == QuotedOrder(body, quote, submitter.terms.fee_bps, candidates, False)
+    assert world.demands == [(demand_of(body), 30_000, 8)]
+
+
+async def test_order_that_its_owner_did_not_sign_is_not_quoted(world: World, submitter: Submitter) -> None:
+    line = submitter.line()
+    body = body_of(line | {"signature": line["auth_sig"]}, auth_sig=None, container=None)
+    assert await refused(world, submitter, body) == ("signature", "invalid_order_signature")
+
+
+async def test_amount_of_other_terms_is_answered_with_a_quote_of_the_present_ones(
+    world: World, submitter: Submitter
+) -> None:
+    outcome = await submit(world, submitter, body_of(submitter.line(amount=1)))
+    assert isinstance(outcome, QuotedOrder)
+    assert (outcome.quote, outcome.changed) == (outcome.order.quote(submitter.terms), True)
+    assert world.relays == []
+
+
+async def test_payment_that_somebody_else_signed_is_refused(world: World, submitter: Submitter) -> None:
+    line = submitter.line()
+    body = body_of(line | {"auth_sig": line["signature"]})
+    assert await refused(world, submitter, body) == ("auth_sig", "invalid_payment_signature")
+
+
+async def test_post_is_relayed_with_its_promise_and_its_container_is_kept(world: World, submitter: Submitter) -> None:
+    line, told = submitter.line(), list[int]()
+    body = body_of(line)
+    outcome = await submit(world, submitter, body, told.append)
+    assert outcome == SubmittedOrder(body.job_id, STORED_CID, TX)
+    paid = judgement.submission_of(body)
+    assert isinstance(paid, judgement.Paid)
+    assert world.admitted == [(RelayKind.POST, body.owner, body.job_id)]
+    assert world.tried == [("0x" + ACCOUNT.hex(), "0x" + submitter.registry.hex())]
+    assert world.relays == [
+        NewRelay(
+            kind=RelayKind.POST,
+            subject=body.job_id,
+            dedupe=paid.dedupe(STORED_CID),
+            target=submitter.registry,
+            calldata=paid.calldata(STORED_CID),
+            priority=Priority.POST,
+            signer=body.owner,
+            gas_estimate=77,
+            spending=Spending(body.owner, 77, GasLimits(Budget.POSTS, None, None)),
+            promise=Promise(paid.amount, world.balance, -1),
+        )
+    ]
+    content = base64.b64decode(line["container"])
+    assert world.held == [(container_key(body.job_id), body.job_id, content, body.owner, True)]
+    assert [holding.ended for holding in world.holdings] == [True]
+    assert told == [RELAY_ID]
+
+
+async def test_stored_post_is_offered_to_providers_with_its_terms_until_it_has_ended(
+    world: World, submitter: Submitter
+) -> None:
+    body = body_of(submitter.line())
+    await submit(world, submitter, body)
+    order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
+    payment = body.auth_sig
+    assert payment is not None
+    posted = PostedOrder(order, body.owner, submitter.terms)
+    assert await world.handed_over() == [
+        PendingJob(RELAY_ID, posted, body.signature, payment, STORED_CID),
+        body.job_id,
+    ]
+
+
+async def test_offer_is_taken_back_when_the_relay_fails(world: World, submitter: Submitter) -> None:
+    world.outcome = Retryable("relay_unavailable", "dropped")
+    body = body_of(submitter.line())
+    with pytest.raises(Retryable):
+        await submit(world, submitter, body)
+    assert (await world.handed_over())[1:] == [body.job_id]
+    assert world.holdings[0].ended is None
+
+
+async def test_full_queue_is_waited_for(world: World, submitter: Submitter) -> None:
+    world.room_comes_after = 1
+    assert isinstance(await submit(world, submitter, body_of(submitter.line())), SubmittedOrder)
+
+
+@pytest.mark.parametrize("designated", [0, 3])
+async def test_designated_provider_goes_behind_others_once_the_order_is_posted(
+    designated: int, world: World, submitter: Submitter
+) -> None:
+    body = body_of(submitter.line(designated=designated))
+    await submit(world, submitter, body)
+    assert world.picked == ([(3, 1)] if designated else [])
+    world.outcome, world.picked = NoReceipt(TX), []
+    await submit(world, submitter, body)
+    assert world.picked == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ended"),
+    [(NoReceipt(TX), None), (RelayBusy(), None), (RefusedByChain("DuplicateJob", b""), False)],
+    ids=["no receipt", "busy", "refused"],
+)
+async def test_container_is_given_up_only_where_nothing_took_effect(
+    outcome: Any, ended: bool | None, world: World, submitter: Submitter
+) -> None:
+    world.outcome = outcome
+    assert await submit(world, submitter, body_of(submitter.line())) is outcome
+    assert [holding.ended for holding in world.holdings] == [ended]
+
+
+async def test_fees_that_changed_under_a_post_are_answered_with_a_quote_of_the_new_ones(
+    world: World, submitter: Submitter
+) -> None:
+    world.outcome, world.terms_after = RefusedByChain("WrongAmount", b""), Terms(fee_bps=500, gas_fee=9)
+    body = body_of(submitter.line())
+    outcome = await submit(world, submitter, body)
+    assert isinstance(outcome, QuotedOrder)
+    assert (outcome.quote, outcome.changed) == (body.quote(world.terms_after), True)
+
+
+@pytest.mark.parametrize(("windows", "named"), [((60, 3600), "60, 3600"), (None, "`windows`")])
+async def test_window_that_is_not_taken_is_refused_with_those_that_are(
+    windows: tuple[int, ...] | None, named: str, world: World, submitter: Submitter
+) -> None:
+    world.windows = windows
+    with pytest.raises(Refused, match=named) as refusal:
+        await submit(world, submitter, body_of(submitter.line(sla_secs=61)))
+    assert (refusal.value.param, world.relays) == ("sla_secs", [])
+
+
+async def test_model_that_is_not_enabled_is_refused(world: World, submitter: Submitter) -> None:
+    assert await refused(world, submitter, body_of(submitter.line(model_id=2))) == ("model_id", None)
+
+
+async def test_post_that_the_chain_would_refuse_is_answered_with_its_error_and_not_relayed(
+    world: World, submitter: Submitter
+) -> None:
+    world.refusal = "DuplicateJob"
+    outcome = await submit(world, submitter, body_of(submitter.line()))
+    assert outcome == RefusedByChain("DuplicateJob", _SELECTORS["DuplicateJob"])
+    assert (world.held, world.relays) == ([], [])
+
+
+async def test_caller_may_come_again_where_the_account_has_no_role(world: World, submitter: Submitter) -> None:
+    world.refusal = "NotRelayer"
+    with pytest.raises(Retryable) as refusal:
+        await submit(world, submitter, body_of(submitter.line()))
+    assert refusal.value.kind == "relay_unavailable"
+
+
+async def test_post_beyond_the_balance_is_refused_unless_it_may_join_one_that_is_under_way(
+    world: World, submitter: Submitter
+) -> None:
+    body = body_of(submitter.line())
+    world.balance = (body.amount or 0) - 1
+    outcome = await submit(world, submitter, body)
+    assert isinstance(outcome, WouldRefuse)
+    assert (outcome.name, world.relays) == ("InsufficientBalance", [])
+    world.under_way = True
+    assert isinstance(await submit(world, submitter, body), SubmittedOrder)
+    assert [relay.promise for relay in world.relays] == [None]
+
+
+def uploaded(submitter: Submitter) -> tuple[OrderBody, FileRow]:
+    """An order that names an upload of its owner in place of a container."""
+    body = attrs.evolve(body_of(submitter.line()), container=None, container_cid=_CID)
+    now = datetime.now(UTC)
+    return body, FileRow("file-1", body.owner, "input", "f", _CID, body.c, 1, 0, False, now, now)
+
+
+async def test_upload_is_held_for_the_post_and_kept_once_it_took_effect(world: World, submitter: Submitter) -> None:
+    body, world.upload = uploaded(submitter)
+    assert await submit(world, submitter, body) == SubmittedOrder(body.job_id, _CID, TX)
+    assert world.held == [(world.upload, body.job_id)]
+    assert world.attached == [world.upload]
+    world.outcome, world.attached = NoReceipt(TX), []
+    await submit(world, submitter, body)
+    assert world.attached == []
+
+
+async def test_upload_that_is_unknown_or_gone_meanwhile_is_refused(world: World, submitter: Submitter) -> None:
+    body, upload = uploaded(submitter)
+    unknown = ("container_cid", "unknown_container")
+    assert await refused(world, submitter, body) == unknown
+    world.upload, world.is_held = upload, False
+    assert await refused(world, submitter, body) == unknown
+    world.upload = attrs.evolve(upload, commitment=b"\x01" * 32)
+    assert await refused(world, submitter, body) == ("container_cid", "commitment_mismatch")
+
+
+@pytest.mark.parametrize("padding", [0, submission._LARGE])
+async def test_container_that_is_not_the_committed_one_is_refused(
+    padding: int, world: World, submitter: Submitter
+) -> None:
+    body = body_of(submitter.line())
+    other = attrs.evolve(body, container=b"\x01" * (len(body.container or b"") + padding))
+    assert await refused(world, submitter, other) == ("container", "commitment_mismatch")
+
+
+async def test_only_a_large_container_is_hashed_in_a_thread(
+    world: World, submitter: Submitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    hashed_here: list[bool] = []
+
+    def check(paid: Sequence[object]) -> Verdicts:
+        hashed_here.append(threading.get_ident() == here)
+        return [None]
+
+    monkeypatch.setattr(submission, "check_inline", check)
+    body = body_of(submitter.line())
+    for length in (submission._LARGE, submission._LARGE + 1):
+        await submit(world, submitter, attrs.evolve(body, container=bytes(length)))
+    assert hashed_here == [True, False]
