@@ -29,14 +29,7 @@ from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.files.sql import FileRow
 from coordinatord.orders import judgement, submission
 from coordinatord.orders.judgement import MarketProbe, OrderBody, Verdicts
-from coordinatord.orders.submission import (
-    Matchmaker,
-    Probed,
-    QuotedOrder,
-    Submissions,
-    SubmitOutcome,
-    SubmittedOrder,
-)
+from coordinatord.orders.submission import Matchmaker, Probed, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
 from coordinatord.pins.containers import Holding, container_key
 from coordinatord.relayer.budgets import Admitted, Promises
 from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
@@ -142,9 +135,6 @@ class World:
             raise self.outcome
         return self.outcome
 
-    async def handed_over(self) -> list[PendingJob | bytes]:
-        return await self.offered.take()
-
 
 @pytest.fixture
 def world(submitter: Submitter, monkeypatch: pytest.MonkeyPatch) -> World:
@@ -168,18 +158,8 @@ def body_of(line: Body, **without: None) -> OrderBody:
 async def submit(world: Any, submitter: Submitter, body: OrderBody | MarketProbe, stored: Any = ignored) -> Any:
     registry, promises = JobRegistry(world, submitter.registry), Promises(PaymentToken(world, b"\x14" * 20))
     submissions = Submissions(
-        submitter.domains,
-        registry,
-        promises,
-        world,
-        ACCOUNT,
-        Matchmaker(world, 30_000, 8),
-        world.offered,
-        world,
-        world,
-        world,
-        world,
-        time.time,
+        *(submitter.domains, registry, promises, world, ACCOUNT, Matchmaker(world, 30_000, 8), world.offered),
+        *(world, world, world, world, time.time),
     )
     outcome: SubmitOutcome = await submissions.submit(body, stored)
     return outcome
@@ -271,10 +251,8 @@ async def test_stored_post_is_offered_to_providers_with_its_terms_until_it_has_e
     payment = body.auth_sig
     assert payment is not None
     posted = PostedOrder(order, body.owner, submitter.terms)
-    assert await world.handed_over() == [
-        PendingJob(RELAY_ID, posted, body.signature, payment, STORED_CID),
-        body.job_id,
-    ]
+    offer = PendingJob(RELAY_ID, posted, body.signature, payment, STORED_CID)
+    assert await world.offered.take() == [offer, body.job_id]
 
 
 async def test_offer_is_taken_back_when_the_relay_fails(world: World, submitter: Submitter) -> None:
@@ -282,7 +260,7 @@ async def test_offer_is_taken_back_when_the_relay_fails(world: World, submitter:
     body = body_of(submitter.line())
     with pytest.raises(Retryable):
         await submit(world, submitter, body)
-    assert (await world.handed_over())[1:] == [body.job_id]
+    assert (await world.offered.take())[1:] == [body.job_id]
     assert world.holdings[0].ended is None
 
 

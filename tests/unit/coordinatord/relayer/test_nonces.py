@@ -27,3 +27,4 @@ def test_a_count_above_all_given_out_means_foreign_ones() -> None:
 
 def test_a_floor_far_too_low_makes_few_suspects() -> None:
     assert len(examine(0, 1_000_000, []).suspects) == 256
+    assert len(examine(0, 1_000_000, [5, 7]).suspects) == 256

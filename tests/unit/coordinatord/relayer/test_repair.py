@@ -1,0 +1,368 @@
+"""Repair of nonces: what is given up, found again, closed and made dearer, and what only one node says."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.base import metrics
+from coordinatord.relayer import repair, results_sql, transactions_sql
+from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.fees import FeeCeiling, FeeMarket, HeadBlock
+from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.relayer.pending import RECEIPTS_LAG, PendingTx, PendingTxs
+from coordinatord.relayer.receipts import TxReceipt
+from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces, revive_unmined
+from coordinatord.relayer.signers import WalletSigner
+from coordinatord.relayer.transactions_sql import Content, Gap, StoredTx, Version
+
+pytestmark = pytest.mark.anyio
+
+HEAD: Final = 50
+CHAIN: Final = 31337
+SIGNER: Final = WalletSigner(Wallet(b"\x01" * 32))
+NOW: Final = 10_000.0
+AN_HOUR: Final = 3600.0
+
+
+def version_of(name: int, *, fills: bool = False, max_fee: int = 100) -> Version:
+    return Version(name.to_bytes(32, "big"), b"\x02", max_fee=max_fee, max_tip=2, fills=fills)
+
+
+def tx(nonce: int, *versions: Version) -> PendingTx:
+    """With an id of its nonce and a hundred."""
+    return PendingTx(100 + nonce, nonce, b"\x11" * 20, 1000, list(versions) or [version_of(nonce)])
+
+
+def receipt(name: int, block: int = HEAD) -> TxReceipt:
+    return TxReceipt(name.to_bytes(32, "big"), block, b"\x0b" * 32, True, 1000, ())
+
+
+def head(number: int, name: bytes = b"\x0b" * 32) -> HeadBlock:
+    return HeadBlock(number, "0x" + name.hex(), "0x", 0, 0, ())
+
+
+@attrs.define
+class Node:
+    """A node, and others of the same chain."""
+
+    receipts: list[TxReceipt] = attrs.field(factory=list)
+    count: int = 0
+    blocks: dict[int, HeadBlock] = attrs.field(factory=dict)
+    others: list["Node"] = attrs.field(factory=list)
+    asked: list[Sequence[bytes]] = attrs.field(factory=list)
+
+
+@attrs.define
+class Tables:
+    """Rows of the account's transactions, and what they are told."""
+
+    next: int | None = None
+    stored: list[StoredTx] = attrs.field(factory=list)
+    blocks: list[tuple[int, bytes]] = attrs.field(factory=list)
+    gaps: dict[int, int | None] = attrs.field(factory=dict)
+    unmade: list[Sequence[bytes]] = attrs.field(factory=list)
+    lost: list[int] = attrs.field(factory=list)
+    resolved: list[TxReceipt] = attrs.field(factory=list)
+    versions: list[tuple[int, Version]] = attrs.field(factory=list)
+    dropped: list[tuple[Sequence[int], str]] = attrs.field(factory=list)
+    transactions: int = 0
+    now: float = NOW
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["Tables"]:
+        self.transactions += 1
+        yield self
+
+    def current_time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
+    async def next_nonce(to: Tables, *account: Any) -> int | None:
+        assert account == (CHAIN, SIGNER.address)
+        return to.next
+
+    async def pending(to: Tables, *account: Any) -> list[StoredTx]:
+        assert account == (CHAIN, SIGNER.address)
+        return to.stored
+
+    async def unmine(to: Tables, chain: int, address: bytes, vanished: Sequence[bytes]) -> int:
+        assert (chain, address) == (CHAIN, SIGNER.address)
+        to.unmade.append(vanished)
+        return len(vanished)
+
+    async def blocks_among(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[tuple[int, bytes]]:
+        assert (chain, address) == (CHAIN, SIGNER.address)
+        return [block for block in to.blocks if suspects]
+
+    async def gaps_among(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Gap]:
+        assert (chain, address) == (CHAIN, SIGNER.address)
+        return [Gap(nonce, to.gaps[nonce]) for nonce in suspects if nonce in to.gaps]
+
+    async def mark_lost(to: Tables, ids: Sequence[int]) -> None:
+        to.lost += ids
+
+    async def contents(to: Tables, ids: Sequence[int]) -> dict[int, Content]:
+        return {tx_id: Content(b"\x11" * 20, b"calldata") for tx_id in ids}
+
+    async def add_versions(to: Tables, versions: Sequence[tuple[int, Version]]) -> None:
+        to.versions += versions
+
+    async def drop_unsent(to: Tables, ids: Sequence[int], reason: str) -> list[RelayKind]:
+        to.dropped.append((ids, reason))
+        return [RelayKind.POST]
+
+    async def sign_fill(to: Tables, account: RelayerAccount, gap: Gap) -> PendingTx:
+        return tx(gap.nonce, version_of(gap.nonce, fills=True))
+
+    async def resolve(to: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
+        to.resolved += receipts
+
+    async def receipts_of(rpc: Node, hashes: Sequence[bytes]) -> list[TxReceipt]:
+        return [receipt for receipt in rpc.receipts if receipt.tx_hash in hashes]
+
+    async def receipts_and_count(rpc: Node, address: bytes, hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
+        assert address == SIGNER.address
+        rpc.asked.append(hashes)
+        return await receipts_of(rpc, hashes), rpc.count
+
+    async def blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
+        return [rpc.blocks.get(number) for number in numbers]
+
+    tables = Tables()
+    for name, fake in (("next_nonce", next_nonce), ("pending", pending), ("blocks_among", blocks_among)):
+        monkeypatch.setattr(transactions_sql, name, fake)
+    monkeypatch.setattr(transactions_sql, "gaps_among", gaps_among)
+    monkeypatch.setattr(transactions_sql, "contents", contents)
+    monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
+    for name, told in (("unmine", unmine), ("mark_lost", mark_lost), ("drop_unsent", drop_unsent)):
+        monkeypatch.setattr(results_sql, name, told)
+    for name, asked in (("sign_fill", sign_fill), ("resolve", resolve), ("receipts_of", receipts_of)):
+        monkeypatch.setattr(repair, name, asked)
+    monkeypatch.setattr(repair, "receipts_and_count", receipts_and_count)
+    monkeypatch.setattr(repair, "blocks_by_number", blocks_by_number)
+    monkeypatch.setattr(repair, "anyio", tables)
+    return tables
+
+
+def account(floor: int, *pending: PendingTx, lost: Sequence[PendingTx] = ()) -> RelayerAccount:
+    market = FeeMarket(base_fee=10, tip=2)
+    return RelayerAccount(CHAIN, SIGNER, PendingTxs(pending), PendingTxs(lost), nonce_floor=floor, market=market)
+
+
+async def repaired(tables: Any, node: Any, of: RelayerAccount) -> bool:
+    return await repair_nonces(tables, node, of, head(HEAD))
+
+
+def nonces(txs: PendingTxs) -> list[int]:
+    return [each.nonce for each in txs]
+
+
+async def missing_for_long(tables: Tables, node: Node, of: RelayerAccount) -> bool:
+    """Repaired twice, with as much time between as a node needs for its receipts."""
+    assert not await repaired(tables, node, of)
+    tables.now += RECEIPTS_LAG
+    return await repaired(tables, node, of)
+
+
+async def test_account_with_nothing_wrong_asks_no_node_and_has_nothing_new(tables: Tables) -> None:
+    tables.next, node = 7, Node()
+    assert not await repaired(tables, node, account(5, tx(5), tx(6)))
+    assert (node.asked, tables.transactions) == ([], 1)
+
+
+async def test_nonce_that_somebody_else_used_is_given_up_when_no_receipt_comes(tables: Tables) -> None:
+    tables.next, node = 8, Node(count=6)
+    of = account(6, tx(5), tx(6), tx(7))
+    assert await missing_for_long(tables, node, of)
+    assert (nonces(of.pending), nonces(of.lost), tables.lost) == ([6, 7], [5], [105])
+    assert node.asked == [[version_of(5).hash]] * 2
+
+
+async def test_nonce_that_the_node_of_the_receipts_does_not_count_as_used_is_kept(tables: Tables) -> None:
+    tables.next, node = 6, Node(count=5)
+    of = account(6, tx(5))
+    assert not await missing_for_long(tables, node, of)
+    assert of.pending.with_id(105) is not None
+    assert tables.lost == []
+
+
+async def test_any_version_that_was_mined_keeps_a_nonce_and_is_resolved_at_the_block_that_was_read(
+    tables: Tables,
+) -> None:
+    tables.next = 8
+    old, new = version_of(55), version_of(5)
+    node = Node([receipt(55), receipt(6, HEAD + 1)], count=7)
+    of = account(7, tx(5, old, new), tx(6), tx(7))
+    assert not await missing_for_long(tables, node, of)
+    assert tables.resolved == [receipt(55)] * 2  # of the later block when that is read
+    assert (nonces(of.pending), tables.lost) == ([5, 6, 7], [])
+
+
+async def test_time_that_a_receipt_is_missed_begins_anew_when_it_was_there(tables: Tables) -> None:
+    tables.next, node = 8, Node([receipt(55)], count=6)
+    of = account(6, tx(5, version_of(55), version_of(5)), tx(6), tx(7))
+    for each in of.pending:
+        each.missed_at = NOW - 100
+    assert not await repaired(tables, node, of)
+    assert [each.missed_at for each in of.pending] == [None, None, None]
+    node.receipts = []
+    assert not await repaired(tables, node, of)
+    assert [each.missed_at for each in of.pending] == [NOW, None, None]
+
+
+async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Tables) -> None:
+    tables.next, node = 40, Node(count=40)
+    await repaired(tables, node, account(40, *(tx(nonce) for nonce in range(40))))
+    assert [len(hashes) for hashes in node.asked] == [32]
+
+
+@pytest.mark.parametrize(
+    ("other", "lost"),
+    [
+        (Node(count=7), [5, 6]),
+        (Node(count=6), []),  # counts the later one as free
+        (Node([receipt(5)], count=7), []),
+    ],
+    ids=["agrees", "counts fewer", "has a receipt"],
+)
+async def test_nonces_are_given_up_only_where_every_node_sees_them_lost(
+    other: Node, lost: list[int], tables: Tables
+) -> None:
+    tables.next, node = 7, Node(count=7, others=[Node(count=7), other])
+    of = account(7, tx(5), tx(6))
+    assert await missing_for_long(tables, node, of) is bool(lost)
+    assert nonces(of.lost) == lost
+    assert nonces(of.pending) == [nonce for nonce in (5, 6) if nonce not in lost]
+
+
+async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
+    tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, others=[Node()])
+    of = account(6, tx(5))
+    next(iter(of.pending)).missed_at = NOW - RECEIPTS_LAG
+    assert await repaired(tables, node, of)
+    assert (nonces(of.pending), nonces(of.lost)) == ([5, 6], [])
+
+
+async def test_other_nodes_are_asked_only_about_what_seems_lost(tables: Tables) -> None:
+    other = Node()
+    tables.next, node = 6, Node(count=6, others=[other])
+    await repaired(tables, node, account(6, tx(5)))
+    assert other.asked == []
+
+
+async def test_receipt_of_lost_bytes_that_comes_all_the_same_is_resolved(tables: Tables) -> None:
+    tables.next = 6
+    node = Node([receipt(55), receipt(4, HEAD + 1)])
+    await repaired(tables, node, account(6, lost=[tx(4), tx(5, version_of(55), version_of(5))]))
+    assert tables.resolved == [receipt(55)]
+
+
+async def test_lost_bytes_are_watched_for_an_hour_from_when_they_were_missed(tables: Tables) -> None:
+    tables.next, node = 6, Node()
+    of = account(6, lost=[tx(5)])
+    for later, watched in ((0.0, [5]), (AN_HOUR, [5]), (AN_HOUR + 1, [])):
+        tables.now = NOW + later
+        assert not await repaired(tables, node, of)
+        assert nonces(of.lost) == watched
+
+
+async def test_gaps_are_closed_by_self_transfers_and_a_lost_one_is_pending_again(tables: Tables) -> None:
+    tables.next, tables.gaps = 8, {5: 105, 6: None}
+    of = account(5, tx(7), lost=[tx(5), tx(4)])
+    assert await repaired(tables, Node(), of)
+    assert [(each.nonce, each.latest.fills) for each in of.pending] == [(5, True), (6, True), (7, False)]
+    assert nonces(of.lost) == [4]
+
+
+async def test_suspect_that_is_recorded_as_mined_is_pending_again_when_its_block_is_gone(tables: Tables) -> None:
+    tables.next, tables.blocks = 6, [(40, b"\x0a" * 32)]
+    tables.stored = [StoredTx(105, 5, b"\x11" * 20, 1000, (version_of(5),))]
+    of = account(5)
+    assert await repaired(tables, Node(), of)
+    assert (nonces(of.pending), tables.unmade) == ([5], [[b"\x0a" * 32]])
+
+
+async def test_only_transactions_of_blocks_that_are_gone_are_pending_again(tables: Any) -> None:
+    stays, other, above = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
+    node: Any = Node(blocks={40: head(40, stays), 41: head(41, b"\xff" * 32)})
+    of = account(5, tx(9))
+    assert await revive_unmined(tables, node, of, [(40, stays)]) == 0
+    assert (tables.transactions, nonces(of.pending)) == (0, [9])
+    assert await revive_unmined(tables, node, of, [(40, stays), (41, other), (42, above)]) == 2
+    assert tables.unmade == [[other, above]]
+
+
+async def raised(tables: Any, of: RelayerAccount) -> bool:
+    return await raise_fees(tables, of, 60.0)
+
+
+async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Tables) -> None:
+    cheap, enough = tx(5, version_of(5, max_fee=5)), tx(6)
+    of = account(5, cheap, enough)
+    before = metrics.relay_replacements._value.get()
+    assert await raised(tables, of)
+    assert ([tx_id for tx_id, _ in tables.versions], len(cheap.versions), len(enough.versions)) == ([105], 2, 1)
+    assert tables.versions == [(105, cheap.latest)]
+    assert of.pending.with_hash(cheap.latest.hash) is cheap
+    assert metrics.relay_replacements._value.get() == before + 1
+    assert not await raised(tables, of)
+    assert tables.transactions == 1
+
+
+async def test_bytes_that_no_node_takes_become_a_self_transfer_whatever_the_market(tables: Tables) -> None:
+    of = account(5, tx(5))
+    next(iter(of.pending)).unsendable = True
+    assert await raised(tables, of)
+    assert [version.fills for _, version in tables.versions] == [True]
+
+
+async def test_ceiling_keeps_refused_bytes_as_they_are(tables: Tables) -> None:
+    of = account(5, tx(5))
+    of.ceiling = FeeCeiling(100)
+    next(iter(of.pending)).underpriced = True
+    assert not await raised(tables, of)
+
+
+@pytest.mark.parametrize(
+    ("floor", "taken_at", "is_raised"),
+    [(5, NOW - 60, True), (5, NOW - 59, False), (5, None, False), (4, NOW - 60, False)],
+    ids=["in vain", "not for long", "nobody has it", "not its turn"],
+)
+async def test_transaction_that_waits_in_vain_in_its_turn_is_made_dearer(
+    floor: int, taken_at: float | None, is_raised: bool, tables: Tables
+) -> None:
+    of = account(floor, tx(5), tx(6))
+    for each in of.pending:
+        each.latest_taken_at = taken_at
+    assert await raised(tables, of) is is_raised
+    assert [tx_id for tx_id, _ in tables.versions] == ([105] if is_raised else [])
+
+
+async def test_turn_of_a_transaction_counts_from_when_its_nonce_was_next(tables: Tables) -> None:
+    of = account(5, tx(5))
+    of.nonce_floor_since = NOW - 59
+    next(iter(of.pending)).latest_taken_at = NOW - 600
+    assert not await raised(tables, of)
+    assert not await raised(tables, account(5))
+
+
+async def test_bytes_that_nobody_can_have_are_dropped_where_the_endpoint_serves_no_sending(tables: Any) -> None:
+    kept, sent, fill = tx(5), tx(6), tx(7, version_of(7, fills=True))
+    kept.kept_back = fill.kept_back = True
+    of = account(5, kept, sent, fill)
+    outcomes = metrics.relay_outcomes.labels(RelayKind.POST.value, "endpoint_refused")
+    before = outcomes._value.get()
+    await drop_unserved(tables, of)
+    assert tables.dropped == [([105], "endpoint_refused")]
+    assert tables.versions == [(105, kept.latest)]
+    assert (kept.latest.fills, sent.latest.fills) == (True, False)
+    assert of.pending.with_hash(kept.latest.hash) is kept
+    assert outcomes._value.get() == before + 1
+    await drop_unserved(tables, of)
+    assert (len(tables.dropped), tables.transactions) == (1, 1)
