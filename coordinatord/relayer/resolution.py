@@ -5,6 +5,7 @@ from typing import Final
 
 import structlog
 
+from common.artifacts import decode_error
 from coordinatord.base import metrics
 from coordinatord.chain.logs import refused_calls
 from coordinatord.chain.rpc import Rpc
@@ -18,7 +19,7 @@ from coordinatord.relayer.pending import PendingTx
 from coordinatord.relayer.receipts import TxReceipt, confirmed
 from coordinatord.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.relayer.role import LACKING
-from coordinatord.relayer.simulate import replay, reverted
+from coordinatord.relayer.simulate import replay
 from coordinatord.relayer.transactions_sql import NewestBlock
 
 _RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one, is there long before
@@ -106,11 +107,8 @@ def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:
 
 
 def _refused_calls(tx: PendingTx, receipt: TxReceipt) -> list[RefusedCall]:
-    return [
-        RefusedCall(tx.id, index, reason.name, reason.raw)
-        for index, data in refused_calls(receipt.logs, tx.target).items()
-        if (reason := reverted(data))
-    ]
+    refused = refused_calls(receipt.logs, tx.target)
+    return [RefusedCall(tx.id, index, decode_error(data), data) for index, data in refused.items()]
 
 
 async def _reverted(
