@@ -15,6 +15,7 @@ from coordinatord.market.contracts import Contract
 from coordinatord.market.node import RetryingNode, connect
 from devnet.accounts import Cast
 from devnet.pins import PinStoreService
+from devnet.ports import pick_free
 from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, key_of, public_chain, send
 
 PAGE = Path(__file__).parents[4] / "coordinatord" / "MARKET.md"
@@ -59,6 +60,7 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
                 **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(PUBLIC_CHAIN), "TOKEN": token},
                 **{"OWNER": owner.address, "TREASURY": cast.treasury.address, "RELAYER": relayer.address},
                 **{"DATABASE_URL": database_url, "RELAYER_KEY": relayer.private_key, "PGSSLMODE": "disable"},
+                **{"PORT": str(pick_free()), "METRICS_PORT": "0"},  # others' coordinators are on the usual ones
                 **{"PIN_STORE_ENDPOINT": pin_store.endpoint, "PIN_STORE_BUCKET": pin_store.bucket},
                 **{"PIN_STORE_KEY": pin_store.key, "PIN_STORE_SECRET": pin_store.secret},
             },
