@@ -241,11 +241,12 @@ async def mined_blocks(
     connection: Connection, chain_id: int, account: bytes, from_block: int
 ) -> list[tuple[int, bytes]]:
     """(number, hash) of each block that holds our transactions, from `from_block` on."""
+    # Groups come in the order of the index. Distinct pairs would be sorted as a whole by PostgreSQL before 16.
     rows = await connection.fetch(
-        "select distinct block_number, block_hash from relay_txs"
-        " where chain_id = $1 and account = $2 and block_number >= $3 order by block_number",
+        "select block_number, array_agg(distinct block_hash) as hashes from relay_txs"
+        " where chain_id = $1 and account = $2 and block_number >= $3 group by block_number order by block_number",
         chain_id,
         account,
         from_block,
     )
-    return [(r["block_number"], r["block_hash"]) for r in rows]
+    return [(r["block_number"], block_hash) for r in rows for block_hash in r["hashes"]]
