@@ -133,7 +133,7 @@ class Crowd:
         yield PostsAndCancels(target), 2.0
         yield UploadedBatch(target, lines=200, wallet_lasts=20), 2.0
         yield UnwantedOrders(target, provider_id=1), 1.0
-        yield JunkFiles(target, piece_bytes=3_000_000), 2.0
+        yield JunkFiles(target, piece_bytes=9_000_000), 2.0
         yield SilentBodies(target, patience=12.0), _LONG_PAUSE
         yield IdleConnections(target), _LONG_PAUSE
         yield OddMessages(target), 1.0
