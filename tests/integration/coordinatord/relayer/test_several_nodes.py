@@ -24,11 +24,14 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def behind_proxies(world: World, database_url: str, count: int) -> AsyncIterator[tuple[Stage, list[RpcProxy]]]:
+async def behind_proxies(
+    world: World, database_url: str, count: int, patience: float = 10.0
+) -> AsyncIterator[tuple[Stage, list[RpcProxy]]]:
+    """`patience`: seconds for an answer of a node; little where one is meant to give none."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
         urls = [proxy.url for proxy in proxies]
-        yield await stack.enter_async_context(stage(database_url, urls, patience=0.5)), proxies
+        yield await stack.enter_async_context(stage(database_url, urls, patience=patience)), proxies
 
 
 async def mined_once(on: Stage, world: World, outcomes: Sequence[object], relays: int = 1) -> None:
@@ -87,7 +90,8 @@ async def test_bytes_go_to_every_node_so_that_one_that_does_not_send_them_on_har
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
 ) -> None:
     outcomes: list[object] = []
-    async with behind_proxies(world, database_url, 2) as (on, (first, second)):
+    patience = 0.5 if isinstance(fault, SwallowAnswer) else 10.0
+    async with behind_proxies(world, database_url, 2, patience) as (on, (first, second)):
         on.start(relayer_wallet)
         with first.fault(fault), anyio.fail_after(60):
             await relay_into(on, outcomes)(ops.post(client))

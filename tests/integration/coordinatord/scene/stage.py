@@ -49,6 +49,7 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
         "BLOCK_TIME_MS": "100",
         "METRICS_PORT": "0",
         "DATABASE_POOL_MIN": "1",
+        "BODY_SILENCE_S": "60",  # a busy machine may leave a test's client alone for long
         "REQUESTS_PER_SECOND": "100000",
         "REQUESTS_BURST": "100000",
         "CONNECTIONS_PER_CALLER": "100000",
@@ -104,16 +105,22 @@ async def staged(
     seen: list[Seen],
     *,
     relayer: bool = True,
-    connection_wait: float = 5,
+    connection_wait: float = 60,
     make_escrow: Callable[[Dependencies], AbstractAsyncContextManager[Escrow | None]] | None = None,
 ) -> AsyncIterator[Stage]:
     """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool. The escrow
     is the configured one unless one is made; what it does beside requests is left to the test."""
     node, store = Faults(), Faults()
     async with (
-        httpx.AsyncClient(transport=node, timeout=5) as node_client,
-        httpx.AsyncClient(transport=store, timeout=5) as store_client,
-        open_database(config.database_url.reveal(), smallest=1, largest=8, acquire_timeout=connection_wait) as database,
+        httpx.AsyncClient(transport=node, timeout=30) as node_client,
+        httpx.AsyncClient(transport=store, timeout=30) as store_client,
+        open_database(
+            config.database_url.reveal(),
+            smallest=1,
+            largest=8,
+            acquire_timeout=connection_wait,
+            statement_timeout=60,
+        ) as database,
         AsyncExitStack() as stack,
     ):
         signer = RequestSigner(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
@@ -122,7 +129,7 @@ async def staged(
         if config.pin_store != "filebase":
             pins = await open_pins(config, PinnedKeys(database), stack)
         urls = [url.reveal() for url in config.database_replica_urls]
-        replicas = await stack.enter_async_context(open_replicas(urls, largest=4, statement_timeout=10))
+        replicas = await stack.enter_async_context(open_replicas(urls, largest=4, statement_timeout=60))
         nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url.reveal()))])
         rpc = Rpc(nodes.transport())
         ground = Dependencies(
