@@ -174,12 +174,12 @@ class Lookup:
     async def after(self, outcome: OpOutcome, held: ClaimedJob) -> Standing:
         """Where the job stands after an op that was not confirmed. When the chain says that it is no longer claimed,
         an index that says it is, or nothing, is behind: it is waited for, so that a settle that came through is never
-        taken for one that was refused."""
+        taken for one that was refused. One that says it is open agrees with the chain."""
         until = trio.current_time() + _INDEX_PATIENCE
         while True:
             standing = await self.standing(held)
             behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
-            if standing in ("settled", "ended") or not behind or trio.current_time() >= until:
+            if standing in ("open", "settled", "ended") or not behind or trio.current_time() >= until:
                 return standing
             await trio.sleep(_LOOK_AGAIN)
 

@@ -35,6 +35,8 @@ Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "
 def verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
     """What is to become of a job that the journal holds live. `job` is the chain's view of it."""
     if job is None or job.state == JobState.OPEN:
+        if job is not None and entry.state == "sealed" and now < job.expires_at:
+            return "settle"  # a reorganisation took the claim: the settler waits for it, or claims anew
         if now - entry.claim_sent < CLAIM_DEAD_AFTER:
             return "wait"
         return "not_claimed" if entry.state == "claiming" else "claim_expired"
@@ -118,6 +120,12 @@ class Reconciler:
         entry = JobEntry(job, model, "claimed", float(job.claimed_at), None, None, None, None)
         await self._resume(entry, job)
 
+    def _window_ends(self, job: Job) -> float:
+        """Of the claim that comes, where none is on the chain."""
+        if job.state == JobState.OPEN:
+            return trio.current_time() + job.sla_secs
+        return self.clock.in_loop_time(job.claimed_at + job.sla_secs)
+
     async def _resume(self, entry: JobEntry, job: Job | None) -> None:
         journal, job_id = self.pipeline.journal, entry.job.job_id
         decided = verdict(entry, job, self.provider_id, self.clock.wall())
@@ -131,7 +139,7 @@ class Reconciler:
         if slot is None:  # its own stages have it by now
             return
         on_chain = job if job is not None else entry.job
-        ends = self.clock.in_loop_time(on_chain.claimed_at + on_chain.sla_secs)
+        ends = self._window_ends(on_chain)
         held = ClaimedJob(on_chain, entry.model, slot, ends, recovered=True)
         match decided:
             case "settled":

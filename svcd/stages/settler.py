@@ -43,7 +43,7 @@ _PAUSE: Final = 1.0  # doubled with each attempt, up to:
 _LONGEST_PAUSE: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
 # A claim that a reorganisation took is sent again by the coordinator, and is back within some blocks. One that the
-# chain refuses then (a token that is paused, say) is not, and the job is open to whoever claims it.
+# chain refuses then (a token that is paused, say) is not, and the job is open to whoever claims it, until it expires.
 _CLAIMED_ANEW_AFTER: Final = 20.0
 _CLAIM_PATIENCE: Final = 90.0
 _SERVER_ERROR: Final = 500
@@ -79,8 +79,14 @@ class Settler:
             standing = await (self.lookup.standing(held) if may_pass else self.lookup.after(outcome, held))
             if standing == "settled":
                 return await self.pipeline.settled(held, sealed.started)
+            ends, is_open = held.sla_ends, standing == "open" and (held.ahead is None or held.ahead.confirmed)
+            if is_open:
+                # Whichever claim is mined next, the first again or another, begins a window of its own.
+                held = attrs.evolve(held, sla_ends=max(held.sla_ends, trio.current_time() + held.job.sla_secs))
+                sealed, ends = attrs.evolve(sealed, held=held), self.clock.in_loop_time(held.job.expires_at)
+                may_pass = _may_pass(held, outcome) or isinstance(outcome, OpMined)
             failure = _failure(outcome)
-            over = trio.current_time() + pause >= held.sla_ends
+            over = trio.current_time() + pause >= ends
             final = _is_final(outcome) and (standing == "ended" or not may_pass)
             if failure is not None and (over or final):
                 raise failure
@@ -88,22 +94,24 @@ class Settler:
                 raise WorkFailed("settle_http_504", describe(outcome))
             await trio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-            if standing != "open" or held.ahead is not None:
-                open_since = None
-            elif open_since is None:
-                open_since = trio.current_time()
-            elif trio.current_time() - open_since >= _CLAIMED_ANEW_AFTER:
+            now = trio.current_time()
+            open_since = None if not is_open else now if open_since is None else open_since
+            if open_since is not None and now - open_since >= _CLAIMED_ANEW_AFTER:
                 open_since = None
                 await self._claim_anew(held)
             if outcome == STALE:
                 self.clock.was_stale()
-            if outcome == STALE or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
+            # One that was mined in vain would be answered with that for ever.
+            in_vain = outcome == STALE or isinstance(outcome, OpMined)
+            if in_vain or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
                 op, signed_at = await self._op(sealed), trio.current_time()
 
     async def _claim_anew(self, held: ClaimedJob) -> None:
         """What it came to the next settle tells. The journal has the job's result, and goes on having it."""
         op = self.signer.claim(held.job.job_id, self.clock.now())
-        outcome = await self.coordinator.run(op, min(held.sla_ends, trio.current_time() + _CLAIM_PATIENCE))
+        outcome = await self.coordinator.run(op, trio.current_time() + _CLAIM_PATIENCE)
+        if outcome == STALE:
+            self.clock.was_stale()
         log.info("job claimed anew: its claim did not come back", job=held.name, outcome=describe(outcome))
 
     async def _op(self, sealed: SealedJob) -> Body:

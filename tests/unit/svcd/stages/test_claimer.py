@@ -325,6 +325,12 @@ async def test_index_that_is_behind_a_chain_without_the_claim_is_waited_for(
     assert world.looked == [0.0, 2.0, 4.0]
 
 
+async def test_index_that_says_open_agrees_with_a_chain_without_the_claim(autojump_clock: MockClock) -> None:
+    world = World(rows=[None, (JobState.OPEN, 0)])
+    assert await world.lookup().after(ChainRefused("NotClaimed"), world.held()) == "open"
+    assert world.looked == [0.0, 2.0]
+
+
 async def test_index_that_stays_behind_is_waited_for_no_longer_than_a_minute(autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
     assert await world.lookup().after(ChainRefused("NotClaimed"), world.held()) == "held"

@@ -26,6 +26,12 @@ def _entry(state: JournalState, row: dict[str, object]) -> JobEntry:
         ("claimed", {"state": 1}, 600, "claim_expired"),
         ("sealed", {"state": 1}, 599, "settle"),
         ("sealed", {"state": 1}, 600, "claim_expired"),
+        ("sealed", {"state": 0}, 0, "settle"),  # the settler claims it anew
+        ("sealed", {"state": 0}, 3599, "settle"),
+        ("sealed", {"state": 0}, 3600, "claim_expired"),  # so has the job
+        ("sealed", None, 3599, "claim_expired"),
+        ("sealed", None, 0, "wait"),
+        ("claimed", {"state": 0}, CLAIM_DEAD_AFTER - 1, "wait"),
         ("sealed", {"state": 2}, 10, "settled"),  # the settle's answer never came
         ("sealed", {"state": 3}, 10, "claim_expired"),
         ("failing", {"state": 1}, 10, "fail"),

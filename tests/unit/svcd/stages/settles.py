@@ -1,0 +1,125 @@
+"""The world of a settle or fail alone: what is answered, one answer after the other, and what became of it."""
+
+import io
+from typing import Any, Final
+
+import attrs
+import trio
+
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending
+from svcd.coordinator.requests import Unanswered
+from svcd.coordinator.sessions import Body
+from svcd.job.held import Ahead, ClaimedJob, Job, SealedJob
+from tests.fakes.market import START, Market
+
+MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)
+PENDING, AWAY = OpPending("0xab"), Unanswered("no answer")
+NOT_CLAIMED: Final = ChainRefused("NotClaimed")
+UNKNOWN_RESULT: Final = CoordinatorRefusal(400, "unknown_result")
+SLA: Final = 3600.0
+EXPIRES: Final = 3600.0  # of the market's jobs, from START on, which is when a world begins
+CID: Final = "bafkresult"
+
+
+@attrs.define
+class World:
+    """Whatever a settle meets, and what became of it. `outcomes` are answered one after the other, the last again and
+    again; so are `standings`, each with how it was asked for."""
+
+    outcomes: list[OpOutcome]
+    standings: list[str] = attrs.field(factory=lambda: ["held"])
+    takes: float = 0.0  # seconds until an answer
+    sent: list[tuple[float, Body, float, bool]] = attrs.field(factory=list)
+    asked: list[tuple[Any, ...]] = attrs.field(factory=list)
+    ends: list[tuple[Any, ...]] = attrs.field(factory=list)
+    relayed_in: list[float] = attrs.field(factory=list)
+    stale: int = 0
+    kept: bytes | io.BytesIO = b"kept"
+    began: float = attrs.field(factory=trio.current_time)  # all times here count from it
+
+    # --- the coordinator and the signer
+    async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> OpOutcome:
+        self.sent.append((trio.current_time() - self.began, op, give_up_at - self.began, resend))
+        await trio.sleep(self.takes)
+        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+
+    def settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
+        return {"job": job_id, "tok": completion_tok, "at": issued_at}
+
+    def fail(self, job_id: bytes, issued_at: int) -> Body:
+        return {"job": job_id, "at": issued_at}
+
+    def claim(self, job_id: bytes, issued_at: int) -> Body:
+        return {"claimed": job_id, "at": issued_at}
+
+    # --- the clock and the timings
+    def now(self) -> int:
+        return int(trio.current_time() - self.began)
+
+    def was_stale(self) -> None:
+        self.stale += 1
+
+    def in_loop_time(self, unix_seconds: float) -> float:
+        return self.began + unix_seconds - START
+
+    def relayed(self, seconds: float) -> None:
+        self.relayed_in.append(seconds)
+
+    # --- the look at the job
+    async def standing(self, held: ClaimedJob) -> str:
+        return self._stands("standing", held)
+
+    async def after(self, outcome: OpOutcome, held: ClaimedJob) -> str:
+        return self._stands("after", outcome, held)
+
+    def _stands(self, *asked: Any) -> str:
+        self.asked.append(asked)
+        return self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
+
+    # --- the pipeline and the journal
+    async def settled(self, held: ClaimedJob, started: float | None) -> None:
+        self.ends.append(("settled", held, started))
+
+    async def failed(self, held: ClaimedJob, reason: str) -> None:
+        self.ends.append(("failed", held, reason))
+
+    async def left(self, held: ClaimedJob, reason: str) -> None:
+        self.ends.append(("left", held, reason))
+
+    async def send(self, due: float, sealed: SealedJob) -> None:
+        self.ends.append(("to upload", due - self.began, sealed.held, sealed.completion_tok, sealed.result_cid))
+
+    async def open_result(self, job_id: bytes) -> bytes | io.BytesIO:
+        assert job_id
+        return self.kept
+
+    @property
+    def to_upload(self) -> "World":
+        return self
+
+    @property
+    def journal(self) -> "World":
+        return self
+
+    @property
+    def times(self) -> list[float]:
+        return [when for when, *_ in self.sent]
+
+    @property
+    def claims(self) -> list[tuple[float, float, Body]]:
+        return [(when, give_up_at, op) for when, op, give_up_at, _ in self.sent if "claimed" in op]
+
+    @property
+    def signed(self) -> list[int]:
+        return [op["at"] for _, op, *_ in self.sent]
+
+
+def held(*, sla_secs: float = SLA, sla_ends: float = SLA, ahead: bool = False) -> ClaimedJob:
+    market = Market(lambda: START)
+    job = attrs.evolve(Job.read(market.jobs[market.post()]), sla_secs=int(sla_secs))
+    slot: Any = None
+    return ClaimedJob(job, "m", slot, trio.current_time() + sla_ends, ahead=Ahead(1, lambda: None) if ahead else None)
+
+
+def sealed(job: ClaimedJob, **changed: Any) -> SealedJob:
+    return SealedJob(job, 5, 6, **({"result": b"result", "started": 3.0} | changed))

@@ -1,0 +1,70 @@
+"""The failer alone: what each answer, and each look at the job, makes of it, and when."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from svcd.coordinator.outcomes import ChainRefused, OpOutcome
+from svcd.job.held import Failing
+from svcd.stages.claimer import STALE
+from svcd.stages.settler import Failer
+from tests.unit.svcd.stages.settles import AWAY, MINED, REVERTED, World, held
+
+pytestmark = pytest.mark.trio
+
+
+def failing(world: Any) -> Callable[[Failing], Awaitable[None]]:
+    return Failer(world, world, world, world, world).step
+
+
+async def test_fail_is_sent_again_until_it_is_taken(autojump_clock: MockClock) -> None:
+    world, job = World([AWAY, MINED]), held()
+    await failing(world)(Failing(job, "backend_error"))
+    assert world.ends == [("failed", job, "backend_error")]
+    assert world.times == [0.0, 1.0]
+    assert world.sent[1][1] == {"job": job.job.job_id, "at": 1}  # signed anew
+    assert world.asked == [("after", AWAY, job)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "standing", "end"),
+    [
+        (REVERTED, "settled", ("settled", None)),
+        (AWAY, "ended", ("failed", "why")),
+        (ChainRefused("NotTheClaimer"), "held", ("left", "why")),
+    ],
+)
+async def test_fail_ends_with_what_the_chain_says_of_the_job(
+    autojump_clock: MockClock, outcome: OpOutcome, standing: str, end: tuple[str, str | None]
+) -> None:
+    world, job = World([outcome], [standing]), held()
+    await failing(world)(Failing(job, "why"))
+    assert world.ends == [(end[0], job, end[1])]
+    assert world.times == [0.0]
+
+
+async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again(autojump_clock: MockClock) -> None:
+    world, job = World([STALE, STALE, REVERTED, MINED]), held()
+    await failing(world)(Failing(job, "why"))
+    assert (world.stale, world.times) == (2, [0.0, 1.0, 3.0, 7.0])
+    assert world.ends == [("failed", job, "why")]
+
+
+@pytest.mark.parametrize(("sla_ends", "last"), [(90.0, 61.0), (0.0, 31.0)])
+async def test_fail_is_tried_until_the_sla_ends_and_for_a_minute_at_least(
+    autojump_clock: MockClock, sla_ends: float, last: float
+) -> None:
+    world, job = World([AWAY], ["unknown"]), held(sla_ends=sla_ends)
+    await failing(world)(Failing(job, "why"))
+    assert world.ends == [("left", job, "why")]
+    assert world.times == [when for when in (0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0) if when <= last]
+    until = max(sla_ends, 60.0)
+    assert [give_up_at for _, _, give_up_at, _ in world.sent] == [min(until, when + 60.0) for when in world.times]
+
+
+async def test_fail_whose_next_attempt_would_come_as_its_time_ends_is_the_last(autojump_clock: MockClock) -> None:
+    world = World([AWAY], ["unknown"])
+    await failing(world)(Failing(held(sla_ends=61.0), "why"))
+    assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]
