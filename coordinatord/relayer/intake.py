@@ -68,6 +68,7 @@ class RelayIntake:
             # With transactions under way the money may come back; with none it does not.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
+            endings = _final(relays, endings)
             await queue_sql.end(connection, endings)
             signed, away = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
@@ -198,6 +199,13 @@ def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> 
             if relay.id in builds_on:
                 where = "same_transaction" if builds_on[relay.id] in together else "later_nonce"
                 metrics.relay_chained.labels(relay.kind.value, where).inc()
+
+
+def _final(relays: Sequence[WaitingRelay], endings: Sequence[Ending]) -> list[Ending]:
+    """Without those of relays that came back, but for what the chain says of them: bytes of theirs are out, and callers
+    may have heard that they were mined, so that they wait for whatever they lack."""
+    came_back = {relay.id for relay in relays if relay.requeued}
+    return [ending for ending in endings if ending.state == "refused" or ending.id not in came_back]
 
 
 def _dropped(relay: WaitingRelay, code: str) -> Ending:

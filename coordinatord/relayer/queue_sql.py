@@ -137,9 +137,10 @@ async def hold_kind(connection: Connection, kind: RelayKind, seconds: float) -> 
 
 
 async def drop_overdue(connection: Connection, timeout_ms: int) -> list[RelayKind]:
-    """Drop what waited in the queue for too long; relays that the relayer is just signing are left to it."""
+    """Drop what waited in the queue for too long; relays that the relayer is just signing are left to it. So are those
+    that came back: bytes of theirs are out, and callers may have heard that they were mined."""
     rows = await connection.fetch(
-        f"with overdue as (select id from relays where state = 'queued' and not {_WAITS_FOR_OLDER}"
+        "with overdue as (select id from relays where state = 'queued' and requeued = 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
         " and coalesce(held_until < clock_timestamp(), true) for update skip locked),"
         " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"

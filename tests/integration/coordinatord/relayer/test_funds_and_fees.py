@@ -134,6 +134,26 @@ async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
+async def test_above_the_ceiling_what_came_back_waits_as_well(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_000, fee_ceiling=CEILING) as on:
+        async with mining_by_hand(world.anvil), anyio.create_task_group() as callers:
+            await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(200 * GWEI))
+            await world.anvil.call("evm_mine")
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            await on.until("select count(*) = 1 from relays")
+            await on.fetchval("update relays set requeued = 1 returning id")
+            on.start(relayer_wallet)
+            assert await refused(on, ops.post(client)) == ["relay_queue_timeout"]
+            assert await on.fetchval("select array_agg(state::text order by id) from relays") == ["queued", "dropped"]
+            await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(GWEI))
+            await world.anvil.call("evm_mine")
+            await mine_until_ended(on, world.anvil)
+        assert isinstance(outcomes[0], RelayMined)
+
+
 async def test_a_node_that_advises_a_fortune_and_calls_it_too_little_is_not_followed(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:

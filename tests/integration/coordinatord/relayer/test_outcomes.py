@@ -136,6 +136,17 @@ async def test_what_waits_too_long_is_dropped_and_what_is_signed_is_not(connecti
     assert await states(connection) == ["signed", "dropped", "queued"]
 
 
+async def test_what_came_back_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
+    """Its caller may have heard that it was mined; a job that was settled would be open for ever."""
+    tx_id = await signed(connection, 0, b"a")
+    await mine(connection, tx_id)
+    await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
+    await results_sql.mark_lost(connection, [tx_id])
+    await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
+    assert await queue_sql.drop_overdue(connection, 1_000) == []
+    assert await states(connection) == ["queued"]
+
+
 async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mined_after_all(
     connection: Connection,
 ) -> None:
