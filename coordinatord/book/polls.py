@@ -67,14 +67,15 @@ class Funding:
         cancelled."""
         if self._at != snapshot.block_hash:
             self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
-        owners = list({job.row.owner for job in jobs} - self._balances.keys())
-        unknown = [(job.row.owner, job.row.job_id) for job in jobs if job.row.job_id not in self._unspent]
+        balances, unspent = self._balances, self._unspent  # of this block, though others replace them meanwhile
+        owners = list({job.row.owner for job in jobs} - balances.keys())
+        unknown = [(job.row.owner, job.row.job_id) for job in jobs if job.row.job_id not in unspent]
         fresh = await self._read(owners, unknown) if owners or unknown else None
         if fresh is None:
-            return Funds(self._balances, set())
-        self._balances |= fresh.balances
-        self._unspent |= {job_id for _, job_id in unknown} - fresh.spent
-        return Funds(self._balances, fresh.spent)
+            return Funds(balances, set())
+        balances |= fresh.balances
+        unspent |= {job_id for _, job_id in unknown} - fresh.spent
+        return Funds(balances, fresh.spent)
 
     async def _read(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds | None:
         """None when the node did not tell in time."""

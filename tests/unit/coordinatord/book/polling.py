@@ -9,7 +9,7 @@ import attrs
 
 from coordinatord.base.errors import SessionRow
 from coordinatord.book.leases_sql import START, HeldJob, JobPlace, LeaseRequest, Peek, PollKey
-from coordinatord.book.polls import Funding, Leased, Polls, PollWaits
+from coordinatord.book.polls import Funding, Leased, Leasing, Polls, PollWaits
 from coordinatord.book.sql import JobFilter, JobRow
 from coordinatord.chain.registries import Funds
 from coordinatord.database.batched_reads import IndexRead, Snapshot
@@ -40,11 +40,12 @@ class World:
     wakes: list[bool] = attrs.field(factory=lambda: [False])
     offers: list[tuple[list[Any], bool]] = attrs.field(factory=lambda: [([], False)])
     funds: list[Any] = attrs.field(factory=lambda: [Funds({POOR: 5, RICH: 100}, set())])
-    head_at: JobPlace = START
+    heads: dict[int, JobPlace] = attrs.field(factory=dict)  # by model
     snapshot: Snapshot = HERE
     now: float = 1000.0
     wait_takes: float | None = None  # None: until the end of each
     closed: bool = False
+    answers: anyio.Event | None = None  # until when leases and the chain's answers are under way
     log: list[tuple[Any, ...]] = attrs.field(factory=list)
     places: dict[str, int] = attrs.field(factory=lambda: {"us": 1})
 
@@ -66,6 +67,7 @@ class World:
         self.log.append(
             ("lease", sorted((*ask.poller, ask.free, ask.after) for ask in asks), filters, lease_ms, custody)
         )
+        await self._under_way()
         return self.snapshot, {ask.poller: jobs for ask in asks}
 
     async def hold_back(self, _: Any, jobs: list[bytes]) -> None:
@@ -74,10 +76,21 @@ class World:
     async def hold_back_beyond(self, _: Any, owner: bytes, balance: int) -> None:
         self.log.append(("held back beyond", owner, balance))
 
+    async def _under_way(self) -> None:
+        if self.answers is not None:
+            await self.answers.wait()
+
     # --- hints and attendance
+    def liveness(self, database: Any, liveness_ms: int) -> "World":
+        self.log.append(("live for", database is self, liveness_ms))
+        return self
+
+    def hints(self, database: Any, position: Any) -> "World":
+        self.log.append(("hints", database is self, position))
+        return self
+
     def head(self, model_id: int) -> JobPlace:
-        assert model_id == KEY.model_id
-        return self.head_at
+        return self.heads.get(model_id, START)
 
     async def peek(self, poller: PollKey) -> IndexRead[Peek]:
         self.log.append(("peek", poller))
@@ -98,6 +111,7 @@ class World:
     async def read_funds(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds:
         self.log.append(("funds", sorted(owners), sorted(job_id[0] for _, job_id in jobs)))
         told = _next(self.funds)
+        await self._under_way()
         if told is None:
             await anyio.sleep_forever()
         if isinstance(told, Exception):
@@ -135,7 +149,7 @@ class World:
 
 
 @attrs.frozen
-class Token:
+class _Token:
     funds: Callable[..., Awaitable[Funds]]
 
 
@@ -149,21 +163,32 @@ def _next(answers: list[Any]) -> Any:
     return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
+async def _custody(_: Any) -> int:
+    return 6
+
+
+def funding(world: World) -> Funding:
+    any_of: Any = world
+    token: Any = _Token(world.read_funds)
+    return Funding(token, any_of)
+
+
+def leasing(world: World) -> Leasing:
+    any_of: Any = world
+    return Leasing(any_of, any_of, 15_000, _custody)
+
+
 def of(world: World, *, waits: bool = True, offers: bool = False) -> Polls:
     any_of: Any = world
-    token: Any = Token(world.read_funds)
+    position: Any = "of the index"
     places: Any = _Places(world.has_room, world.held_place)
-
-    async def custody(_: Any) -> int:
-        return 6
-
     return Polls(
         any_of,
-        Funding(token, any_of),
-        any_of,
+        funding(world),
+        position,
         lease_ms=15_000,
         liveness_ms=20_000,
-        custody=custody,
+        custody=_custody,
         waits=PollWaits(any_of, places) if waits else None,
         offers=any_of if offers else None,
     )

@@ -23,6 +23,12 @@ async def test_poll_notes_that_the_provider_lives_and_leases_what_it_may_claim(w
     assert world.told("leased") == [(1, [1, 2])]
 
 
+async def test_providers_are_live_for_the_time_set_and_hints_go_by_the_index(world: World) -> None:
+    of(world)
+    assert world.told("live for") == [(True, 20_000)]
+    assert world.told("hints") == [(True, "of the index")]
+
+
 async def test_poll_for_which_there_is_nothing_leases_nothing(world: World) -> None:
     world.peeks = [NOTHING]
     assert await looked(world) == Leased(HERE, [])
@@ -39,14 +45,14 @@ async def test_model_that_nobody_knows_is_refused_before_anything_is_noted(world
 
 
 async def test_where_bids_were_leased_a_moment_ago_no_look_is_taken_first(world: World) -> None:
-    world.head_at = JobPlace(5, 5)
+    world.heads[1] = JobPlace(5, 5)
     await looked(world)
     assert world.told("peek") == []
     assert world.told("lease")[0][0] == [(4, 1, 2, JobPlace(5, 5))]
 
 
 async def test_filters_are_those_of_the_poll_and_begin_at_the_oldest_job(world: World) -> None:
-    world.head_at = JobPlace(5, 5)
+    world.heads[1] = JobPlace(5, 5)
     given = {"owner": RICH, "min_rate_in": 3, "min_rate_out": 4, "posted_before": 5}
     await looked(world, wanted=attrs.evolve(WANTED, **given))
     assert world.told("lease") == [([(4, 1, 2, START)], JobFilter(**given), 15_000, 6)]
@@ -83,9 +89,10 @@ async def test_poll_has_to_be_for_the_open_jobs_of_a_model(
 
 
 async def test_session_of_a_client_is_not_enough(world: World) -> None:
-    client = SessionRow(b"\x01" * 20, None)
-    told = await of(world).poll(client, WANTED, 1, 10, 0)
-    also, lasted = await of(world).poll_and_wait(client, WANTED, 1, 10, 0, seconds=9, caller="us")
+    client, book = SessionRow(b"\x01" * 20, None), of(world)
+    world.log.clear()
+    told = await book.poll(client, WANTED, 1, 10, 0)
+    also, lasted = await book.poll_and_wait(client, WANTED, 1, 10, 0, seconds=9, caller="us")
     assert told == also == NotSigned("authentication_error", "not_registered", "free needs a provider session")
     assert (lasted, world.log) == (0.0, [])
 
