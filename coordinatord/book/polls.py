@@ -256,16 +256,16 @@ class Polls:
     async def _until_leased(
         self, poll: Poll, waiting: WaitingPoll, polls: WaitingPolls, seconds: int
     ) -> tuple[Leased, float]:
-        until, waited, woken = anyio.current_time() + seconds, 0.0, False
+        until, waited = anyio.current_time() + seconds, 0.0
         look = await self._look(poll)
         with self._attendance.staying(poll.poller, poll.free):
             while look.empty and not polls.closed and (left := until - anyio.current_time()) > 0:
-                if woken and look.left:
-                    polls.pass_on(waiting)
                 began = anyio.current_time()
                 woken = await waiting.wait(min(left, _LOOK_AGAIN) if look.others else left)
                 waited += anyio.current_time() - began
                 look = await self._look(poll, noted=True)
+                if woken and look.left and not look.leased.rows:
+                    polls.pass_on(waiting)
                 if woken and look.offers_left:
                     polls.pass_offer_on(waiting)
         return look.leased, waited

@@ -39,6 +39,32 @@ async def test_what_was_not_for_the_poll_that_was_woken_is_passed_on(world: Worl
     assert len(world.told("passed on")) == 1  # by the wake, and not by the look of its own
 
 
+async def test_what_it_found_none_of_is_passed_on_though_its_time_is_over(world: World) -> None:
+    world.peeks, world.wakes = [NOTHING, SOMETHING], [True]
+    await waited(world)
+    assert (len(world.told("wait")), len(world.told("passed on"))) == (1, 1)
+
+
+async def test_poll_that_comes_away_with_an_offer_alone_passes_jobs_on(world: World) -> None:
+    world.peeks, world.wakes, world.wait_takes = [NOTHING, SOMETHING], [True], 1.0
+    world.offers = [([], False), (["a job"], False)]
+    leased, _ = await waited(world, pending=True)
+    assert (leased.pending, len(world.told("passed on"))) == (["a job"], 1)
+
+
+async def test_poll_that_was_not_woken_or_finds_nothing_passes_nothing_on(world: World) -> None:
+    for peeks, woken in (([SOMETHING], False), ([NOTHING], True)):
+        world.peeks, world.wakes, world.offers = [*peeks], [woken], [([], not woken)]
+        await waited(world, pending=True)
+    assert (world.told("passed on"), world.told("offer passed on")) == ([], [])
+
+
+async def test_poll_that_leaves_jobs_looks_again_by_itself(world: World) -> None:
+    """As the jobs of others' leases: it may have been at its capacity."""
+    await waited(world, seconds=3)
+    assert world.told("wait") == [(2.0,), (1.0,)]
+
+
 async def test_poll_that_finds_something_at_once_does_not_wait(world: World) -> None:
     world.leases = [[held(1)]]
     _, lasted = await waited(world)
