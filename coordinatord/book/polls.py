@@ -3,7 +3,6 @@
 Most polls find nothing: those are answered by one look that all polls of the moment share.
 """
 
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,7 +20,7 @@ from coordinatord.book.pending_sql import PendingJob
 from coordinatord.book.sql import JobFilter, JobRow
 from coordinatord.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.chain.registries import Funds, PaymentToken
-from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, Snapshot
+from coordinatord.database.batched_reads import BatchedReads, FreshValue, Snapshot
 from coordinatord.database.connections import Connection, Database
 from coordinatord.events.listeners import Places
 
@@ -67,14 +66,15 @@ class Funding:
         cancelled."""
         if self._at != snapshot.block_hash:
             self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
-        owners = list({job.row.owner for job in jobs} - self._balances.keys())
-        unknown = [(job.row.owner, job.row.job_id) for job in jobs if job.row.job_id not in self._unspent]
+        balances, unspent = self._balances, self._unspent  # of this block, though others replace them meanwhile
+        owners = list({job.row.owner for job in jobs} - balances.keys())
+        unknown = [(job.row.owner, job.row.job_id) for job in jobs if job.row.job_id not in unspent]
         fresh = await self._read(owners, unknown) if owners or unknown else None
         if fresh is None:
-            return Funds(self._balances, set())
-        self._balances |= fresh.balances
-        self._unspent |= {job_id for _, job_id in unknown} - fresh.spent
-        return Funds(self._balances, fresh.spent)
+            return Funds(balances, set())
+        balances |= fresh.balances
+        unspent |= {job_id for _, job_id in unknown} - fresh.spent
+        return Funds(balances, fresh.spent)
 
     async def _read(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds | None:
         """None when the node did not tell in time."""
@@ -111,7 +111,6 @@ class Leasing:
     """Batches concurrent polls into one lease statement, because the round trip dominates the cost of a poll."""
 
     def __init__(self, database: Database, hints: PollHints, lease_ms: int, custody: Custody) -> None:
-        self._database = database
         self._hints = hints
         self._lease_ms = lease_ms
         self._custody = custody
@@ -125,9 +124,9 @@ class Leasing:
 
     async def _take(self, database: Database, wishes: list[Wish]) -> dict[Wish, Held]:
         filters = wishes[0].filters
-        free: dict[PollKey, int] = defaultdict(int)
+        free: dict[PollKey, int] = {}
         for wish in wishes:  # of two polls of one provider, whatever the order, the one that asks for more decides
-            free[wish.poller] = max(free[wish.poller], wish.free)
+            free[wish.poller] = max(free.get(wish.poller, wish.free), wish.free)
         heads = {poller.model_id: self._head(poller.model_id, filters) for poller in free}
         asks = [LeaseRequest(poller, slots, heads[poller.model_id]) for poller, slots in free.items()]
 
@@ -255,16 +254,16 @@ class Polls:
     async def _until_leased(
         self, poll: Poll, waiting: WaitingPoll, polls: WaitingPolls, seconds: int
     ) -> tuple[Leased, float]:
-        until, waited, woken = anyio.current_time() + seconds, 0.0, False
+        until, waited = anyio.current_time() + seconds, 0.0
         look = await self._look(poll)
         with self._attendance.staying(poll.poller, poll.free):
             while look.empty and not polls.closed and (left := until - anyio.current_time()) > 0:
-                if woken and look.left:
-                    polls.pass_on(waiting)
                 began = anyio.current_time()
                 woken = await waiting.wait(min(left, _LOOK_AGAIN) if look.others else left)
                 waited += anyio.current_time() - began
                 look = await self._look(poll, noted=True)
+                if woken and look.left and not look.leased.rows:
+                    polls.pass_on(waiting)
                 if woken and look.offers_left:
                     polls.pass_offer_on(waiting)
         return look.leased, waited
@@ -284,8 +283,10 @@ class Polls:
         peeked = await self._peek(poller)
         if not noted:
             await self._attendance.note(poller, poll.free)
-        if peeked is not None and peeked.value is not None and not peeked.value.anything:
-            return Look(Leased(peeked.snapshot, []), others=peeked.value.any_open, left=False)
+        if peeked is not None:
+            snapshot, peek = peeked
+            if not peek.anything:
+                return Look(Leased(snapshot, []), others=peek.any_open, left=False)
         filters = JobFilter(
             owner=wanted.owner,
             min_rate_in=wanted.min_rate_in,
@@ -297,20 +298,20 @@ class Polls:
         rows = [job.row for job in held[poll.offset : poll.offset + poll.limit]]
         return Look(Leased(snapshot, rows), others=True, left=True)
 
-    async def _peek(self, poller: PollKey) -> IndexRead[Peek] | None:
+    async def _peek(self, poller: PollKey) -> tuple[Snapshot, Peek] | None:
         """None where there is likely to be something: bids of the model were leased a moment ago."""
         if self._hints.head(poller.model_id) is not START:
             return None
         found = await self._hints.peek(poller)
         if found.value is None or not found.value.known_model:
             raise Refused("model is not in the catalogue", "model")
-        return found
+        return found.snapshot, found.value
 
     async def _lease(self, wish: Wish) -> Held:
         for _ in range(_ROUNDS):
             snapshot, held = await self._leasing.take(wish)
             new = [job for job in held if job.is_new]
-            if not new or not await self._funding.hold_back_unpaid(new, snapshot):
+            if not await self._funding.hold_back_unpaid(new, snapshot):
                 return snapshot, held
         return await self._leasing.take(wish._replace(free=0))
 
