@@ -126,10 +126,8 @@ def _require_ours(path: Path) -> None:
 
 
 def _clear(path: Path) -> bool:
-    found = False
-    if (path / _MANIFEST).exists():
-        (path / _MANIFEST).unlink()  # first: nobody attaches to what is going away
-        found = True
+    found = (path / _MANIFEST).exists()
+    (path / _MANIFEST).unlink(missing_ok=True)  # first: nobody attaches to what is going away
     (path / _ADDRESSES).unlink(missing_ok=True)
     for name in (*_SERVICES, _KNOWN):
         if (path / name).exists():
