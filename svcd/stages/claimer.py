@@ -192,6 +192,10 @@ class Lookup:
             return "unknown"
         if job is not None and job.state == JobState.OPEN:
             return "open"
-        if job is None or job.provider_id != self.provider_id:
+        if job is None:
             return "unknown"
+        if job.provider_id != self.provider_id:
+            # Nobody's, and over: it expired, or its owner cancelled it. Of a job that is run ahead its claim tells.
+            is_over = job.state == JobState.CANCELLED and job.provider_id == 0
+            return "ended" if is_over and (held.ahead is None or held.ahead.confirmed) else "unknown"
         return _STANDINGS[job.state]

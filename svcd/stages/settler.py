@@ -84,7 +84,7 @@ class Settler:
                 # Whichever claim is mined next, the first again or another, begins a window of its own.
                 held = attrs.evolve(held, sla_ends=max(held.sla_ends, trio.current_time() + held.job.sla_secs))
                 sealed, ends = attrs.evolve(sealed, held=held), self.clock.in_loop_time(held.job.expires_at)
-                may_pass = _may_pass(held, outcome) or isinstance(outcome, OpMined)
+                may_pass = _may_pass(held, outcome)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= ends
             final = _is_final(outcome) and (standing == "ended" or not may_pass)
@@ -148,8 +148,11 @@ def _failure(outcome: OpOutcome) -> WorkFailed | None:
 def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
     """Refusals that say nothing final. A wrong clock, ours or the coordinator's, is set right. And what a
     reorganisation took off the chain, the claim or the post as well, comes back: the coordinator sends their bytes
-    again. Given up then, the job would be claimed by us again, and worked on by nobody until it is reclaimed."""
+    again. Given up then, the job would be claimed by us again, and worked on by nobody until it is reclaimed. A settle
+    that was mined in vain passed when it was sent: what changed meanwhile the next one is told by name."""
     match outcome:
+        case OpMined():
+            return True
         case ChainRefused() if outcome == STALE:
             return True
         case ChainRefused(reason="NotClaimed" | "UnknownJob"):

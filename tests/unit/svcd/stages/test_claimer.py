@@ -304,6 +304,9 @@ async def test_job_is_run_ahead_with_a_permit_only(autojump_clock: MockClock) ->
         ((SETTLED, US), "settled"),
         ((CANCELLED, US), "ended"),
         ((SETTLED, ANOTHER), "unknown"),
+        ((CANCELLED, ANOTHER), "unknown"),
+        ((SETTLED, 0), "unknown"),
+        ((CANCELLED, 0), "ended"),  # the claim was off the chain when the job expired
         (None, "unknown"),
         ("away", "unknown"),
     ],
@@ -313,6 +316,15 @@ async def test_job_stands_as_the_index_says_where_it_is_ours(
 ) -> None:
     world = World(rows=[row])
     assert await world.lookup().standing(world.held()) == standing
+
+
+async def test_expired_job_that_is_run_ahead_has_ended_only_if_it_was_claimed_before(autojump_clock: MockClock) -> None:
+    """Else its claim is under way, and says itself what became of it."""
+    world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
+    job = attrs.evolve(world.held(), ahead=ahead)
+    assert await world.lookup().standing(job) == "unknown"
+    ahead.confirm()
+    assert await world.lookup().standing(job) == "ended"
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])

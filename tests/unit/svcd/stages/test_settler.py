@@ -84,7 +84,6 @@ async def test_result_that_was_uploaded_is_named_and_uploaded_again_when_the_upl
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [
-        (REVERTED, "settle_reverted"),
         (ChainRefused("TooManyUnits"), "settle_TooManyUnits"),
         (CoordinatorRefusal(403, "x"), "settle_rejected"),
         (CoordinatorRefusal(413, None), "settle_result_too_large"),
@@ -111,6 +110,7 @@ async def test_refusal_that_another_attempt_would_meet_again_ends_the_job_at_onc
         (AWAY, "settle_transport_error"),
         (PENDING, "settle_http_504"),
         (STALE, "settle_StaleOp"),
+        (REVERTED, "settle_reverted"),
     ],
 )
 async def test_trouble_that_may_pass_is_tried_again_ever_more_rarely_for_as_long_as_a_pause_is_left_of_the_sla(
@@ -226,8 +226,10 @@ async def test_window_that_is_left_is_not_made_shorter_by_a_job_seen_open(autoju
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [90.0, 90.0]
 
 
-async def test_settle_that_was_mined_in_vain_is_signed_anew_while_the_job_is_open(autojump_clock: MockClock) -> None:
-    world = World([REVERTED, REVERTED, MINED], ["open"])
+@pytest.mark.parametrize("standing", ["open", "held"])
+async def test_settle_that_was_mined_in_vain_is_signed_anew(autojump_clock: MockClock, standing: str) -> None:
+    """The job is open; or held still, by an index that is behind a reorganisation."""
+    world = World([REVERTED, REVERTED, MINED], [standing])
     await settling(world)(sealed(held()))
     assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 3])
 
@@ -255,6 +257,20 @@ async def test_claim_is_dead_at_the_second_at_which_its_signature_ends(autojump_
     world = World([ChainRefused("NotClaimed")], takes=CLAIM_DEAD_AFTER)
     assert await failure_of(world, sealed(held())) == "settle_NotClaimed"
     assert world.times == [0.0]
+
+
+async def test_job_that_an_index_behind_called_open_is_settled_when_it_says_so(autojump_clock: MockClock) -> None:
+    """The settle came through, and the chain refuses another."""
+    world = World([NOT_CLAIMED], ["open", "open", "settled"])
+    await settling(world)(sealed(held()))
+    assert ([how for how, *_ in world.ends], world.times) == (["settled"], [0.0, 1.0, 3.0])
+
+
+async def test_open_job_whose_claim_is_dead_goes_on(autojump_clock: MockClock) -> None:
+    """It is open to whoever claims it."""
+    world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_DEAD_AFTER)
+    await settling(world)(sealed(held()))
+    assert ([kind for kind, *_ in world.asked], len(world.ends)) == (["after"], 1)
 
 
 async def test_what_may_pass_ends_early_when_the_job_has_ended(autojump_clock: MockClock) -> None:
