@@ -266,6 +266,7 @@ class Polls:
                     polls.pass_on(waiting)
                 if woken and look.offers_left:
                     polls.pass_offer_on(waiting)
+                waiting.looked()
         return look.leased, waited
 
     async def _look(self, poll: Poll, *, noted: bool = False) -> Look:

@@ -2,7 +2,8 @@
 
 A job is one provider's: to wake all who wait for its model would cost as much as their polling did. As many are woken
 as it takes, those first that have waited longest. One that comes away with nothing while there is something (its rates
-are too high, say) wakes the next, and none is woken twice by the same news.
+are too high, say) wakes the next, and none is woken twice by the same news. One that leaves before it has looked (its
+caller hung up) wakes the next as well: news is nobody's to swallow.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ _FREES: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKind.RECLAI
 class WaitingPoll:
     """One poll that waits. `wait` from its task; the loop must be asyncio's."""
 
-    __slots__ = ("_future", "_woken", "free", "heard", "heard_offers", "pending", "poller")
+    __slots__ = ("_future", "_looking", "_woken", "free", "heard", "heard_offers", "pending", "poller")
 
     def __init__(self, poller: PollKey, free: int, heard: int, offers: int, *, pending: bool = False) -> None:
         self.poller = poller
@@ -31,7 +32,7 @@ class WaitingPoll:
         self.pending = pending  # it takes jobs whose post is under way
         self.heard = heard  # the news that it was woken by, or came after
         self.heard_offers = offers  # the same of news of jobs whose post is under way
-        self._woken = False
+        self._woken = self._looking = False
         self._future: asyncio.Future[None] | None = None
 
     async def wait(self, seconds: float) -> bool:
@@ -41,8 +42,16 @@ class WaitingPoll:
             with anyio.move_on_after(seconds):
                 await self._future
             self._future = None
-        woken, self._woken = self._woken, False
-        return woken
+        self._looking, self._woken = self._woken, False
+        return self._looking
+
+    def looked(self) -> None:
+        """What it was woken by is dealt with."""
+        self._looking = False
+
+    @property
+    def has_not_looked(self) -> bool:
+        return self._woken or self._looking
 
     def wake(self) -> None:
         self._woken = True
@@ -77,6 +86,9 @@ class WaitingPolls:
                 del queue[key][poll]
                 if not queue[key]:
                     del queue[key]
+            if poll.has_not_looked and not self.closed:
+                self.pass_on(poll)
+                self.pass_offer_on(poll)
 
     def hear(self, events: Sequence[LoggedEvent]) -> None:
         """None at all: the process stops, and whoever waits is answered."""

@@ -132,6 +132,9 @@ class World:
         self.log.append(("waits", poller, free, pending))
         yield self
 
+    def looked(self) -> None:
+        self.log.append(("looked",))
+
     async def wait(self, seconds: float) -> bool:
         self.log.append(("wait", seconds))
         self.now += seconds if self.wait_takes is None else self.wait_takes

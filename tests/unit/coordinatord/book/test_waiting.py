@@ -54,6 +54,42 @@ async def test_who_comes_away_with_nothing_wakes_the_next_and_none_is_woken_twic
         assert await woken(polls) == [1]
 
 
+@pytest.mark.parametrize("awake", [False, True], ids=["woken", "about to look"])
+async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bool) -> None:
+    """Its caller hung up: else whoever waits for long and leaves when woken would keep jobs from all others."""
+    waiting = WaitingPolls()
+    with ExitStack() as stack:
+        with waiting.waiting(PollKey(1, 1), 1) as first:
+            second, third = (
+                stack.enter_context(waiting.waiting(PollKey(who, 1), 1, pending=who == 3)) for who in (2, 3)
+            )
+            waiting.hear([event(EventKind.POSTED)])
+            waiting.offered(1, 0)  # which the third takes
+            if awake:
+                assert await first.wait(0)
+        assert [await poll.wait(0) for poll in (second, third)] == [True, True]
+
+
+async def test_offer_that_was_not_looked_at_is_the_next_ones() -> None:
+    waiting = WaitingPolls()
+    with ExitStack() as stack:
+        with waiting.waiting(PollKey(1, 1), 1, pending=True):
+            other = stack.enter_context(waiting.waiting(PollKey(2, 1), 1, pending=True))
+            waiting.offered(1, 0)
+        assert await other.wait(0)
+
+
+async def test_poll_that_has_looked_or_heard_nothing_wakes_nobody_as_it_leaves() -> None:
+    waiting = WaitingPolls()
+    with ExitStack() as stack:
+        with waiting.waiting(PollKey(1, 1), 1) as first, waiting.waiting(PollKey(2, 1), 1):
+            other = stack.enter_context(waiting.waiting(PollKey(3, 1), 1))
+            waiting.hear([event(EventKind.POSTED)])
+            assert await first.wait(0)
+            first.looked()
+        assert not await other.wait(0)
+
+
 @pytest.mark.parametrize(
     ("heard", "who"),
     [
