@@ -52,7 +52,7 @@ _POSTS: Final = 64  # in a transaction; a round takes 512
 _CHAINS: Final = 16  # in a transaction, of three ops each; a round takes 512
 _DEPTH: Final = 100_000
 _CEILING: Final = 100_000  # of jobs that a provider may have claimed at a time
-_BLOCKS: Final = "blocks of 60 M gas"
+_BLOCKS: Final = f"a queue of {_DEPTH:,}, blocks of 60 M gas"
 _OF_BATCHES: Final = "select exists (select from relays where priority = 3 and state = 'queued')"
 ENDED: Final = "select count(*) = 0 from relays where state in ('queued', 'signed')"
 
@@ -277,7 +277,7 @@ def rows() -> list[Row]:
     def filled(what: str, found: Filled) -> list[Row]:
         return [
             Row.of(
-                f"gas of a block used at saturation, {what}, RELAY_MAX_DEPTH {_DEPTH:,}, {_BLOCKS}",
+                f"gas of a block used at saturation, {what}, {_BLOCKS}",
                 found.used,
                 "gas",
                 "the block's gas limit",
@@ -285,7 +285,7 @@ def rows() -> list[Row]:
                 target=0.9,
             ),
             Row.of(
-                f"gas planned over used at saturation, {what}, RELAY_MAX_DEPTH {_DEPTH:,}, {_BLOCKS}",
+                f"gas planned over used at saturation, {what}, {_BLOCKS}",
                 found.planned,
                 "×",
                 "1.2",

@@ -1,8 +1,8 @@
 """The whole market: jobs a second that are posted, claimed, run by echo, settled and opened, and what limits them.
 
-A devnet as `make devnet` makes it, of real daemons with default settings, but for the provider's slots; blocks of a
-second. A client buys batches of open lines: a first one, not counted, in which wallets earn their gas budgets and the
-provider its capacity, and then the measured ones. Each process's CPU time is read before and after each.
+A devnet as `make devnet` makes it, of real daemons with default settings, and one that differs in the provider's slots;
+blocks of a second. A client buys batches of open lines: a first one, not counted, in which wallets earn their gas
+budgets and the provider its capacity, and then those that are measured, with each process's CPU time before and after.
 
 Then the same with a second coordinator, whose relayer has an account of its own, and a second provider behind it. All
 share the cores that there are, so the pace tells nothing of it: CPU accounting does, by what the busiest daemon would
@@ -32,6 +32,7 @@ from devnet.app import local_world
 from devnet.catalogue import MODELS
 from devnet.daemons import running_coordinator, running_provider
 from devnet.ports import pick_free
+from devnet.settings import SLOTS as DEFAULT_SLOTS
 from devnet.settings import DevnetSettings
 from devnet.world import Devnet
 from svc.client import Client
@@ -39,10 +40,12 @@ from tests.bench.row import Row
 
 JOBS: Final = 500  # of a batch
 BATCHES: Final = 3
+JOBS_BY_DEFAULT: Final = 200
 FIRST: Final = 400
 SLOTS: Final = 512
 GROWTH: Final = 1.4  # times the jobs, with two of each daemon: what each does whatever comes is done twice
 TARGET: Final = 80.0  # jobs a second
+OF_SLOTS: Final = 0.5  # of what the default slots would settle if each were held for two blocks
 CPU_LIMIT: Final = 50.0  # ms of all processes together; two cores take 25 for the pace that is aimed at
 _RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # what the devnet's provider asks for
 _SECONDS: Final = 600.0
@@ -216,9 +219,9 @@ async def bought(client: Client, jobs: int) -> None:
         raise RuntimeError(f"{opened} of {jobs} results were opened; the batch ended as {ended.status}")
 
 
-async def measured(up: Devnet, jobs: int, slots: int, further: Mapping[str, int]) -> list[Taken]:
+async def measured(up: Devnet, jobs: int, slots: int, further: Mapping[str, int], first: int = FIRST) -> list[Taken]:
     async with customer(up) as client:
-        await bought(client, FIRST)
+        await bought(client, first)
         watched = {**processes(up), **further, "client": os.getpid()}
         return [await _batch(up, client, jobs, slots, watched) for _ in range(BATCHES)]
 
@@ -279,23 +282,34 @@ async def _ends(anvil: Anvil, up: Devnet, first: int) -> Ends:
     return Ends(blocks)
 
 
-async def _measure(jobs: int, slots: int) -> tuple[list[Taken], list[Taken]]:
+async def _measure(jobs: int, slots: int) -> tuple[list[Taken], list[Taken], list[Taken]]:
+    """With default settings, with so many slots, and with two of each daemon."""
+    async with market(DEFAULT_SLOTS) as up:
+        default = await measured(up, JOBS_BY_DEFAULT, DEFAULT_SLOTS, {}, JOBS_BY_DEFAULT)
     async with market(slots) as up:
         one = await measured(up, jobs, slots, {})
         async with second(up, slots) as further:
-            return one, await measured(up, jobs, slots, further)
+            return default, one, await measured(up, jobs, slots, further)
 
 
 def rows(jobs: int = JOBS, slots: int = SLOTS) -> list[Row]:
-    taken, by_two = anyio.run(_measure, jobs, slots)
-    for what, found in (("whole market", taken), ("with two of each daemon", by_two)):
+    default, taken, by_two = anyio.run(_measure, jobs, slots)
+    for what, found in (("default settings", default), ("whole market", taken), ("with two of each daemon", by_two)):
         for batch in found:
             said = f"{batch.jobs / batch.seconds:.0f} jobs/s overall; ms of CPU a job: {batch.each}"
             print(f"{what}: {said}; used up: {batch.limit}", file=sys.stderr)
     all_cpu = [sum(batch.cpu.values()) / batch.jobs * 1000 for batch in taken]
     paces, alone = [batch.pace for batch in taken], [batch.busiest for batch in taken]
-    tuned = f"{slots} slots and default settings"
+    tuned, by_slots = f"{slots} slots, all else as by default", DEFAULT_SLOTS / 2
     return [
+        Row.of(
+            f"jobs settled a second, whole market, default settings ({DEFAULT_SLOTS} slots)",
+            [batch.pace for batch in default],
+            "jobs/s",
+            f"{by_slots:g}/s: each slot for two blocks",
+            by_slots,
+            target=OF_SLOTS,
+        ),
         Row.of(f"jobs settled a second, whole market, {tuned}", paces, "jobs/s", f"{TARGET:g}/s", TARGET, target=1),
         Row.of(f"CPU of the whole market per job, {tuned}", all_cpu, "ms", f"{CPU_LIMIT:g} ms", CPU_LIMIT, at_most=1),
         Row.of(
