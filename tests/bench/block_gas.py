@@ -38,7 +38,7 @@ from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import Stage, stage
 
 BLOCK_SECONDS: Final = 2
-FULL_BLOCKS: Final = 4
+FULL_BLOCKS: Final = 5  # the first and the last of them are partly filled
 POSTS_A_BLOCK: Final = 1024  # about what a block holds, in whole rounds
 CHAINS_A_BLOCK: Final = 512
 LOAD: Final = 0.8
