@@ -40,7 +40,7 @@ from tests.bench import (
 )
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run, trend
-from tests.bench.row import Row
+from tests.bench.row import Row, table
 
 # The one place that knows the benchmarks: each module measures in its `rows()`.
 BENCHMARKS = {
@@ -70,33 +70,6 @@ BENCHMARKS = {
 # These need an installation of their own, or many minutes: run when named.
 ASIDE = {"ponder": beside_ponder.rows, "churn": churn.rows}
 LATEST, HISTORY, CHART = (Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg"))
-
-
-def table(rows: list[Row]) -> str:
-    lines = [("what", "value", "unit", "× against", "quartiles", "n", "target", "", "against")]
-    lines += [
-        (
-            row.name,
-            f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:.3g}",
-            row.unit,
-            f"{row.ratio:.2f}",
-            "" if row.low is None or row.high is None else f"{row.low:.2f}–{row.high:.2f}",
-            f"{row.n}",
-            f"{row.target:.3g}",
-            "holds" if row.holds else "MISSED",
-            row.against,
-        )
-        for row in rows
-    ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    numbers = {1, 3, 5, 6}
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column in numbers else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
 
 
 def main() -> int:

@@ -33,12 +33,12 @@ from coordinatord.relayer.outbox_sql import NewRelay, Priority
 from devnet.anvil import BLOCK_GAS_LIMIT
 from devnet.market import at, connected
 from tests.bench.relaying import Ground, ground, mined
-from tests.bench.row import Row
+from tests.bench.row import Row, parts
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import Stage, stage
 
 BLOCK_SECONDS: Final = 2
-FULL_BLOCKS: Final = 4
+FULL_BLOCKS: Final = 5  # the first and the last of them are partly filled
 POSTS_A_BLOCK: Final = 1024  # about what a block holds, in whole rounds
 CHAINS_A_BLOCK: Final = 512
 LOAD: Final = 0.8
@@ -46,44 +46,46 @@ LOADED_BLOCKS: Final = 6
 LINES: Final = int(os.environ.get("BENCH_LINES", "5000"))
 BATCH_BLOCK_SECONDS: Final = 4  # time enough to sign a block's posts on a machine that does other things as well
 _LONE_CALLERS: Final = 4
+_PARTS: Final = 5  # of the callers, as they ended
 LONE_SECONDS: Final = 0.05  # beyond a block, for a lone op's own way
 _POSTS: Final = 64  # in a transaction; a round takes 512
 _CHAINS: Final = 16  # in a transaction, of three ops each; a round takes 512
 _DEPTH: Final = 100_000
 _CEILING: Final = 100_000  # of jobs that a provider may have claimed at a time
-_BLOCKS: Final = "blocks of 60 M gas"
+_BLOCKS: Final = f"a queue of {_DEPTH:,}, blocks of 60 M gas"
 _OF_BATCHES: Final = "select exists (select from relays where priority = 3 and state = 'queued')"
 ENDED: Final = "select count(*) = 0 from relays where state in ('queued', 'signed')"
 
 
 @attrs.frozen
 class Filled:
-    """Blocks that were filled: the share of each block's gas that was used, gas planned over gas used, ops a block."""
+    """Blocks that were filled: the gas of each that was used, gas planned over gas used, ops a block."""
 
-    share: float
-    planned: float
+    used: list[int]
+    planned: list[float]
     ops: float
 
 
 @attrs.frozen
 class Loaded:
-    """Seconds that callers waited at a load, sorted, and the share of a block's gas that this load was."""
+    """Seconds that callers waited at a load, as they ended, and the share of a block's gas that this load was."""
 
     waited: list[float]
     share: float
 
-    def part(self, of: float) -> float:
-        return self.waited[min(int(of * len(self.waited)), len(self.waited) - 1)]
+    def slow(self, many: int) -> list[float]:
+        """What one in a hundred waited longer, of so many parts of the callers."""
+        return [sorted(part)[len(part) * 99 // 100] for part in parts(self.waited, many)]
 
 
 @attrs.frozen
 class Beside:
     """A batch's posts, and the seconds that single posts waited meanwhile."""
 
-    rate: float  # lines a second, while there were enough of them
-    share: float  # of a block's gas, in the middle one of the full blocks
+    ops: int  # in the blocks that had enough of them
+    used: list[int]  # gas of each of these blocks
     accounts: list[float]  # of the lines that each relayed
-    waited: list[float]
+    waited: list[float]  # as they ended
 
 
 @asynccontextmanager
@@ -147,10 +149,12 @@ class Scene:
         if not all(block["whole"] for block in blocks):
             raise AssertionError("a transaction ran out of the gas that was planned for it")
         # The first and the last are partly filled. Between them those count as well in which nothing was mined.
-        used = [await self._used(number) for number in range(blocks[0]["number"] + 1, blocks[-1]["number"])]
+        numbers = range(blocks[0]["number"] + 1, blocks[-1]["number"])
+        used = {number: await self._used(number) for number in numbers}
+        planned = {block["number"]: int(block["planned"]) for block in blocks[1:-1]}
         return Filled(
-            statistics.median(each / BLOCK_GAS_LIMIT for each in used),
-            sum(block["planned"] for block in blocks[1:-1]) / sum(used),
+            list(used.values()),
+            [planned.get(number, 0) / gas for number, gas in used.items() if gas],
             statistics.median(int(block["ops"]) for block in blocks[1:-1]),
         )
 
@@ -184,7 +188,7 @@ class Scene:
                 "select distinct block_number as number from relay_txs where id > $1 order by block_number", first
             )
         used = [await self._used(row["number"]) for row in numbers[1:-1]]
-        return Loaded(sorted(waited), statistics.mean(used) / BLOCK_GAS_LIMIT)
+        return Loaded(waited, statistics.mean(used) / BLOCK_GAS_LIMIT)
 
     async def beside_a_batch(self, lines: int) -> Beside:
         """After some that tell what they use, as many at a time as ride together."""
@@ -224,10 +228,10 @@ class Scene:
         numbers = range(blocks[0]["number"] + 1, blocks[-1]["number"])
         ops = sum(block["ops"] for block in blocks[1:-1])
         return Beside(
-            ops / (len(numbers) * BATCH_BLOCK_SECONDS),
-            statistics.median([await self._used(number) / BLOCK_GAS_LIMIT for number in numbers]),
+            ops,
+            [await self._used(number) for number in numbers],
             [account["ops"] / (lines + len(waited)) for account in by_account],
-            sorted(waited),
+            waited,
         )
 
     async def _by_transaction(self) -> None:
@@ -272,42 +276,34 @@ def rows() -> list[Row]:
 
     def filled(what: str, found: Filled) -> list[Row]:
         return [
-            Row(
-                f"share of a block's gas used at saturation, {what}, {_BLOCKS}",
-                found.share * BLOCK_GAS_LIMIT,
+            Row.of(
+                f"gas of a block used at saturation, {what}, {_BLOCKS}",
+                found.used,
                 "gas",
                 "the block's gas limit",
-                found.share,
-                0.9,
-                found.share >= 0.9,
-                FULL_BLOCKS,
+                BLOCK_GAS_LIMIT,
+                target=0.9,
             ),
-            Row(
+            Row.of(
                 f"gas planned over used at saturation, {what}, {_BLOCKS}",
                 found.planned,
                 "×",
-                "1.2 at most",
-                found.planned / 1.2,
-                1,
-                found.planned <= 1.2,
-                FULL_BLOCKS,
+                "1.2",
+                1.2,
+                at_most=1,
             ),
         ]
 
-    most = 2 * BLOCK_SECONDS
-    late, count = loaded.part(0.99), len(loaded.waited)
     return [
         *filled("posts", posts),
         *filled("chains of 3 ops", chains),
-        Row(
-            f"99 of 100 callers at 80 % load ({loaded.share:.2f} of the gas), {_BLOCKS} each {BLOCK_SECONDS} s",
-            late,
+        Row.of(
+            f"99 of 100 callers at 80 % load, of each fifth of them, {_BLOCKS} each {BLOCK_SECONDS} s",
+            loaded.slow(_PARTS),
             "s",
-            "two blocks",
-            late / most,
-            1,
-            late <= most,
-            count,
+            f"two blocks ({loaded.share:.2f} of the gas)",
+            2 * BLOCK_SECONDS,
+            at_most=1,
         ),
         *_beside_rows(beside),
     ]
@@ -316,37 +312,27 @@ def rows() -> list[Row]:
 def _beside_rows(found: Beside) -> list[Row]:
     what = f"a batch of {LINES:,} lines by two accounts, {_BLOCKS} each {BATCH_BLOCK_SECONDS} s"
     shares = " and ".join(f"{share:.0%}" for share in found.accounts)
-    half, most = statistics.median(found.waited), BATCH_BLOCK_SECONDS + LONE_SECONDS
-    longest, bound = found.waited[-1], 2 * BATCH_BLOCK_SECONDS + LONE_SECONDS
+    line = sum(found.used) / found.ops  # gas
+    rates = [used / line / BATCH_BLOCK_SECONDS for used in found.used]
+    half, slowest = BATCH_BLOCK_SECONDS + LONE_SECONDS, 2 * BATCH_BLOCK_SECONDS + LONE_SECONDS
     return [
-        Row(
-            f"lines posted a second, {what} ({shares})",
-            found.rate,
+        Row.of(
+            f"lines posted a second, by the gas of each block, {what}",
+            rates,
             "lines/s",
-            "the block's gas limit",
-            found.share,
-            0.9,
-            found.share >= 0.9,
+            f"the block's gas limit (accounts: {shares})",
+            BLOCK_GAS_LIMIT / line / BATCH_BLOCK_SECONDS,
+            target=0.9,
         ),
-        Row(
-            f"half of the lone posts beside {what}",
-            half,
-            "s",
-            f"{most:g} s",
-            half / most,
-            1,
-            half <= most,
-            len(found.waited),
-        ),
-        Row(
+        Row.of(f"half of the lone posts beside {what}", found.waited, "s", f"{half:g} s", half, at_most=1),
+        Row.of(
             f"the slowest lone post beside {what}",
-            longest,
+            found.waited,
             "s",
             "a block later than the next",
-            longest / bound,
-            1,
-            longest <= bound,
-            len(found.waited),
+            slowest,
+            at_most=1,
+            by=max,
         ),
     ]
 

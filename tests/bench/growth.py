@@ -60,6 +60,7 @@ POSTS: Final = 16  # submissions at a time
 BLOCKS, POSTS_A_BLOCK = 10, 100  # folded at a time
 FOLDS, WARMING = 36, 8  # times; the first ones are not counted
 TARGET: Final = 1 / 1.3
+MOST_BYTES: Final = 1.3
 DEEP_TARGET: Final = 1 / 3
 DEEPEST: Final = 1_000_000  # the largest offset there is
 _SETTINGS: Final = ("shared_buffers=2GB", "max_wal_size=4GB")  # as config/postgresql recommends
@@ -150,7 +151,12 @@ def rows() -> list[Row]:
         portal = ground.enter_context(start_blocking_portal("asyncio", {"use_uvloop": True}))
         with ExitStack() as coordinators:
             short, long = books(portal, ground, coordinators, [SHORT, JOBS])
-            found = [*_reads(portal, short, long), _submissions(portal, short, long), *_sizes(portal, short, long)]
+            sizes = [_sizes(portal, short, long)]
+            reads = _reads(portal, short, long)
+            sizes.append(_sizes(portal, short, long))
+            posts = _submissions(portal, short, long)
+            sizes.append(_sizes(portal, short, long))
+            found = [*reads, posts, *_size_rows(sizes)]
         # Their books are given another chain's blocks.
         return [*found, _folding(portal, {"ours": long.url, "other": short.url})]
 
@@ -250,17 +256,28 @@ _SIZES: Final = {
 }
 
 
-def _sizes(portal: BlockingPortal, short: Book, long: Book) -> list[Row]:
-    """Bytes for each job: those of the short book over those of the long one."""
-    found = []
-    for name, size in _SIZES.items():
-        each = {
-            book: int(str(portal.call(book.stage.fetchval, f"select {size}"))) / book.jobs for book in (short, long)
-        }
-        rates = Turns({"ours": [1 / each[long]], "other": [1 / each[short]]})
-        row = _row(f"{name}, for each", "bytes", SAME_OF_SHORT, TARGET, rates)
-        found.append(attrs.evolve(row, value=each[long]))
-    return found
+def _sizes(portal: BlockingPortal, short: Book, long: Book) -> dict[str, list[float]]:
+    """Bytes for each job, of the short book and of the long one."""
+
+    def each(book: Book, size: str) -> float:
+        return int(str(portal.call(book.stage.fetchval, f"select {size}"))) / book.jobs
+
+    return {name: [each(book, size) for book in (short, long)] for name, size in _SIZES.items()}
+
+
+def _size_rows(sizes: list[dict[str, list[float]]]) -> list[Row]:
+    """Of three moments: before the reads, after them, and after the submissions."""
+    return [
+        Row.of(
+            f"{name} for each job, at three times of the run, of {JOBS:,} jobs",
+            [at[name][1] for at in sizes],
+            "bytes",
+            SAME_OF_SHORT,
+            [at[name][0] for at in sizes],
+            at_most=MOST_BYTES,
+        )
+        for name in _SIZES
+    ]
 
 
 def _row(name: str, unit: str, against: str, target: float, rates: Turns) -> Row:

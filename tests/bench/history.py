@@ -42,9 +42,15 @@ def runs_of(history: Path) -> list[Run]:
             run: dict[str, Any] = json.loads(line)
         except ValueError:
             continue
-        rows = tuple(Row(**row) for row in run["rows"])
+        rows = tuple(_row(row) for row in run["rows"])
         runs.append(Run(run["measured_at"], run["commit"], rows, run.get("seconds", 0)))
     return runs
+
+
+def _row(kept: dict[str, Any]) -> Row:
+    """Rows of long ago may have been measured once, and have no quartiles then: those of a single ratio are itself."""
+    alone = {"n": 1, "low": kept["ratio"], "high": kept["ratio"]}
+    return Row(**alone | {name: value for name, value in kept.items() if value is not None})
 
 
 def same(row: Row) -> tuple[str, str]:

@@ -53,7 +53,9 @@ class EndlessMarket(Market):
         return settled
 
     def progress(self) -> Body:
-        return {"settled": self.settled, "most_held": self.most_held}
+        """Jobs settled, and the most that were held since it was last asked."""
+        most, self.most_held = self.most_held, 0
+        return {"settled": self.settled, "most_held": most}
 
 
 @attrs.frozen

@@ -4,19 +4,22 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 
 T = TypeVar("T")
 
 
+FEWEST: Final = 3  # samples: what was measured once or twice has no spread
+
+
 @attrs.frozen
 class Row:
-    """One measured figure beside the limit that it is held against.
+    """One measured figure beside the limit that it is held against. Benchmarks make theirs with `Row.of`.
 
-    `ratio` is `value` over what `against` names, both taken in the same interleaved run; `holds` says whether it
-    reaches `target`. `n`: how often both were measured; `low` and `high`: the quartiles of their ratio.
+    `ratio` is `value` over what `against` names, both taken in the same run; `holds` says whether it reaches `target`,
+    or stays at or below it. `n`: how many samples there are; `low` and `high`: the quartiles of their ratios.
     """
 
     name: str
@@ -26,9 +29,42 @@ class Row:
     ratio: float
     target: float
     holds: bool
-    n: int = 1
-    low: float | None = None
-    high: float | None = None
+    n: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        samples: Sequence[float],
+        unit: str,
+        against: str,
+        limit: float | Sequence[float],
+        *,
+        target: float | None = None,
+        at_most: float | None = None,
+        by: Callable[[Sequence[float]], float] = statistics.median,
+    ) -> "Row":
+        """Samples of one figure over `limit`: one for all, or that of each sample's own turn.
+
+        The ratio is to be `target` at least, or `at_most`. The figure is the samples' median; where its name says
+        otherwise, what `by` makes of them: `max` for the slowest or a peak, `harmonic_mean` for the rate of a whole run
+        of which they are equal slices.
+        """
+        if len(samples) < FEWEST:
+            raise ValueError(f"{name}: {len(samples)} samples, and a row takes {FEWEST} at least")
+        limits = [limit] * len(samples) if isinstance(limit, int | float) else limit
+        ratios = [sample / one for sample, one in zip(samples, limits, strict=True)]
+        ratio = by(ratios)
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        if target is not None and at_most is None:
+            goal, holds = target, ratio >= target
+        elif at_most is not None and target is None:
+            goal, holds = at_most, ratio <= at_most
+        else:
+            raise ValueError(f"{name}: a row has either a target or a most")
+        return cls(name, by(samples), unit, against, ratio, goal, holds, len(samples), low, high)
 
 
 @attrs.frozen
@@ -45,22 +81,41 @@ class Turns:
         return [mine / theirs for mine, theirs in zip(self.taken[ours], self.taken[other], strict=True)]
 
     def row(self, name: str, ours: str, other: str, against: str, *, target: float, unit: str, scale: float = 1) -> Row:
-        """`ours` beside `other`, with the median of their ratios; `scale`: rates a unit."""
-        ratios = self.ratios(ours, other)
-        return row_of_ratios(name, self[ours] / scale, against, ratios, target=target, unit=unit)
+        """`ours` beside `other`, turn by turn; `scale`: rates a unit."""
+        mine, theirs = ([rate / scale for rate in self.taken[each]] for each in (ours, other))
+        return Row.of(name, mine, unit, against, theirs, target=target)
 
 
-def row_of_ratios(name: str, value: float, against: str, ratios: Sequence[float], *, target: float, unit: str) -> Row:
-    """The median of some ratios, which is to be `target` at least."""
-    low, ratio, high = quartiles(ratios)
-    return Row(name, value, unit, against, ratio, target, ratio >= target, len(ratios), low, high)
+def parts(values: Sequence[T], many: int) -> list[Sequence[T]]:
+    """Slices of about the same length, in the order that the values have."""
+    return [values[len(values) * at // many : len(values) * (at + 1) // many] for at in range(many)]
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
+def table(rows: list[Row]) -> str:
+    lines = [("what", "value", "unit", "× against", "quartiles", "n", "target", "", "against")]
+    lines += [
+        (
+            row.name,
+            f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:.3g}",
+            row.unit,
+            f"{row.ratio:.2f}",
+            f"{row.low:.2f}–{row.high:.2f}",
+            f"{row.n}",
+            f"{row.target:.3g}",
+            "holds" if row.holds else "MISSED",
+            row.against,
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    numbers = {1, 3, 5, 6}
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
 
 
 def interleaved(candidates: dict[str, Callable[[], int]], rounds: int) -> Turns:

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Final
 
 from common.extras import loading
-from tests.bench.row import Row, in_turn, quartiles
+from tests.bench.row import Row, in_turn
 
 _TURNS: Final = 5  # after one that is not counted: it writes the bytecode, and brings the files into memory
 _REFUSED: Final = ("--coordinator", "http://192.0.2.1")  # not asked: http:// is for this machine alone
@@ -46,29 +46,15 @@ def _children_ms() -> float:
 
 
 def rows() -> list[Row]:
-    measured = []
     with tempfile.TemporaryDirectory() as bytecode:
         taken = {name: [_cpu_ms(words, bytecode)] for name, words, _ in _STARTS}
         for turn in range(1, 1 + _TURNS):
             for name, words, _ in in_turn(_STARTS, turn):
                 taken[name].append(_cpu_ms(words, bytecode))
-        for name, _, most in _STARTS:
-            low, middle, high = quartiles([each / most for each in taken[name][1:]])
-            measured.append(
-                Row(
-                    f"start: {name}",
-                    middle * most,
-                    "ms of CPU",
-                    f"{most:g} ms",
-                    ratio=middle,
-                    target=1,
-                    holds=middle <= 1,
-                    n=_TURNS,
-                    low=low,
-                    high=high,
-                )
-            )
-    return measured
+    return [
+        Row.of(f"start: {name}", taken[name][1:], "ms of CPU", f"{most:g} ms", most, at_most=1)
+        for name, _, most in _STARTS
+    ]
 
 
 if __name__ == "__main__":

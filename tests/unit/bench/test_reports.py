@@ -1,15 +1,16 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.bench.chart import draw, margin
 from tests.bench.history import Run, keep, runs_of, trend
-from tests.bench.row import Row
+from tests.bench.row import Row, table
 
-FASTER = Row("reads", 900.0, "reads/s", "hello", 0.9, 0.85, holds=True)
-SLOWER = Row("reads", 500.0, "reads/s", "hello", 0.5, 0.85, holds=False)
-SMALL = Row("memory", 100.0, "MiB", "150 MiB", 0.5, 1.0, holds=True)
-LARGE = Row("memory", 300.0, "MiB", "150 MiB", 2.0, 1.0, holds=False)
+FASTER = Row.of("reads", [890, 900, 910], "reads/s", "hello", 1000, target=0.85)
+SLOWER = Row.of("reads", [490, 500, 510], "reads/s", "hello", 1000, target=0.85)
+SMALL = Row.of("memory", [70, 75, 80], "MiB", "150 MiB", 150, at_most=1)
+LARGE = Row.of("memory", [290, 300, 310], "MiB", "150 MiB", 150, at_most=1)
 
 
 def test_runs_are_read_back_as_they_were_kept_and_half_a_line_is_passed_over(tmp_path: Path) -> None:
@@ -21,6 +22,25 @@ def test_runs_are_read_back_as_they_were_kept_and_half_a_line_is_passed_over(tmp
     keep(second, latest, history)
     assert runs_of(history) == [first, second]
     assert '"bbb+"' in latest.read_text()
+
+
+def test_old_rows_without_quartiles_are_read_as_measured_once(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    old = {"name": "reads", "value": 1, "unit": "/s", "against": "x", "ratio": 0.9, "target": 0.8, "holds": True}
+    rows = [old, old | {"n": 1, "low": None, "high": None}, old | {"n": 5, "low": 0.8, "high": 1.0}]
+    history.write_text(json.dumps({"measured_at": 1.0, "commit": "aaa", "rows": rows}) + "\n")
+    (run,) = runs_of(history)
+    assert [(row.ratio, row.n, row.low, row.high) for row in run.rows] == [
+        (0.9, 1, 0.9, 0.9),
+        (0.9, 1, 0.9, 0.9),
+        (0.9, 5, 0.8, 1.0),
+    ]
+
+
+def test_table_shows_n_and_quartiles_of_each_row() -> None:
+    head, *lines = table([FASTER, LARGE]).splitlines()
+    assert [name in head for name in ("quartiles", " n ")] == [True, True]
+    assert [line.split()[3:6] for line in lines] == [["0.90", "0.90–0.91", "3"], ["2.00", "1.97–2.03", "3"]]
 
 
 def test_nothing_was_measured_before_the_first_run(tmp_path: Path) -> None:
@@ -42,7 +62,7 @@ def test_chart_names_every_figure_once_with_its_latest_value(tmp_path: Path) -> 
 
 def test_trend_shows_the_ratios_of_a_figure_in_their_order_and_the_turn_from_the_median_before() -> None:
     def run(at: float, ratio: float) -> Run:
-        row = Row("reads", 1.0, "reads/s", f"hello (× {ratio})", ratio, 0.5, holds=True)
+        row = Row.of("reads", [ratio] * 3, "reads/s", f"hello (× {ratio})", 1, target=0.5)
         return Run(at, "abc", (row,) if at else (SMALL,), 60)
 
     runs = [run(0, 1.0), run(1, 0.8), run(2, 1.0), run(3, 1.2), run(4, 0.75)]

@@ -1,0 +1,69 @@
+import ast
+from pathlib import Path
+from statistics import harmonic_mean
+
+import pytest
+
+from tests.bench.row import Row, Turns, parts
+
+BENCH = Path(__file__).parents[2] / "bench"
+MAKERS = {"row.py", "history.py"}  # the second reads rows that are kept
+
+
+@pytest.mark.parametrize("samples", [[], [1.0], [1.0, 2.0]], ids=len)
+def test_fewer_than_three_samples_are_refused(samples: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"reads: {len(samples)} samples, and a row takes 3 at least"):
+        Row.of("reads", samples, "reads/s", "hello", 1, target=1)
+
+
+@pytest.mark.parametrize("goals", [{}, {"target": 1.0, "at_most": 1.0}], ids=["none", "both"])
+def test_a_row_has_either_a_target_or_a_most(goals: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="either a target or a most"):
+        Row.of("reads", [1, 2, 3], "reads/s", "hello", 1, **goals)
+
+
+def test_a_limit_of_each_turn_has_as_many_turns_as_there_are_samples() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        Row.of("reads", [1, 2, 3], "reads/s", "hello", [1, 2], target=1)
+
+
+def test_value_ratio_and_quartiles_are_those_of_the_samples() -> None:
+    row = Row.of("reads", [50, 10, 30, 20, 40], "reads/s", "hello", 100, target=0.3)
+    assert row == Row("reads", 30, "reads/s", "hello", 0.3, 0.3, True, 5, 0.2, 0.4)
+
+
+def test_a_limit_of_each_turn_gives_the_median_of_the_turns_ratios() -> None:
+    rates = Turns({"ours": [100.0, 400.0, 90.0], "other": [200.0, 500.0, 100.0]})
+    row = rates.row("reads", "ours", "other", "hello", target=0.85, unit="kreads/s", scale=1000)
+    assert (row.value, row.ratio, row.holds, row.n) == (0.1, 0.8, False, 3)
+    assert (row.low, row.high) == (0.65, pytest.approx(0.85))
+
+
+@pytest.mark.parametrize(("limit", "holds"), [(3, True), (2.9, False)])
+def test_at_most_holds_up_to_the_limit_itself(limit: float, holds: bool) -> None:
+    assert Row.of("memory", [3, 3, 3], "MiB", "a limit", limit, at_most=1).holds is holds
+
+
+def test_a_peak_is_held_by_the_largest_sample() -> None:
+    row = Row.of("peak", [1, 1, 1, 5], "MiB", "2 MiB", 2, at_most=1, by=max)
+    assert (row.value, row.ratio, row.holds, row.n) == (5, 2.5, False, 4)
+
+
+def test_the_rate_of_a_whole_run_comes_out_of_equal_slices() -> None:
+    row = Row.of("sent", [100 / 1, 100 / 4, 100 / 5], "/s", "10/s", 10, target=1, by=harmonic_mean)
+    assert (row.value, row.ratio) == (pytest.approx(30), pytest.approx(3))
+
+
+def test_parts_have_all_values_in_their_order() -> None:
+    assert parts(range(8), 3) == [range(2), range(2, 5), range(5, 8)]
+
+
+def test_no_benchmark_makes_or_changes_a_row_by_itself() -> None:
+    assert [
+        f"{path.name}:{node.lineno}"
+        for path in sorted(BENCH.glob("*.py"))
+        if path.name not in MAKERS
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Row", "row.Row", "attrs.evolve")
+        if ast.unparse(node.func) != "attrs.evolve" or "row" in ast.unparse(node).lower()
+    ] == []
