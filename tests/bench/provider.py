@@ -136,7 +136,7 @@ def rows(jobs: int = JOBS) -> list[Row]:
     def look(pid: int) -> None:
         peaks.append(peak(pid))
 
-    looks = _measure(_WAVES * HELD, 10.0, {HELD * (wave + 1): look for wave in range(_WAVES)}, HELD)
+    looks = _measure(_WAVES * HELD, 15.0, {HELD * (wave + 1): look for wave in range(_WAVES)}, HELD)
     held = [max(at.most_held for at in looks if at.settled // HELD == wave) for wave in range(_WAVES)]
     after, allowed = f"after {warm:,} ({memory[0]:.0f} MiB)", f"{HELD_LIMIT:g} MiB"
     return [
