@@ -347,7 +347,7 @@ CONTRACT_ERRORS: Final = (
         ("NotClaimed",),
         "settle, fail, reclaim",
         "open or ended",
-        "look at the job: done if `state` is 2 and it is yours, else drop it",
+        "look at the job: done if `state` is 2 and it is yours; claim it anew where `state` is 0, else drop it",
     ),
     ContractError(("NotTheClaimer",), "settle, fail", "another provider's", "leave it"),
     ContractError(("SlaExpired",), "settle", "the window has ended", "nothing: it is reclaimed"),

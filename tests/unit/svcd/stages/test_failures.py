@@ -228,9 +228,11 @@ CASES = {
     "registries do not know the signer": Case(
         "settle_rejected", scripted("settle", instead(error(403, None, "invalid_op_signature")))
     ),
-    "settle is mined and reverts": Case(
+    "settle is mined and reverts, again and again": Case(
         "settle_reverted",
-        scripted("settle", instead(answer(201, {"tx_hash": "0x00", "status": "reverted", "block_number": "1"}))),
+        scripted(
+            "settle", instead(answer(201, {"tx_hash": "0x00", "status": "reverted", "block_number": "1"})), always=True
+        ),
     ),
     "upload is answered without a content id": Case(
         "settle_upload_invalid", scripted("files", instead(answer(200, {"id": "file"}))), large
