@@ -46,6 +46,7 @@ class JournalPromises:
         self.runs: Counter[str] = Counter()
         self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
         self._claimed: set[str] = set()  # of which a claim was sent
+        self._record_at_claim: dict[str, list[tuple[object, ...]]] = {}  # the owner's, as its first claim came
         self._kept: set[str] = set()  # whose result is on the disk
         self._ahead: set[str] = set()  # jobs that were worked on before their block
 
@@ -77,7 +78,11 @@ class JournalPromises:
             return _WHILE_AHEAD
         is_anew = job in self._claimed
         self._claimed.add(job)
+        self._record_at_claim.setdefault(job, self._record())
         return _CLAIMED_ANEW if is_anew else _BEFORE[name]
+
+    def _record(self) -> list[tuple[object, ...]]:
+        return list(self.disk.journal("select settled, unpaid, settled_since from owners"))
 
     def _settles(self, job: str, body: dict[str, object], row: tuple[object, ...] | None) -> None:
         named = self.named(job)
@@ -159,7 +164,7 @@ class Promises(JournalPromises):
             self.breaks(f"{named} is run ahead beside two others")
         if self.is_bid[job]:
             self.breaks(f"{named} is an open bid, and run ahead")
-        rows = self.disk.journal("select settled, unpaid, settled_since from owners")
+        rows = self._record_at_claim.get(job, [])  # what it was decided by: others may end until it runs
         if not rows or rows[0][0] == 0 or (rows[0][1] and rows[0][2] == 0):
             self.breaks(f"{named} is run ahead for an owner with {rows}")
 

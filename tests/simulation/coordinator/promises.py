@@ -185,7 +185,13 @@ class Promises:
                 self.breaks(f"I13: {named} has not ended: it is {('open', 'claimed')[state[0]]}")
             elif job in self.told.settled and state[0] != JobState.SETTLED and self._had_time(job):
                 self.breaks(f"I14: {named} was settled by a 201, had time to be settled again, and ended as {state}")
-            elif at > noisy and state[0] != 2 and state[1] != 3 and job not in self.told.cancelled:
+            elif (
+                # A post may be answered in quiet whose job was claimed in trouble before.
+                self.told.ordered.get(job, at) > noisy
+                and state[0] != 2
+                and state[1] != 3
+                and job not in self.told.cancelled
+            ):
                 self.breaks(f"I13: {named} was ordered in quiet and ended as {state}")
             if at > noisy and job in self.told.sealed and not self.told.opened.get(job):
                 self.breaks(f"I13: {named} was bought in quiet, and its answer was not read: {state}")
