@@ -8,7 +8,7 @@ Then the same with a second coordinator, whose relayer has an account of its own
 share the cores that there are, so the pace tells nothing of it: CPU accounting does, by what the busiest daemon would
 take with a core of its own.
 
-    python -m tests.bench.market [--jobs 500] [--slots 512]
+    python -m tests.bench.market [--jobs 1000] [--slots 512]
 """
 
 import argparse
@@ -39,7 +39,7 @@ from devnet.world import Devnet
 from svc.client import Client
 from tests.bench.row import Row
 
-JOBS: Final = 500  # of a batch
+JOBS: Final = 1_000  # of a batch: more than there are slots, so that the pace is no burst's
 BATCHES: Final = 3
 JOBS_BY_DEFAULT: Final = 200
 FIRST: Final = 400
