@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import AsyncIterator
 
+import anyio
 import attrs
 import pytest
 
-from coordinatord.database.connections import Connection, open_database
+from coordinatord.database.connections import Connection, Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.relayer import budgets_sql, outbox_sql, queue_sql, results_sql, transactions_sql
 from coordinatord.relayer.budgets_sql import (
@@ -42,8 +43,14 @@ HOUR = 3600
 
 
 @pytest.fixture
-async def connection(database_url: str) -> AsyncIterator[Connection]:
-    async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as opened:
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with open_database(database_url, smallest=1, largest=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def connection(database: Database) -> AsyncIterator[Connection]:
+    async with database.connection() as opened:
         await migrate(opened)
         await begin_index(opened)
         yield opened
@@ -217,6 +224,26 @@ async def test_what_is_under_way_counts_until_its_real_cost_is_booked(connection
     await mine(connection, tx_id, 40)
     (after,) = await submit(connection, post(ALICE, estimate=100, day=150))
     assert isinstance(after, Queued)
+
+
+async def test_gas_that_is_booked_while_a_request_is_looked_at_counts_once(
+    connection: Connection, database: Database
+) -> None:
+    tx_id = await signed(connection, 0, post(ALICE, estimate=100))
+    waits: list[int] = []
+
+    async def look() -> None:
+        async with database.connection() as other:
+            waits.append(await wait_of(other, ALICE, 100, 250, 250))
+
+    async with anyio.create_task_group() as tasks, connection.transaction():
+        await connection.execute("lock table gas_spent in access exclusive mode")  # a look stops here, in its midst
+        tasks.start_soon(look)
+        waiting = "select count(*) from pg_locks where relation = 'gas_spent'::regclass and not granted"
+        while not await connection.fetchval(waiting):  # noqa: ASYNC110 - the event is in the database
+            await anyio.sleep(0.01)
+        await mine(connection, tx_id, 100)
+    assert waits == [0]
 
 
 async def test_request_under_way_is_joined_whatever_the_budget(connection: Connection) -> None:
