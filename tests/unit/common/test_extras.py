@@ -1,4 +1,5 @@
 import gc
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -24,6 +25,16 @@ def test_collector_rests_while_modules_are_loaded_and_leaves_them_out_afterwards
         monkeypatch.setitem(sys.modules, "tests.loaded_just_now", sys)
     assert gc.isenabled()
     assert gc.get_freeze_count() > 1000
+
+
+def test_httpx_is_loaded_without_its_command_line_and_what_that_brings() -> None:
+    code = (
+        "import sys; from common.extras import loading\n"
+        "with loading(): import httpx\n"
+        "sys.exit(sorted({'rich', 'click', 'pygments'} & set(sys.modules)) or httpx.__name__ != 'httpx')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_nothing_is_left_out_where_nothing_was_loaded() -> None:
