@@ -6,6 +6,7 @@ it was used. How the registry stores a job does not matter here: values are read
 For `svcd check` the contracts' code and signing domains are read, and how this provider is registered.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -75,11 +76,22 @@ class Registered:
     box_key: bytes  # zeros: none was published
 
 
+_TRIED_AGAIN: Final = 600.0  # seconds until a node that refused such requests is sent one again
+
+
 @attrs.define(slots=True)
 class _Batches:
-    """Whether the node takes several calls in one request: until it answered them singly, and only so."""
+    """Whether the node takes several calls in one request: not for a while after it answered them singly, and only
+    so, since what refused them may have been a proxy in trouble."""
 
-    taken: bool = True
+    refused_at: float = -math.inf
+
+    @property
+    def taken(self) -> bool:
+        return trio.current_time() >= self.refused_at + _TRIED_AGAIN
+
+    def refused(self) -> None:
+        self.refused_at = trio.current_time()
 
 
 _JOBS_TOGETHER: Final = 16  # of each three calls: nodes take a hundred in one request, some of them fewer
@@ -100,7 +112,7 @@ class _Queue:
 
     waiting: list[_Asked] = attrs.field(factory=list)
     turn: trio.Lock = attrs.field(factory=trio.Lock)
-    useful: bool = True  # until the node, or what stands before it, takes so many in no request
+    of_many: _Batches = attrs.field(factory=_Batches)  # a node may take one job's calls together, and not so many
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -217,10 +229,12 @@ class ChainReader:
     async def ask_together(self, *calls: Call) -> list[Callable[[], Any]]:
         """Results in their order, each to be had by a call that raises what was wrong with it. All in one request,
         which costs a third of three; one by one at a node that takes no several."""
-        if self._batches.taken and (told := await self._told_together(calls)) is not None:
+        tried = self._batches.taken
+        if tried and (told := await self._told_together(calls)) is not None:
             return told
         answers = [await self._sent(method, _request(method, params, 1)) for method, params in calls]
-        self._batches.taken = not all(isinstance(answer, dict) and "result" in answer for _, answer in answers)
+        if tried and all(isinstance(answer, dict) and "result" in answer for _, answer in answers):
+            self._batches.refused()
         return [partial(_result, method, *each) for (method, _), each in zip(calls, answers, strict=True)]
 
     async def _told_together(self, calls: Sequence[Call]) -> list[Callable[[], Any]] | None:
@@ -240,7 +254,7 @@ class ChainReader:
         held against the chain at one time. What cannot be had so is asked for by itself, so that no job is in
         another's way."""
         queue, asked = self._queue, _Asked(calls)
-        if not (self._batches.taken and queue.useful):
+        if not (self._batches.taken and queue.of_many.taken):
             return await self.ask_together(*calls)
         queue.waiting.append(asked)
         try:
@@ -265,7 +279,7 @@ class ChainReader:
             queue.waiting[:0] = [asked for asked in taken[1:] if not asked.left]
             raise
         if told is None:
-            queue.useful = False
+            queue.of_many.refused()
             return
         for asked in taken:
             asked.answers, told = told[: len(asked.calls)], told[len(asked.calls) :]

@@ -1,6 +1,7 @@
 """What a benchmark yields, and how alternatives are timed fairly against each other."""
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -56,6 +57,8 @@ class Row:
             raise ValueError(f"{name}: {len(samples)} samples, and a row takes {FEWEST} at least")
         limits = [limit] * len(samples) if isinstance(limit, int | float) else limit
         ratios = [sample / one for sample, one in zip(samples, limits, strict=True)]
+        if not all(map(math.isfinite, ratios)):
+            raise ValueError(f"{name}: every ratio must be a number, and they are {ratios}")
         ratio = by(ratios)
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         if target is not None and at_most is None:

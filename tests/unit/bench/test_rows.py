@@ -1,4 +1,5 @@
 import ast
+import math
 from pathlib import Path
 from statistics import harmonic_mean
 
@@ -14,6 +15,12 @@ MAKERS = {"row.py", "history.py"}  # the second reads rows that are kept
 def test_fewer_than_three_samples_are_refused(samples: list[float]) -> None:
     with pytest.raises(ValueError, match=f"reads: {len(samples)} samples, and a row takes 3 at least"):
         Row.of("reads", samples, "reads/s", "hello", 1, target=1)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_figure_that_is_no_number_is_refused(odd: float) -> None:
+    with pytest.raises(ValueError, match="reads: every ratio must be a number"):
+        Row.of("reads", [1, 2, odd], "reads/s", "hello", 1, at_most=1)
 
 
 @pytest.mark.parametrize("goals", [{}, {"target": 1.0, "at_most": 1.0}], ids=["none", "both"])

@@ -149,6 +149,21 @@ async def test_all_of_a_claim_is_read_in_one_request_and_singly_where_the_node_t
     assert node.requests == 1
 
 
+async def test_request_for_all_of_a_claim_is_tried_again_after_a_while(autojump_clock: trio.testing.MockClock) -> None:
+    """What refused it once may have been a proxy in trouble, and a provider runs for years."""
+    node = FakeNode(batches=False)
+    async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
+        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
+        assert await reader.standing(JOB) == Claimed()
+        node.batches, node.requests = True, 0
+        await trio.sleep(599)
+        assert await reader.standing(JOB) == Claimed()
+        assert node.requests == 3
+        await trio.sleep(2)
+        assert await reader.standing(JOB) == Claimed()
+        assert node.requests == 3 + 1
+
+
 async def at_once(node: FakeNode, jobs: int, *, longest: int = 1000, leaving: slice = slice(0)) -> list[Standing]:
     """So many jobs held against the chain at one time. A request of more calls than `longest` is refused; those of
     `leaving` go away while the node is asked."""
