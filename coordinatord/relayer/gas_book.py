@@ -9,6 +9,9 @@ of many ops needs that once, so the estimates of its ops add up to far more than
     all ops alike         it is certain whose the gas was: each one's share
     ops of several kinds  only their sum is known: a mix, with how many there were of each kind
 
+What they have in common counts as theirs, so that it is counted once too often: how much it is, nobody knows, and what
+was taken off for it and not there would be missed as many times as a larger transaction has more ops.
+
 What the ops of a transaction take together is the least of two bounds: their shares added up, and a mix of the same
 kinds as many times as it pays, with shares for what it does not cover. Neither can be too small while ops take what
 their like took, in whatever proportions they come. Both rise at once to what was used and fall slowly; a transaction
@@ -39,7 +42,7 @@ _MARGIN_DENOMINATOR: Final = 4
 _SHARE_NUMERATOR: Final = 15
 _SHARE_DENOMINATOR: Final = 14
 _FALLS_BY: Final = 8  # an eighth of the difference with each transaction
-_MANY: Final = 8  # ops from which on what they share (the first look at each slot) weighs little
+_MANY: Final = 16  # ops from which on what they have in common (the first look at each slot) weighs little
 _MIX_FALLS_BY: Final = 2  # its own proportions are never exactly those that it is held against
 _MIXES: Final = 4  # kept of the same kinds, the newest ones
 _MOST_KINDS: Final = 8  # of one mix, and 64 sets of kinds: beyond, shares will do
@@ -63,7 +66,7 @@ class OpKind:
 
 @attrs.frozen(slots=True)
 class _Mix:
-    """Gas that ops of several kinds took together, beside their bytes and the first look."""
+    """Gas that ops of several kinds took together, beside their bytes."""
 
     counts: Mapping[OpKind, int]
     gas: float
@@ -142,13 +145,12 @@ class GasBook:
         if not kinds:
             return
         counts = Counter(kinds)
-        used = max(execution - (FIRST_LOOK if len(kinds) > 1 else 0), 0)
         if len(counts) > 1:
             if len(kinds) >= _MANY:
-                self._learn_mix(counts, used)
+                self._learn_mix(counts, execution)
             return
         (kind,) = counts
-        share, known = used // len(kinds), self._shares.get(kind)
+        share, known = execution // len(kinds), self._shares.get(kind)
         if known is None or (kind in self._guessed and len(kinds) >= _MANY):
             self._shares[kind] = share
         elif len(kinds) >= _MANY:

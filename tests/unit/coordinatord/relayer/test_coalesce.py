@@ -90,7 +90,7 @@ def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
 
 def test_the_last_of_many_finds_what_it_wants_when_an_admin_has_raised_the_gas_of_a_token_call() -> None:
     book, most_token_gas, used = GasBook(), 2_000_000, 50_000
-    book.was_used([OpKind.of(JOBS, CALL)] * 40, 40 * used + FIRST_LOOK)
+    book.was_used([OpKind.of(JOBS, CALL)] * 40, 40 * used)
     alone = intrinsic_gas(CALL) + used + most_token_gas * 64 // 63 + 11_800
     settles = [simulated(n, gas=alone, kind=RelayKind.SETTLE, book=book, call=CALL) for n in range(1, 41)]
     (plan,) = coalesce(settles, most=64, room=ROOM)
