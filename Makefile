@@ -145,9 +145,9 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 4
 
-# Each worker has a chain, a database server and a pin store of its own. Tests wait more than they compute, so three of
+# Each worker has a chain, a database server and a pin store of its own. Tests wait as well as compute, so four of
 # them share two cores well.
-WORKERS ?= 3
+WORKERS ?= 4
 
 .PHONY: house
 house: setup ## counts of the sources: files, lengths, names that two things have, docstrings

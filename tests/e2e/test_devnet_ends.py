@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import Start, descendants, wait_gone
 
-LONG = pytest.mark.long  # each takes a devnet of its own, and the first shows the way
+LONG = pytest.mark.long  # each takes a devnet of its own, and one of them shows the way
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,8 @@ def test_devnet_killed_while_it_starts_leaves_no_process(start: Start) -> None:
     wait_gone(below)
 
 
-@pytest.mark.parametrize(
-    "service", ["anvil", pytest.param("postgres", marks=LONG), pytest.param("pin store", marks=LONG)]
-)
+@LONG
+@pytest.mark.parametrize("service", ["anvil", "postgres", "pin store"])
 def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, service: str) -> None:
     devnet = start()
     manifest = devnet.wait_up()

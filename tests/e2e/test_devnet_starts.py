@@ -94,6 +94,7 @@ def test_missing_chain_program_is_answered_with_how_to_get_it(tmp_path: Path) ->
     assert "make setup" in line
 
 
+@pytest.mark.long
 def test_demo_uses_every_part_and_ends_by_itself(start: Start) -> None:
     demo = start("--automine", command="demo")
     said, errors = demo.process.communicate(timeout=120)

@@ -108,6 +108,7 @@ def database_template() -> str:
     return "template1"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_first_hour_says_what_is_recorded(
     tmp_path: Path, cast: Cast, database_url: str, pin_store: PinStoreService

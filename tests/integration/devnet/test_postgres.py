@@ -49,6 +49,7 @@ async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
         assert os.stat(f"/proc/{server.child.pid}").st_uid == owner
 
 
+@pytest.mark.long
 @as_root
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account", "namespace"))
@@ -57,6 +58,7 @@ async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, mon
         assert server.child.program.run_as == "namespace"
 
 
+@pytest.mark.long
 @as_root
 async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
     closed: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ DIFFERENT = (
 )
 
 
-@pytest.mark.parametrize("platform", ["win32", "darwin"])
+@pytest.mark.parametrize("platform", ["win32", pytest.param("darwin", marks=pytest.mark.long)])
 def test_what_differs_between_platforms_works_on_each(platform: str, tmp_path: Path) -> None:
     options = ("-q", "--no-header", "-p", "no:cacheprovider", "-p", "tests.portability.other_platform")
     command = [sys.executable, "-m", "pytest", *options, "--basetemp", str(tmp_path / "other"), *DIFFERENT]

@@ -38,6 +38,7 @@ async def key_of(http: httpx.AsyncClient) -> PublicKey:
     return PublicKey(bytes.fromhex((await http.get("/key")).json()["escrow_public_key"]))
 
 
+@pytest.mark.long
 async def test_keys_survive_as_long_as_one_instance_lives_and_are_lost_with_the_last(
     world: World, database_url: str
 ) -> None:

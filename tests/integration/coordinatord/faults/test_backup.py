@@ -31,6 +31,7 @@ async def every_job_is_told_of(on: Deployment) -> None:
         assert answer.json()["status"] == "queued"
 
 
+@pytest.mark.long
 async def test_lost_machine_is_restored_from_its_backup_and_a_lost_database_from_the_chain(
     *,
     deployed: Deployed,

@@ -41,7 +41,7 @@ async def replayed(connection: Connection, source: Source, journal_blocks: int) 
     journal_blocks=st.sampled_from((1, 3, 8, 40)),
     forks=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.booleans()), min_size=1, max_size=4),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_index_after_any_forks_equals_a_fresh_replay(
     connection: Connection,
     seed: int,

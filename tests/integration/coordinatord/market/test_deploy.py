@@ -102,6 +102,7 @@ def test_run_that_is_killed_around_every_broadcast_goes_on_and_sends_nothing_twi
     assert AddressBook.parse(ground.out.read_bytes()) == book
 
 
+@pytest.mark.long
 def test_process_that_is_killed_while_it_waits_goes_on(ground: Ground, anvil: Anvil) -> None:
     key_file, market_file = ground.folder / "key", ground.folder / "market.json"
     key_file.write_text(ground.cast.with_role("client")[3].private_key)

@@ -228,6 +228,7 @@ async def first_hour(world: World, database_url: str, book: AddressBook, tmp_pat
                 await anyio.to_thread.run_sync(hour.running.wait)
 
 
+@pytest.mark.long
 async def test_page_of_the_first_hour_is_what_a_terminal_shows(first_hour: FirstHour) -> None:
     between = {"register --wait": first_hour.admit, "earnings": first_hour.buy}
     commands = recording()
