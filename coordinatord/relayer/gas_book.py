@@ -9,8 +9,9 @@ of many ops needs that once, so the estimates of its ops add up to far more than
     all ops alike         it is certain whose the gas was: each one's share
     ops of several kinds  only their sum is known: a mix, with how many there were of each kind
 
-What they have in common counts as theirs, so that it is counted once too often: how much it is, nobody knows, and what
-was taken off for it and not there would be missed as many times as a larger transaction has more ops.
+How much they have in common, nobody knows. What is taken off for it and was not there is missed once for each op of a
+larger transaction, so each op has a 64th of it taken off: a full transaction then misses no more than the first look
+that it is given itself.
 
 What the ops of a transaction take together is the least of two bounds: their shares added up, and a mix of the same
 kinds as many times as it pays, with shares for what it does not cover. Neither can be too small while ops take what
@@ -41,6 +42,7 @@ _MARGIN_DENOMINATOR: Final = 4
 # Of a fourteenth, of what receipts show: state differs from op to op, and many of them even that out.
 _SHARE_NUMERATOR: Final = 15
 _SHARE_DENOMINATOR: Final = 14
+_FULL: Final = 64  # ops of a transaction than which few are larger, and none by much
 _FALLS_BY: Final = 8  # an eighth of the difference with each transaction
 _MANY: Final = 16  # ops from which on what they have in common (the first look at each slot) weighs little
 _MIX_FALLS_BY: Final = 2  # its own proportions are never exactly those that it is held against
@@ -145,12 +147,13 @@ class GasBook:
         if not kinds:
             return
         counts = Counter(kinds)
+        used = max(execution - (FIRST_LOOK * min(len(kinds), _FULL) // _FULL if len(kinds) > 1 else 0), 0)
         if len(counts) > 1:
             if len(kinds) >= _MANY:
-                self._learn_mix(counts, execution)
+                self._learn_mix(counts, used)
             return
         (kind,) = counts
-        share, known = execution // len(kinds), self._shares.get(kind)
+        share, known = used // len(kinds), self._shares.get(kind)
         if known is None or (kind in self._guessed and len(kinds) >= _MANY):
             self._shares[kind] = share
         elif len(kinds) >= _MANY:

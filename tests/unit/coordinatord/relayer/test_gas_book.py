@@ -46,7 +46,7 @@ def test_until_a_transaction_has_shown_it_the_estimate_is_an_ops_share() -> None
 
 def test_a_share_is_what_many_alike_used_and_a_margin() -> None:
     book = GasBook()
-    book.was_used([KIND] * 64, 64 * 48_000)
+    book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     assert share(book) == 51_428
 
 
@@ -59,12 +59,12 @@ def test_a_mixed_transaction_says_nothing_of_anybodys_share() -> None:
 def test_a_share_rises_at_once_and_falls_slowly() -> None:
     book = GasBook()
     for used in (48_000, 78_000):
-        book.was_used([KIND] * 64, 64 * used)
+        book.was_used([KIND] * 64, FIRST_LOOK + 64 * used)
     assert share(book) == 83_571
-    book.was_used([KIND] * 64, 64 * 48_000)
+    book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     assert 51_428 < share(book) < 83_571
     for _ in range(100):
-        book.was_used([KIND] * 64, 64 * 48_000)
+        book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     assert share(book) == pytest.approx(51_428, rel=0.01)
 
 
@@ -72,7 +72,7 @@ def test_few_together_teach_only_what_is_not_known() -> None:
     book = GasBook()
     book.was_used([KIND], 90_000)
     assert share(book) == 96_428
-    book.was_used([KIND] * 64, 64 * 48_000)
+    book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     fallen = share(book)
     book.was_used([KIND], 90_000)
     assert share(book) == fallen == 51_428
@@ -82,7 +82,7 @@ def test_starving_doubles_a_share_and_never_past_the_estimate() -> None:
     book = GasBook()
     book.starved([KIND] * 64)
     assert share(book) == ALONE - intrinsic_gas(CALL)
-    book.was_used([KIND] * 64, 64 * 48_000)
+    book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     book.starved([KIND] * 64)
     assert share(book) == 102_857
     for _ in range(10):
@@ -97,7 +97,7 @@ def test_whatever_it_is_taught_a_share_stays_between_what_was_used_and_the_estim
         if used is None:
             book.starved([KIND] * 64)
         else:
-            book.was_used([KIND] * 64, 64 * used)
+            book.was_used([KIND] * 64, FIRST_LOOK + 64 * used)
             least = used
     assert min(least, ALONE - intrinsic_gas(CALL)) <= share(book) <= ALONE - intrinsic_gas(CALL)
 
@@ -106,7 +106,7 @@ def test_a_simulation_tells_a_share_until_a_receipt_does() -> None:
     book = GasBook()
     book.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
     assert book.share(KIND, CALL, 500_000) == 80_000 * 5 // 4 * 15 // 14
-    book.was_used([OpKind.of(TARGET, CALL)] * 64, 64 * 200_000)
+    book.was_used([OpKind.of(TARGET, CALL)] * 64, FIRST_LOOK + 64 * 200_000)
     book.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
     assert book.share(KIND, CALL, 500_000) == 200_000 * 15 // 14
 
@@ -119,7 +119,7 @@ def test_enough_gas_for_a_simulated_op_holds_what_a_refund_gave_back_and_what_th
 def test_first_receipt_of_many_stands_for_what_was_only_simulated() -> None:
     book = GasBook()
     book.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
-    book.was_used([KIND] * 64, 64 * 48_000)
+    book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     assert share(book) == 51_428
 
 
@@ -204,7 +204,7 @@ def test_starving_forgets_the_mix() -> None:
 def test_op_that_builds_on_another_of_its_transaction_is_of_a_kind_of_its_own() -> None:
     book = GasBook()
     on_top = OpKind.of(TARGET, CALL, on_top=True)
-    book.was_used([on_top] * 64, 64 * 20_000)
+    book.was_used([on_top] * 64, FIRST_LOOK + 64 * 20_000)
     assert share(book) == ALONE - intrinsic_gas(CALL)
     assert book.share(on_top, CALL, ALONE) == 21_428
 
@@ -234,7 +234,7 @@ def test_few_that_had_less_in_common_than_is_allowed_for_do_not_starve_many() ->
 def test_gas_that_an_op_wants_to_find_counts_beside_its_share_and_without_a_margin() -> None:
     book = GasBook()
     book.learn(TARGET, CALL, intrinsic_gas(CALL) + 330_000)
-    book.was_used([KIND] * 64, 64 * 48_000)
+    book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     alone = book.limit(TARGET, CALL)
     assert alone is not None
     assert book.unused(KIND, CALL, alone) == 330_000 - 48_000
