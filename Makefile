@@ -127,7 +127,7 @@ SKIPPED := build/skipped
 
 .PHONY: test
 test: ## every quick check: style, types, layers, contracts, encodings, services
-	@echo "test: runs every check that is quick (style, types, layers, contracts, encodings, services): about 8 minutes on two" \
+	@echo "test: runs every check that is quick (style, types, layers, contracts, encodings, services): about 9 minutes on two" \
 		"cores, and 2 more on the first run, which sets up"
 	@rm -rf $(SKIPPED) && mkdir -p $(SKIPPED)
 	@began=$$SECONDS; $(MAKE) setup && $(MAKE) -j 2 --output-sync=target lint contracts-test contracts-prices slither node-check \
@@ -157,7 +157,7 @@ house: setup ## counts of the sources: files, lengths, names that two things hav
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
 	@$(MAKE) browser || echo "tests: those that look at the pages are skipped" >&2
-	@echo "tests: unit, integration, end to end (about 7 minutes)"
+	@echo "tests: unit, integration, end to end (about 8 minutes)"
 	@mkdir -p $(SKIPPED)
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
 
@@ -167,7 +167,7 @@ test-long: setup ## the tests that take too long for every change: minutes of fa
 	@mkdir -p build
 	@export SOAK_SEED=$${SOAK_SEED:-random}; \
 	if test "$$SOAK_SEED" = random; then SOAK_SEED=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); fi; \
-	echo "tests: the long ones (about 8 minutes); the soak's seed is SOAK_SEED=$$SOAK_SEED, kept in build/soak-seeds"; \
+	echo "tests: the long ones (about 10 minutes); the soak's seed is SOAK_SEED=$$SOAK_SEED, kept in build/soak-seeds"; \
 	echo "$$(date -u +%FT%TZ) $$(git rev-parse --short HEAD 2>/dev/null || echo -) $$SOAK_SEED" >> build/soak-seeds; \
 	SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
 	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
