@@ -102,8 +102,7 @@ class GasBook:
 
     def learn(self, target: bytes, calldata: bytes, estimate: int) -> None:
         shape = shape_of(target, calldata)
-        execution = max(estimate - intrinsic_gas(calldata), 0)
-        self._execution[shape] = max(execution, self._execution.get(shape, 0))
+        self._execution[shape] = max(estimate - intrinsic_gas(calldata), self._execution.get(shape, 0))
 
     def simulated(self, target: bytes, calldata: bytes, used: int) -> None:
         """Gas that a simulation used, before any receipt has told, with nothing warm; a refund may have given back a
@@ -124,7 +123,7 @@ class GasBook:
     def unused(self, kind: OpKind, calldata: bytes, alone: int) -> int:
         """Gas that the op wants to find beside its share, and leaves: the registry's `tokenGas`, which an admin may
         raise, is most of it, and the first look at what it shares with others."""
-        execution = self._execution.get(kind.shape, max(alone - intrinsic_gas(calldata), 0))
+        execution = self._execution.get(kind.shape, alone - intrinsic_gas(calldata))
         return max(execution - self._shares.get(kind, execution), 0)
 
     def together(self, ops: Iterable[tuple[OpKind, int]]) -> int:
@@ -135,7 +134,7 @@ class GasBook:
         added_up = 0
         for kind, share in ops:
             counts[kind] += 1
-            shares[kind] = max(share, shares.get(kind, 0))
+            shares[kind] = max(share, shares.get(kind, share))
             added_up += share
         without_margin = {kind: share * _SHARE_DENOMINATOR / _SHARE_NUMERATOR for kind, share in shares.items()}
         bounds = [mix.bound(counts, without_margin) for mix in self._mixes.get(frozenset(counts), ())]
@@ -157,7 +156,7 @@ class GasBook:
         if known is None or (kind in self._guessed and len(kinds) >= _MANY):
             self._shares[kind] = share
         elif len(kinds) >= _MANY:
-            self._shares[kind] = share if share >= known else known - (known - share) // _FALLS_BY
+            self._shares[kind] = max(share, known - (known - share) // _FALLS_BY)
         if len(kinds) >= _MANY:
             self._guessed.discard(kind)
         elif known is None:
@@ -167,7 +166,7 @@ class GasBook:
         shares = {kind: known for kind in counts if (known := self._most_known(kind)) is not None}
         if len(counts) > _MOST_KINDS or len(shares) < len(counts):
             return  # of a kind of which nothing is known a rest could not be bounded
-        mixes = self._mixes.pop(frozenset(counts), deque[_Mix](maxlen=_MIXES))
+        mixes: Iterable[_Mix] = self._mixes.pop(frozenset(counts), ())
         bounds = [(mix, mix.bound(counts, shares)) for mix in mixes]
         believed = [(mix, bound) for mix, bound in bounds if bound >= used]
         if len(believed) == len(bounds) and bounds:

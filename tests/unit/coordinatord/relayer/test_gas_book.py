@@ -4,10 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.relayer.gas_book import FIRST_LOOK, REGISTRY_SLACK, GasBook, OpKind, enough_gas, intrinsic_gas
+from coordinatord.relayer.gas_book import (
+    FIRST_LOOK,
+    REGISTRY_SLACK,
+    GasBook,
+    OpKind,
+    enough_gas,
+    floor_gas,
+    intrinsic_gas,
+)
 
 TARGET = b"\x01" * 20
 CALL = b"\xaa\xbb\xcc\xdd" + b"\x01" * 60
+
+
+def test_calldata_costs_by_its_zeros_and_other_bytes() -> None:
+    assert intrinsic_gas(b"\x00\x00\x00\x01\x02") == 21_000 + 3 * 4 + 2 * 16
+    assert floor_gas(b"\x00\x00\x00\x01\x02") == 21_000 + 3 * 10 + 2 * 40
 
 
 def test_nothing_is_known_of_a_new_kind() -> None:
@@ -24,6 +37,21 @@ def test_the_limit_lies_above_the_dearest_seen() -> None:
     limit = book.limit(TARGET, CALL)
     assert limit is not None
     assert 156_000 < limit < 200_000
+
+
+def test_what_costs_less_than_its_bytes_executes_nothing() -> None:
+    """Not less than nothing: a node's figure may be anything."""
+    book, less = GasBook(), intrinsic_gas(CALL) - 10
+    assert book.share(KIND, CALL, less) == 0
+    book.learn(TARGET, CALL, less)
+    assert book.limit(TARGET, CALL) == intrinsic_gas(CALL)
+    book.simulated(TARGET, CALL, less)
+    assert book.share(KIND, CALL, ALONE) == 0
+    assert enough_gas(CALL, less) == intrinsic_gas(CALL) + REGISTRY_SLACK
+    for ops in (1, 2):
+        book = GasBook()
+        book.was_used([KIND] * ops, 0)
+        assert book.share(KIND, CALL, ALONE) == 0
 
 
 def test_ops_of_another_size_are_another_kind() -> None:
@@ -62,7 +90,7 @@ def test_a_share_rises_at_once_and_falls_slowly() -> None:
         book.was_used([KIND] * 64, FIRST_LOOK + 64 * used)
     assert share(book) == 83_571
     book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
-    assert 51_428 < share(book) < 83_571
+    assert share(book) == (78_000 - (78_000 - 48_000) // 8) * 15 // 14
     for _ in range(100):
         book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
     assert share(book) == pytest.approx(51_428, rel=0.01)
@@ -76,6 +104,27 @@ def test_few_together_teach_only_what_is_not_known() -> None:
     fallen = share(book)
     book.was_used([KIND], 90_000)
     assert share(book) == fallen == 51_428
+
+
+def test_two_alike_have_two_parts_of_the_first_look_taken_off() -> None:
+    book = GasBook()
+    book.was_used([KIND] * 2, 100_000)
+    assert share(book) == (100_000 - FIRST_LOOK * 2 // 64) // 2 * 15 // 14
+
+
+@pytest.mark.parametrize(("ops", "teaches"), [(15, False), (16, True)])
+def test_sixteen_ops_are_many(ops: int, *, teaches: bool) -> None:
+    guessed, known = GasBook(), GasBook()
+    guessed.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
+    known.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
+    for book in (guessed, known):
+        before = share(book)
+        book.was_used([KIND] * ops, ops * 60_000)
+        assert (share(book) != before) is teaches
+    told = share(guessed)
+    assert (told == (16 * 60_000 - FIRST_LOOK // 4) // 16 * 15 // 14) is teaches
+    guessed.was_used([KIND] * 64, FIRST_LOOK + 64 * 20_000)  # no guess any more: it falls slowly
+    assert (share(guessed) > told / 2) is teaches
 
 
 def test_starving_doubles_a_share_and_never_past_the_estimate() -> None:
@@ -109,6 +158,12 @@ def test_a_simulation_tells_a_share_until_a_receipt_does() -> None:
     book.was_used([OpKind.of(TARGET, CALL)] * 64, FIRST_LOOK + 64 * 200_000)
     book.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
     assert book.share(KIND, CALL, 500_000) == 200_000 * 15 // 14
+
+
+def test_a_simulation_tells_as_much_of_an_op_that_builds_on_another() -> None:
+    book, on_top = GasBook(), OpKind.of(TARGET, CALL, on_top=True)
+    book.simulated(TARGET, CALL, intrinsic_gas(CALL) + 80_000)
+    assert book.share(on_top, CALL, ALONE) == share(book) == 80_000 * 5 // 4 * 15 // 14
 
 
 def test_enough_gas_for_a_simulated_op_holds_what_a_refund_gave_back_and_what_the_registry_wants_to_see() -> None:
@@ -158,6 +213,90 @@ def test_mix_is_planned_by_what_its_like_used(counts: tuple[int, int, int]) -> N
     assert planned(book, counts) > 1.8 * taken(counts)
     teach(book, (21, 21, 21))
     assert taken(counts) < planned(book, counts) < 1.08 * taken(counts)
+
+
+def test_of_a_mix_nothing_is_lost_by_rounding() -> None:
+    book = GasBook()
+    told_of_each(book)
+    teach(book, (30, 30, 30), first=FIRST_LOOK)
+    assert planned(book, (30, 30, 30)) == (taken((30, 30, 30)) + 1) * 15 // 14
+
+
+def test_ops_of_which_no_mix_tells_take_their_shares() -> None:
+    assert GasBook().together([(KINDS[0], 100), (KINDS[1], 200), (KINDS[0], 300)]) == 600
+
+
+@pytest.mark.parametrize(("counts", "teaches"), [((5, 5, 5), False), ((6, 5, 5), True)])
+def test_mix_of_sixteen_ops_tells(counts: tuple[int, int, int], *, teaches: bool) -> None:
+    book = GasBook()
+    told_of_each(book)
+    before = planned(book, (20, 20, 20))
+    teach(book, counts)
+    assert (planned(book, (20, 20, 20)) < before) is teaches
+
+
+def test_what_a_mix_does_not_cover_of_a_kind_counts_by_the_dearest_of_it() -> None:
+    book = GasBook()
+    told_of_each(book)
+    teach(book, (20, 20, 20))
+    each = [(kind, book.share(kind, call, 1_000_000)) for kind, call in zip(KINDS, CALLS, strict=True)] * 20
+    assert book.together([*each, *[(KINDS[0], 1)] * 5]) > book.together(each) + 5 * TRUE_GAS[0]
+
+
+def test_mix_with_a_kind_of_which_nothing_is_known_tells_nothing() -> None:
+    book = GasBook()
+    for call in CALLS[:2]:
+        book.simulated(TARGET, call, intrinsic_gas(call) + 100_000)
+    before = planned(book, (20, 20, 20))
+    teach(book, (20, 20, 20))
+    assert planned(book, (20, 20, 20)) == before
+
+
+@pytest.mark.parametrize(("kinds", "teaches"), [(8, True), (9, False)])
+def test_mix_of_more_than_eight_kinds_tells_nothing(kinds: int, *, teaches: bool) -> None:
+    book, ops = GasBook(), [bytes([number]) * 4 + b"\x01" * 60 for number in range(1, 1 + kinds)]
+    for call in ops:
+        book.simulated(TARGET, call, intrinsic_gas(call) + 100_000)
+    each = [(OpKind.of(TARGET, call), book.share(OpKind.of(TARGET, call), call, 1_000_000)) for call in ops] * 3
+    before = book.together(each)
+    book.was_used([kind for kind, _ in each], 30_000 * len(each))
+    assert (book.together(each) < before) is teaches
+
+
+def test_mixes_of_other_proportions_are_kept_beside_one_another() -> None:
+    book, even, uneven = GasBook(), (20, 20, 20), (40, 10, 10)
+    told_of_each(book)
+    teach(book, even)
+    before = planned(book, uneven)
+    teach(book, uneven)
+    assert planned(book, uneven) < before
+    assert planned(book, even) < 1.08 * taken(even)
+
+
+def test_mix_is_held_against_the_least_that_is_known_of_what_it_does_not_cover() -> None:
+    book, dear = GasBook(), 400_000
+    told_of_each(book)
+    for call in CALLS:
+        book.learn(TARGET, call, intrinsic_gas(call) + dear)
+    teach(book, (20, 20, 20), first=FIRST_LOOK)
+    teach(book, (30, 20, 20), first=FIRST_LOOK)
+    bound = taken((20, 20, 20)) + FIRST_LOOK - FIRST_LOOK * 60 // 64 + 10 * ((TRUE_GAS[0] + 45_000) * 5 // 4)
+    used = taken((30, 20, 20))
+    assert planned(book, (30, 20, 20)) == (int(bound - (bound - used) / 2) + 1) * 15 // 14
+
+
+def test_of_64_sets_of_kinds_the_one_that_was_taught_least_lately_is_forgotten() -> None:
+    book, ops = GasBook(), [bytes([number]) * 4 + b"\x01" * 60 for number in range(1, 67)]
+    for call in ops:
+        book.simulated(TARGET, call, intrinsic_gas(call) + 100_000)
+    kinds = [OpKind.of(TARGET, call) for call in ops]
+    pair = [(kind, book.share(kind, call, 1_000_000)) for kind, call in zip(kinds[:2], ops, strict=False)] * 10
+    untold = book.together(pair)
+    for other in kinds[1:65]:
+        book.was_used([kinds[0], other] * 10, 20 * 30_000)
+    assert book.together(pair) < untold
+    book.was_used([kinds[0], kinds[65]] * 10, 20 * 30_000)
+    assert book.together(pair) == untold
 
 
 def test_mix_says_nothing_of_whose_the_gas_was() -> None:
@@ -238,3 +377,10 @@ def test_gas_that_an_op_wants_to_find_counts_beside_its_share_and_without_a_marg
     alone = book.limit(TARGET, CALL)
     assert alone is not None
     assert book.unused(KIND, CALL, alone) == 330_000 - 48_000
+
+
+def test_gas_that_an_op_leaves_is_nothing_where_its_share_is_more_than_it_was_to_find() -> None:
+    book = GasBook()
+    book.was_used([KIND] * 64, FIRST_LOOK + 64 * 48_000)
+    assert book.unused(KIND, CALL, intrinsic_gas(CALL) + 47_000) == 0
+    assert book.unused(KIND, CALL, intrinsic_gas(CALL) + 50_000) == 2_000
