@@ -230,7 +230,8 @@ class Http11(H11Protocol):
         match event:
             case Response() if event.status_code >= 200:
                 headers = [*event.headers, *self.config.response_headers("h11")]
-                if self.context.terminated.is_set():
+                last = self.context.terminated.is_set() or self.connection.their_state is h11.SEND_BODY
+                if last and (b"connection", b"close") not in headers:
                     headers.append((b"connection", b"close"))  # before the client sends its next request in vain
                 self._unsent += self._bytes_of(h11.Response(headers=headers, status_code=event.status_code))
             case Body():

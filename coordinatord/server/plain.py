@@ -218,7 +218,7 @@ class PlainExchange:
         bodiless = status in _BODILESS
         self._left = 0 if bodiless or self._head_only else length
         fields += self._own.get()
-        if self._stopping():
+        if not self._last and (self._stopping() or self._unread > len(self.rest)):
             self._last = True
             fields += b"connection: close\r\n"  # before the client sends its next request in vain
         if length is None and not bodiless:

@@ -87,6 +87,17 @@ async def test_answer_is_written_as_h11_writes_it(
     assert await _told(answers, request_) == by_h11
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "by h11"])
+async def test_answer_before_the_body_is_there_says_that_no_other_request_is_taken(*, plain: bool) -> None:
+    """A client that kept the connection would send its next request in vain: the body's rest is never read."""
+    request = REQUESTS["POST of a body that never comes"]
+    with contextlib.nullcontext() if plain else mock.patch.object(connection, "plain_request", return_value=None):
+        told = await _told([(401, [LENGTH], [b"{}"])], request)
+    assert told.startswith(b"HTTP/1.1 401 ")
+    assert b"\r\nconnection: close\r\n" in told.lower()
+    assert told.endswith(b"{}")
+
+
 async def test_connection_that_said_what_is_not_plain_is_plain_again_after_it() -> None:
     odd = b"POST /take HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
     plain = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
