@@ -50,23 +50,30 @@ def _other_checkout(room: Room) -> None:
 
 
 def _killed(room: Room) -> None:
-    state, orphans = room.folder / "state", _shared_memory(attached=False)
+    state = room.folder / "state"
     with devnet_up(room, state) as up:
-        segments = _shared_memory()
+        segment = _segment_of_postgres(state)
+        if seen := _segments():
+            require(segment in seen, f"PostgreSQL runs without the shared memory {segment} that it names")
         os.kill(up.pid, signal.SIGKILL)
     with devnet_up(room, state) as again:  # at once: what was left may still be ending
         first_line(again.said, "cleared what a run that was killed left")
         again.require_answers()
     require_nothing_runs(room.folder)
-    left = (_shared_memory(attached=False) - orphans) & segments
-    require(not left, f"shared memory was left: {left}")
+    require(segment not in _segments(), f"shared memory was left: {segment}")
 
 
-def _shared_memory(*, attached: bool = True) -> set[str]:
-    """System V segments: PostgreSQL's lock on its data. Not attached, nobody uses them, and nobody removes them."""
+def _segment_of_postgres(state: Path) -> str:
+    """The System V segment that is PostgreSQL's lock on its data: key and id, in the seventh line of its pid file."""
+    (pid_file,) = state.rglob("postmaster.pid")
+    return " ".join(pid_file.read_text(encoding="utf-8").splitlines()[6].split())
+
+
+def _segments() -> set[str]:
+    """All of this machine's; none where the system does not list them as Linux does."""
     table = Path("/proc/sysvipc/shm")
-    rows = [line.split() for line in table.read_text().splitlines()[1:]] if table.exists() else []
-    return {row[1] for row in rows if attached or row[6] == "0"}
+    rows = table.read_text(encoding="utf-8").splitlines()[1:] if table.exists() else []
+    return {" ".join(row.split()[:2]) for row in rows}
 
 
 def _stopped_from_elsewhere(room: Room) -> None:
