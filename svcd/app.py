@@ -33,8 +33,8 @@ from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.poller import Poller
 from svcd.stages.reconciler import Reconciler
-from svcd.stages.runner import Runner, SealStage, Uploader
-from svcd.stages.settler import Failer, Settler
+from svcd.stages.runner import Runner, SealStage
+from svcd.stages.settler import Failer, Settler, Uploader
 from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
@@ -118,12 +118,12 @@ class Daemon:
         """Returns when the jobs that an earlier run held are on their way."""
         ground, timings, drain = self.ground, self.timings, self.drain
         coordinator, signer, clock = ground.coordinator, ground.signer, ground.clock
-        lookup = Lookup(coordinator, ground.provider_id)
+        lookup = Lookup(coordinator, clock, ground.provider_id)
         limits = AheadLimits({one.name: one.ahead for one in ground.config.models if one.ahead}, ground.journal)
         claimer = Claimer(
             coordinator, signer, clock, ground.provider_id, pipeline, offers, timings, self.health, limits
         )
-        uploader = Uploader(coordinator, pipeline)
+        uploader = Uploader(coordinator, lookup, pipeline)
         sealer = SealStage(ground.deployment, pipeline)
         settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
         failer = Failer(coordinator, signer, clock, lookup, pipeline)

@@ -313,7 +313,8 @@ CLAIM_DEAD_AFTER: Final = 660.0
 
 @attrs.frozen(slots=True, eq=False)
 class ClaimedJob:
-    """`sla_ends` is in the loop's time: the last moment at which the chain takes a settle."""
+    """`sla_ends` is in the loop's time: the last moment at which the chain takes a settle. It moves when a
+    reorganisation takes the claim: the one that comes then begins a window of its own."""
 
     job: Job
     model: str
@@ -336,6 +337,16 @@ class ClaimedJob:
     def claim_dies(self) -> float:
         """In the loop's time: a claim that is off the chain then, after a reorganisation, does not come back."""
         return self.claimed_at + CLAIM_DEAD_AFTER
+
+    @property
+    def was_claimed(self) -> bool:
+        """Whether a claim of it is known to have been in a block, whatever became of that block."""
+        return self.ahead is None or self.ahead.confirmed
+
+    def in_window_of(self, claimed_at: float) -> "ClaimedJob":
+        """With the window that a claim at that moment of the loop's time begins; a longer one is kept."""
+        ends = claimed_at + self.job.sla_secs
+        return self if ends <= self.sla_ends else attrs.evolve(self, sla_ends=ends)
 
     def work(self) -> AbstractContextManager[None]:
         """Round each step: it ends when there is nothing to be had for it any more."""

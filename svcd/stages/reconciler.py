@@ -20,7 +20,7 @@ from svcd.errors import Unavailable, WorkFailed
 from svcd.job.held import CLAIM_DEAD_AFTER, ClaimedJob, Job, SealedJob, Slots
 from svcd.journal.entries import JobEntry
 from svcd.stages.pipeline import Pipeline
-from svcd.stages.runner import needs_upload
+from svcd.stages.settler import needs_upload
 from svcd.timings import Clock
 
 log = structlog.get_logger(__name__)

@@ -12,15 +12,12 @@ from common.refusal import Refused
 from common.sealed_stream import ResultSealer
 from svcd import metrics
 from svcd.backends.backend import Backend, Breaker
-from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded
-from svcd.coordinator.sessions import SignInRefused
 from svcd.errors import WorkFailed
 from svcd.job.held import Finished, Opened, SealedJob, WorkOutput
 from svcd.journal.journal import LONGEST_ROW
 from svcd.payload.opening import sealable
 from svcd.stages.pipeline import Drain, Pipeline
-from svcd.stages.settler import refused, sign_in_refused
+from svcd.stages.settler import needs_upload
 from svcd.timings import Timings
 
 # Beyond the deadline, so that a backend which keeps to it can say itself why it did not finish.
@@ -65,42 +62,6 @@ class Runner:
         if output is None or trio.current_time() > deadline:
             raise WorkFailed("sla_abandon", "the backend was not done within the SLA's margin", backend_fault=True)
         return output
-
-
-# Results that are too large for a settle go ahead of it, as a file that the settle names.
-
-LONGEST_INLINE: Final = 15_679_488
-
-
-def needs_upload(length: int) -> bool:
-    return length > LONGEST_INLINE
-
-
-@attrs.frozen(slots=True, eq=False)
-class Uploader:
-    coordinator: Coordinator
-    pipeline: Pipeline
-
-    async def step(self, sealed: SealedJob) -> None:
-        job_id = sealed.held.job.job_id
-        content = await self.pipeline.journal.open_result(job_id)
-        try:
-            outcome = await self.coordinator.upload(content, sealed.held.sla_ends)
-        finally:
-            if not isinstance(content, bytes):
-                content.close()
-        match outcome:
-            case Uploaded(cid=cid):
-                if cid is None:
-                    raise WorkFailed("settle_upload_invalid", "the upload was answered without a content id")
-                await self.pipeline.journal.uploaded(job_id, cid)
-                await self.pipeline.to_settle.send(sealed.held.sla_ends, attrs.evolve(sealed, result_cid=cid))
-            case CoordinatorRefusal():
-                raise refused(outcome)
-            case SignInRefused():
-                raise sign_in_refused(outcome)
-            case _:
-                raise WorkFailed("settle_transport_error", outcome.detail)
 
 
 # Sealing an output to its owner, and keeping it: from here on nothing is run a second time.

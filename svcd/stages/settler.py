@@ -1,4 +1,4 @@
-"""Settling: the result is handed over, and the chain says that it was."""
+"""Settling: the result is handed over, as a file first where it is large, and the chain says that it was settled."""
 
 from typing import Final
 
@@ -9,7 +9,16 @@ import trio
 
 from common.scalars import base64_of
 from svcd.coordinator.client import Coordinator
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, describe
+from svcd.coordinator.outcomes import (
+    ChainRefused,
+    CoordinatorRefusal,
+    OpMined,
+    OpOutcome,
+    OpPending,
+    Uploaded,
+    UploadOutcome,
+    describe,
+)
 from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
 from svcd.errors import WorkFailed
@@ -17,25 +26,6 @@ from svcd.job.held import ClaimedJob, Failing, SealedJob
 from svcd.stages.claimer import STALE, Lookup
 from svcd.stages.pipeline import Pipeline
 from svcd.timings import Clock, Timings
-
-# The specification's name for each way in which a result was not taken.
-
-
-def refused(outcome: CoordinatorRefusal) -> WorkFailed:
-    match outcome.status:
-        case httpx.codes.FORBIDDEN:
-            return WorkFailed("settle_rejected", outcome.code or "")
-        case httpx.codes.REQUEST_ENTITY_TOO_LARGE:
-            return WorkFailed("settle_result_too_large", outcome.code or "")
-        case status:
-            return WorkFailed(f"settle_http_{status}", outcome.code or "")
-
-
-def sign_in_refused(outcome: SignInRefused) -> WorkFailed:
-    if outcome.status is None:
-        return WorkFailed("settle_transport_error", f"no session: {outcome.detail}")
-    return WorkFailed(f"session_http_{outcome.status}", outcome.detail)
-
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +37,49 @@ _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent agai
 _CLAIMED_ANEW_AFTER: Final = 20.0
 _CLAIM_PATIENCE: Final = 90.0
 _SERVER_ERROR: Final = 500
+
+
+# Results that are too large for a settle go ahead of it, as a file that the settle names.
+
+LONGEST_INLINE: Final = 15_679_488
+
+
+def needs_upload(length: int) -> bool:
+    return length > LONGEST_INLINE
+
+
+@attrs.frozen(slots=True, eq=False)
+class Uploader:
+    coordinator: Coordinator
+    lookup: Lookup
+    pipeline: Pipeline
+
+    async def step(self, sealed: SealedJob) -> None:
+        held, pause = sealed.held, _PAUSE
+        while True:
+            outcome = await self._upload(held)
+            if isinstance(outcome, Uploaded):
+                break
+            log.warning("result not uploaded", job=held.name, outcome=describe(outcome))
+            if _is_final(outcome):
+                raise _untaken(outcome)
+            held = (await self.lookup.of(held)).held
+            if trio.current_time() + pause >= held.sla_ends:
+                raise _untaken(outcome)
+            await trio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        if outcome.cid is None:
+            raise WorkFailed("settle_upload_invalid", "the upload was answered without a content id")
+        await self.pipeline.journal.uploaded(held.job.job_id, outcome.cid)
+        await self.pipeline.to_settle.send(held.sla_ends, attrs.evolve(sealed, held=held, result_cid=outcome.cid))
+
+    async def _upload(self, held: ClaimedJob) -> UploadOutcome:
+        content = await self.pipeline.journal.open_result(held.job.job_id)
+        try:
+            return await self.coordinator.upload(content, held.sla_ends)
+        finally:
+            if not isinstance(content, bytes):
+                content.close()
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -76,15 +109,13 @@ class Settler:
             log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
             may_pass = _may_pass(held, outcome)
             # What may pass is tried again anyhow; only before an end is believed has the index to say so.
-            standing = await (self.lookup.standing(held) if may_pass else self.lookup.after(outcome, held))
+            found = await (self.lookup.of(held) if may_pass else self.lookup.after(outcome, held))
+            standing, held = found.standing, found.held
             if standing == "settled":
                 return await self.pipeline.settled(held, sealed.started)
-            ends, is_open = held.sla_ends, standing == "open" and (held.ahead is None or held.ahead.confirmed)
-            if is_open:
-                # Whichever claim is mined next, the first again or another, begins a window of its own.
-                held = attrs.evolve(held, sla_ends=max(held.sla_ends, trio.current_time() + held.job.sla_secs))
-                sealed, ends = attrs.evolve(sealed, held=held), self.clock.in_loop_time(held.job.expires_at)
-                may_pass = _may_pass(held, outcome)
+            sealed, is_open = attrs.evolve(sealed, held=held), standing == "open" and held.was_claimed
+            ends = self.clock.in_loop_time(held.job.expires_at) if is_open else held.sla_ends
+            may_pass = _may_pass(held, outcome)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= ends
             final = _is_final(outcome) and (standing == "ended" or not may_pass)
@@ -135,14 +166,27 @@ def _failure(outcome: OpOutcome) -> WorkFailed | None:
             return WorkFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
         case ChainRefused():
             return WorkFailed(f"settle_{outcome.reason}")
-        case CoordinatorRefusal():
-            return refused(outcome)
-        case SignInRefused():
-            return sign_in_refused(outcome)
-        case Unanswered():
-            return WorkFailed("settle_transport_error", outcome.detail)
         case OpPending():
             return None
+        case _:
+            return _untaken(outcome)
+
+
+def _untaken(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFailed:
+    """A result that the coordinator did not take, by the specification's name."""
+    match outcome:
+        case CoordinatorRefusal(status=httpx.codes.FORBIDDEN):
+            return WorkFailed("settle_rejected", outcome.code or "")
+        case CoordinatorRefusal(status=httpx.codes.REQUEST_ENTITY_TOO_LARGE):
+            return WorkFailed("settle_result_too_large", outcome.code or "")
+        case CoordinatorRefusal():
+            return WorkFailed(f"settle_http_{outcome.status}", outcome.code or "")
+        case SignInRefused(status=None):
+            return WorkFailed("settle_transport_error", f"no session: {outcome.detail}")
+        case SignInRefused():
+            return WorkFailed(f"session_http_{outcome.status}", outcome.detail)
+        case _:
+            return WorkFailed("settle_transport_error", outcome.detail)
 
 
 def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
@@ -161,11 +205,13 @@ def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
             return False
 
 
-def _is_final(outcome: OpOutcome) -> bool:
+def _is_final(outcome: OpOutcome | UploadOutcome) -> bool:
     """Whether another attempt would meet the same. What the coordinator calls retryable it was asked again already."""
     match outcome:
         case OpMined() | ChainRefused():
             return True
+        case CoordinatorRefusal(status=httpx.codes.UNAUTHORIZED):
+            return False  # the sessions were forgotten twice while it was on its way
         case CoordinatorRefusal(status=int(status)) | SignInRefused(status=int(status)):
             return status <= _SERVER_ERROR
         case _:
@@ -198,7 +244,7 @@ class Failer:
             log.warning("fail not confirmed", job=held.name, reason=reason, outcome=describe(outcome))
             if outcome == STALE:
                 self.clock.was_stale()
-            match await self.lookup.after(outcome, held):
+            match (await self.lookup.after(outcome, held)).standing:
                 case "settled":  # a settle whose answer was lost came through after all
                     return await self.pipeline.settled(held, None)
                 case "ended":

@@ -15,7 +15,7 @@ import trio
 from common.daemon.process import Fatal
 from svcd.configuration.config import DaemonConfig
 from svcd.journal import journal as journals
-from svcd.stages import runner
+from svcd.stages import runner, settler
 from tests.simulation.determinism import AFTER_DISK
 from tests.simulation.disk import Disk
 from tests.simulation.plan import Kill
@@ -67,6 +67,10 @@ class DaemonLives:
     def held(self) -> int:
         """Slots that are taken; one while it does not run."""
         return self._started.ground.slots.held if self._started is not None else 1
+
+    async def until_running(self) -> None:
+        while self._started is None:  # noqa: ASYNC110 - virtual seconds
+            await trio.sleep(1)
 
     async def live(self) -> None:
         """One life after another, until `end`."""
@@ -135,6 +139,6 @@ def small_rows() -> Iterator[None]:
     with (
         patch.object(journals, "LONGEST_ROW", _LONGEST_ROW),
         patch.object(runner, "LONGEST_ROW", _LONGEST_ROW),
-        patch.object(runner, "LONGEST_INLINE", _LONGEST_INLINE),
+        patch.object(settler, "LONGEST_INLINE", _LONGEST_INLINE),
     ):
         yield

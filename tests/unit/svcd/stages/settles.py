@@ -1,15 +1,17 @@
-"""The world of a settle or fail alone: what is answered, one answer after the other, and what became of it."""
+"""The world of a settle, upload or fail alone: what is answered, one answer after the other, and what became of it."""
 
 import io
+from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
 import trio
 
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, UploadOutcome
 from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import Body
 from svcd.job.held import Ahead, ClaimedJob, Job, SealedJob
+from svcd.stages.claimer import LookedUp, Standing
 from tests.fakes.market import START, Market
 
 MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)
@@ -26,8 +28,9 @@ class World:
     """Whatever a settle meets, and what became of it. `outcomes` are answered one after the other, the last again and
     again; so are `standings`, each with how it was asked for."""
 
-    outcomes: list[OpOutcome]
-    standings: list[str] = attrs.field(factory=lambda: ["held"])
+    outcomes: Sequence[OpOutcome | UploadOutcome]
+    standings: list[Standing] = attrs.field(factory=lambda: ["held"])
+    claimed_at: float | None = None  # by the chain, where it says something new
     takes: float = 0.0  # seconds until an answer
     sent: list[tuple[float, Body, float, bool]] = attrs.field(factory=list)
     asked: list[tuple[Any, ...]] = attrs.field(factory=list)
@@ -38,10 +41,15 @@ class World:
     began: float = attrs.field(factory=trio.current_time)  # all times here count from it
 
     # --- the coordinator and the signer
-    async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> OpOutcome:
+    async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> Any:
         self.sent.append((trio.current_time() - self.began, op, give_up_at - self.began, resend))
         await trio.sleep(self.takes)
-        return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        outcome, *later = self.outcomes
+        self.outcomes = later or [outcome]
+        return outcome
+
+    async def upload(self, content: bytes, give_up_at: float) -> Any:
+        return await self.run({"uploaded": content}, give_up_at)
 
     def settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
         return {"job": job_id, "tok": completion_tok, "at": issued_at}
@@ -66,15 +74,20 @@ class World:
         self.relayed_in.append(seconds)
 
     # --- the look at the job
-    async def standing(self, held: ClaimedJob) -> str:
-        return self._stands("standing", held)
+    async def of(self, held: ClaimedJob) -> LookedUp:
+        return self._found(held, "of", held)
 
-    async def after(self, outcome: OpOutcome, held: ClaimedJob) -> str:
-        return self._stands("after", outcome, held)
+    async def after(self, outcome: OpOutcome, held: ClaimedJob) -> LookedUp:
+        return self._found(held, "after", outcome, held)
 
-    def _stands(self, *asked: Any) -> str:
+    def _found(self, held: ClaimedJob, *asked: Any) -> LookedUp:
         self.asked.append(asked)
-        return self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
+        standing = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
+        if standing == "open" and held.was_claimed:
+            held = held.in_window_of(trio.current_time())
+        elif standing == "held" and self.claimed_at is not None:
+            held = held.in_window_of(self.began + self.claimed_at)
+        return LookedUp(standing, held)
 
     # --- the pipeline and the journal
     async def settled(self, held: ClaimedJob, started: float | None) -> None:
@@ -86,8 +99,12 @@ class World:
     async def left(self, held: ClaimedJob, reason: str) -> None:
         self.ends.append(("left", held, reason))
 
+    async def uploaded(self, job_id: bytes, cid: str) -> None:
+        self.ends.append(("uploaded", cid))
+
     async def send(self, due: float, sealed: SealedJob) -> None:
-        self.ends.append(("to upload", due - self.began, sealed.held, sealed.completion_tok, sealed.result_cid))
+        way = "to settle" if sealed.result_cid else "to upload"
+        self.ends.append((way, due - self.began, sealed.held, sealed.completion_tok, sealed.result_cid))
 
     async def open_result(self, job_id: bytes) -> bytes | io.BytesIO:
         assert job_id
@@ -95,6 +112,10 @@ class World:
 
     @property
     def to_upload(self) -> "World":
+        return self
+
+    @property
+    def to_settle(self) -> "World":
         return self
 
     @property

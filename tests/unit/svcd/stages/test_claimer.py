@@ -38,6 +38,7 @@ class World:
     permits: Ahead | None = None
     withheld: bool = False
     known: bool = False  # the journal has a result of the job
+    claimed_at: int = 0  # by the chain; seconds after the world began
     takes: float = 0.0
     told: list[tuple[Any, ...]] = attrs.field(factory=list)
     sent: list[tuple[str, Body, float]] = attrs.field(factory=list)
@@ -77,7 +78,7 @@ class World:
             return None
         if isinstance(row, str):
             raise Unavailable(row)
-        return attrs.evolve(self.job_, state=row[0], provider_id=row[1])
+        return attrs.evolve(self.job_, state=row[0], provider_id=row[1], claimed_at=START + self.claimed_at)
 
     def claim(self, job_id: bytes, issued_at: int) -> Body:
         return {"job": job_id, "at": issued_at}
@@ -85,6 +86,9 @@ class World:
     # --- clock, timings, health, limits
     def now(self) -> int:
         return int(self.since)
+
+    def in_loop_time(self, unix_seconds: float) -> float:
+        return self.began + unix_seconds - START
 
     def was_stale(self) -> None:
         self.told.append(("stale",))
@@ -137,7 +141,7 @@ class World:
 
     def lookup(self) -> Lookup:
         given: Any = self
-        return Lookup(given, US)
+        return Lookup(given, given, US)
 
 
 def claiming(world: Any) -> Callable[[Offer], Awaitable[None]]:
@@ -315,16 +319,49 @@ async def test_job_stands_as_the_index_says_where_it_is_ours(
     row: tuple[JobState, int] | str | None, standing: str, autojump_clock: MockClock
 ) -> None:
     world = World(rows=[row])
-    assert await world.lookup().standing(world.held()) == standing
+    assert (await world.lookup().of(world.held())).standing == standing
 
 
 async def test_expired_job_that_is_run_ahead_has_ended_only_if_it_was_claimed_before(autojump_clock: MockClock) -> None:
     """Else its claim is under way, and says itself what became of it."""
     world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
     job = attrs.evolve(world.held(), ahead=ahead)
-    assert await world.lookup().standing(job) == "unknown"
+    assert (await world.lookup().of(job)).standing == "unknown"
     ahead.confirm()
-    assert await world.lookup().standing(job) == "ended"
+    assert (await world.lookup().of(job)).standing == "ended"
+
+
+@pytest.mark.parametrize(("state", "begins"), [(OPEN, 100), (CLAIMED, 70)])
+async def test_job_found_has_the_window_of_its_newest_claim(
+    state: JobState, begins: int, autojump_clock: MockClock
+) -> None:
+    """The claim that is on the chain, mined again maybe; of an open job, one that can come from now on."""
+    world = World(rows=[(state, US)], claimed_at=70)
+    job = world.held()
+    await trio.sleep(100)
+    assert (await world.lookup().of(job)).held.sla_ends == world.began + begins + SLA
+
+
+@pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, ANOTHER), None, "away"])
+async def test_job_found_keeps_the_window_that_it_has_where_no_later_one_is_seen(
+    row: tuple[JobState, int] | str | None, autojump_clock: MockClock
+) -> None:
+    world = World(rows=[row])
+    job = world.held()
+    await trio.sleep(100)
+    assert (await world.lookup().of(job)).held is job
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_job_run_ahead_has_no_new_window_before_its_claim_is_known(
+    autojump_clock: MockClock, *, confirmed: bool
+) -> None:
+    world, (ahead, _) = World(rows=[(OPEN, 0)]), permit()
+    job = attrs.evolve(world.held(), ahead=ahead)
+    if confirmed:
+        ahead.confirm()
+    await trio.sleep(100)
+    assert (await world.lookup().of(job)).held.sla_ends == world.began + SLA + (100 if confirmed else 0)
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])
@@ -332,25 +369,25 @@ async def test_index_that_is_behind_a_chain_without_the_claim_is_waited_for(
     row: tuple[JobState, int], autojump_clock: MockClock
 ) -> None:
     world = World(rows=[(CLAIMED, US), None, row])
-    standing = await world.lookup().after(ChainRefused("NotClaimed"), world.held())
-    assert standing == ("settled" if row[0] == SETTLED else "ended")
+    found = await world.lookup().after(ChainRefused("NotClaimed"), world.held())
+    assert found.standing == ("settled" if row[0] == SETTLED else "ended")
     assert world.looked == [0.0, 2.0, 4.0]
 
 
 async def test_index_that_says_open_agrees_with_a_chain_without_the_claim(autojump_clock: MockClock) -> None:
     world = World(rows=[None, (JobState.OPEN, 0)])
-    assert await world.lookup().after(ChainRefused("NotClaimed"), world.held()) == "open"
+    assert (await world.lookup().after(ChainRefused("NotClaimed"), world.held())).standing == "open"
     assert world.looked == [0.0, 2.0]
 
 
 async def test_index_that_stays_behind_is_waited_for_no_longer_than_a_minute(autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert await world.lookup().after(ChainRefused("NotClaimed"), world.held()) == "held"
+    assert (await world.lookup().after(ChainRefused("NotClaimed"), world.held())).standing == "held"
     assert world.looked == [2.0 * n for n in range(31)]
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("SlaExpired"), AWAY, REVERTED])
 async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome, autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert await world.lookup().after(outcome, world.held()) == "held"
+    assert (await world.lookup().after(outcome, world.held())).standing == "held"
     assert world.looked == [0.0]

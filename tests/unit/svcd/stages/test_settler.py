@@ -104,6 +104,7 @@ async def test_refusal_that_another_attempt_would_meet_again_ends_the_job_at_onc
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [
+        (CoordinatorRefusal(401, "invalid_session"), "settle_http_401"),
         (CoordinatorRefusal(501, None), "settle_http_501"),
         (SignInRefused(502, "x"), "session_http_502"),
         (SignInRefused(None, "x"), "settle_transport_error"),
@@ -155,7 +156,7 @@ async def test_claim_that_a_reorganisation_took_is_waited_for_until_it_cannot_co
     last = world.times[-1]
     assert CLAIM_DEAD_AFTER <= last < CLAIM_DEAD_AFTER + 10  # claimed at 0
     # While it may come back, one look tells as much as many; after that the index is waited for.
-    assert {kind for kind, *_ in world.asked[:-1]} == {"standing"}
+    assert {kind for kind, *_ in world.asked[:-1]} == {"of"}
     assert world.asked[-1] == ("after", ChainRefused(reason), job)
 
 
@@ -218,6 +219,14 @@ async def test_each_claim_begins_a_window_of_its_own(autojump_clock: MockClock) 
     settles = [(when, give_up_at) for when, op, give_up_at, _ in world.sent if "claimed" not in op]
     assert settles[:3] == [(0.0, 30.0), (1.0, 60.0), (3.0, 61.0)]
     assert settles[-1] == (115.0, 125.0)
+
+
+async def test_claim_that_was_mined_again_while_nobody_looked_has_its_window(autojump_clock: MockClock) -> None:
+    """One look took until the first window was over."""
+    world = World([AWAY, AWAY, MINED], ["unknown", "held"], claimed_at=50.0)
+    await settling(world)(sealed(held(sla_secs=60, sla_ends=4)))
+    assert [give_up_at for *_, give_up_at, _ in world.sent] == [4.0, 4.0, 110.0]
+    assert [how for how, *_ in world.ends] == ["settled"]
 
 
 async def test_window_that_is_left_is_not_made_shorter_by_a_job_seen_open(autojump_clock: MockClock) -> None:

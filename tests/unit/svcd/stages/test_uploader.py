@@ -1,0 +1,87 @@
+"""The uploader alone: what each answer makes of a result that goes ahead of its settle, and when."""
+
+import io
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded, UploadOutcome
+from svcd.coordinator.sessions import SignInRefused
+from svcd.errors import WorkFailed
+from svcd.job.held import SealedJob
+from svcd.stages.settler import Uploader, needs_upload
+from tests.unit.svcd.stages.settles import AWAY, CID, SLA, World, held, sealed
+
+pytestmark = pytest.mark.trio
+
+FORGOTTEN = CoordinatorRefusal(401, "invalid_session")
+
+
+def uploading(world: Any) -> Callable[[SealedJob], Awaitable[None]]:
+    return Uploader(world, world, world).step
+
+
+async def failure_of(world: World, sla_ends: float = SLA) -> str:
+    with pytest.raises(WorkFailed) as failure:
+        await uploading(world)(sealed(held(sla_ends=sla_ends)))
+    assert world.ends == []
+    return failure.value.reason
+
+
+async def test_result_goes_ahead_of_its_settle_from_one_byte_more_than_a_settle_can_hold() -> None:
+    assert [needs_upload(length) for length in (15_679_488, 15_679_489)] == [False, True]
+
+
+async def test_file_of_a_result_is_closed_after_its_upload(autojump_clock: MockClock) -> None:
+    world = World([Uploaded(CID)], kept=(kept := io.BytesIO(b"kept")))
+    await uploading(world)(sealed(held()))
+    assert kept.closed
+
+
+async def test_result_that_was_uploaded_is_settled_by_its_name(autojump_clock: MockClock) -> None:
+    world, job = World([Uploaded(CID)]), held()
+    await uploading(world)(sealed(job))
+    assert world.sent == [(0.0, {"uploaded": b"kept"}, SLA, True)]
+    assert world.ends == [("uploaded", CID), ("to settle", SLA, job, 5, CID)]
+
+
+@pytest.mark.parametrize("trouble", [AWAY, SignInRefused(None, "x"), SignInRefused(502, "x"), FORGOTTEN])
+async def test_upload_is_tried_again_for_as_long_as_a_pause_is_left_of_the_sla(
+    autojump_clock: MockClock, trouble: UploadOutcome
+) -> None:
+    world = World([trouble, trouble, Uploaded(CID)])
+    await uploading(world)(sealed(held()))
+    assert world.times == [0.0, 1.0, 3.0]
+    in_vain = World([trouble])
+    assert await failure_of(in_vain, sla_ends=35.0) in ("settle_transport_error", "session_http_502", "settle_http_401")
+    assert in_vain.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        (CoordinatorRefusal(403, "x"), "settle_rejected"),
+        (CoordinatorRefusal(413, None), "settle_result_too_large"),
+        (CoordinatorRefusal(500, None), "settle_http_500"),
+        (SignInRefused(403, "not_registered"), "session_http_403"),
+        (Uploaded(None), "settle_upload_invalid"),
+    ],
+)
+async def test_answer_that_another_upload_would_meet_again_ends_the_job_at_once(
+    autojump_clock: MockClock, refusal: UploadOutcome, reason: str
+) -> None:
+    world = World([refusal])
+    assert await failure_of(world) == reason
+    assert world.times == [0.0]
+
+
+async def test_upload_goes_on_in_the_window_of_a_claim_that_was_mined_again(autojump_clock: MockClock) -> None:
+    world = World([AWAY, Uploaded(CID)], claimed_at=50.0)
+    await trio.sleep(10)
+    await uploading(world)(sealed(held(sla_secs=60, sla_ends=0)))
+    [_, (how, due, again, *_)] = world.ends
+    assert (how, due, again.sla_ends - world.began) == ("to settle", 110.0, 110.0)
+    assert [give_up_at for *_, give_up_at, _ in world.sent] == [10.0, 110.0]
