@@ -46,8 +46,9 @@ class JournalPromises:
         self.runs: Counter[str] = Counter()
         self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
         self._claimed: set[str] = set()  # of which a claim was sent
-        self._record_at_claim: dict[str, list[tuple[object, ...]]] = {}  # the owner's, as its first claim came
+        self._records: dict[str, list[tuple[object, ...]]] = {}  # the owner's, when a claim was decided on and sent
         self._kept: set[str] = set()  # whose result is on the disk
+        self._handed_in: set[str] = set()  # whose claim was sent to be stored: the job is worked on meanwhile
         self._ahead: set[str] = set()  # jobs that were worked on before their block
 
     def breaks(self, what: str) -> None:
@@ -62,6 +63,8 @@ class JournalPromises:
             return
         body = json.loads(request.content)
         job = str(body["job_id"])
+        if name == "claim" and "prefer" in request.headers:
+            self._handed_in.add(job)
         rows = self.disk.journal(
             "select state, completion_tok, result, result_cid from jobs where job_id = ?", bytes.fromhex(job[2:])
         )
@@ -74,11 +77,11 @@ class JournalPromises:
     def _before(self, name: str, job: str) -> tuple[str, ...]:
         if name != "claim":
             return _BEFORE[name]
-        if job in self._ahead:
+        if job in self._handed_in and job in self._claimed:
             return _WHILE_AHEAD
         is_anew = job in self._claimed
         self._claimed.add(job)
-        self._record_at_claim.setdefault(job, self._record())
+        self._records.setdefault(job, []).extend(self._record())
         return _CLAIMED_ANEW if is_anew else _BEFORE[name]
 
     def _record(self) -> list[tuple[object, ...]]:
@@ -101,9 +104,13 @@ class JournalPromises:
 
     def stepped(self) -> None:
         """Between any two steps: nothing is unsaid that was once kept."""
-        for (job_id,) in self.disk.journal("select job_id from jobs where state = 'sealed'"):
+        for job_id, state in self.disk.journal("select job_id, state from jobs where state in ('claiming', 'sealed')"):
             assert isinstance(job_id, bytes)
-            self._kept.add("0x" + job_id.hex())
+            job = "0x" + job_id.hex()
+            if state == "sealed":
+                self._kept.add(job)
+            elif job not in self._records:
+                self._records[job] = self._record()
 
     def runs_now(self, job_id: bytes, *, is_ahead: bool) -> None:
         """`is_ahead`: before its post and claim are in a block."""
@@ -160,13 +167,14 @@ class Promises(JournalPromises):
         """Before its block, by the owner's record and within what may be lost at a time."""
         life, named = self.market.life, self.named(job)
         self._ran_in[job] = life
-        if len([one for one in self._ran_in if one in self.market.undecided and self._ran_in[one] == life]) > 2:
+        at_stake = self.market.undecided & set(self.live())  # work that went wrong by itself is lost in any case
+        if len([one for one in at_stake if self._ran_in.get(one) == life]) > 2:
             self.breaks(f"{named} is run ahead beside two others")
         if self.is_bid[job]:
             self.breaks(f"{named} is an open bid, and run ahead")
-        rows = self._record_at_claim.get(job, [])  # what it was decided by: others may end until it runs
-        if not rows or rows[0][0] == 0 or (rows[0][1] and rows[0][2] == 0):
-            self.breaks(f"{named} is run ahead for an owner with {rows}")
+        records = self._records.get(job, [])
+        if not any(settled and (not unpaid or since) for settled, unpaid, since in records):
+            self.breaks(f"{named} is run ahead for an owner with {records}")
 
     # --- at the end ---------------------------------------------------------------------------------------
 
@@ -210,7 +218,8 @@ class Promises(JournalPromises):
             yield "is settled by the journal, and not on the chain"
         if float(str(row["expires_at"])) - 3600 > quiet_from and row["state"] != SETTLED:
             yield f"was ordered in quiet and is {row['state']}/{row['ended_because']}; the journal has {state} {reason}"
-        if row["state"] != SETTLED and job in self._kept and self._had_time(row, quiet_from):
+        unsettled = row["state"] != SETTLED and state != "settled"  # a settle that a reorganisation took was one
+        if unsettled and job in self._kept and self._had_time(row, quiet_from):
             yield f"had its result and quiet time to settle in, and is {row['state']}/{row['ended_because']}"
         if self.runs[job] > lives + 1:
             yield f"ran {self.runs[job]} times in {lives} lives"

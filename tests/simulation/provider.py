@@ -158,6 +158,7 @@ class _Provider:
             while trio.current_time() < last + 1 or not self._at_rest():  # noqa: ASYNC110 - virtual seconds
                 await trio.sleep(5)
         await trio.sleep(35)  # what is at rest stays so: the journal is held against the chain once more
+        await self._lives.until_running()
         self._promises.judge(self._lives.held, self.market.life + 1, quiet_from)
         self._lives.end()
 
