@@ -65,7 +65,7 @@ def read_cid(text: object, param: str) -> Cid:
         number = 0
         for character in digits:
             number = number * 58 + (_BASE58.find(character) if character in _BASE58 else 1 << 512)
-        if number < 1 << 8 * length:
+        if number < 1 << 8 * length and digits[:1] != "1":  # which stands for a byte 0 before them
             return read_binary_cid(number.to_bytes(length, "big"), param)
     return parse_cid(text, param)
 

@@ -162,11 +162,20 @@ def load_in_exposition(text: str, settings: PrometheusSettings, slots: int) -> f
 
 def _values(samples: Iterable[Sample], names: tuple[str, ...], labels: dict[str, str]) -> list[float]:
     wanted = {_plain(name) for name in names}
-    return [
-        float(sample.value)
+    values = [
+        _float(sample.value)
         for sample in samples
-        if _plain(sample.name) in wanted and labels.items() <= sample.labels.items() and math.isfinite(sample.value)
+        if _plain(sample.name) in wanted and labels.items() <= sample.labels.items()
     ]
+    return [value for value in values if math.isfinite(value)]
+
+
+def _float(value: float) -> float:
+    """The parser makes whole numbers of some, however long they are."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _plain(name: str) -> str:

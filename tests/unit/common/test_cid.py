@@ -80,6 +80,13 @@ def test_store_s_spellings_name_the_same_block() -> None:
     assert read_cid(in_base58, "cid") == cid_of(b"hello") == read_cid(str(cid_of(b"hello")), "cid")
 
 
+def test_leading_1_of_base58_is_no_second_spelling() -> None:
+    """It stands for a byte 0 before the id."""
+    in_base58 = "zb2rhZfjRh2FHHB2RkHVEvL2vJnCTcu7kwRqgVsf9gpkLgteo"
+    with pytest.raises(Refused, match="cid"):
+        read_cid(in_base58.replace("zb", "z1b"), "cid")
+
+
 @pytest.mark.parametrize("text", ["Qm", "Qm" + "0" * 44, "z" * 50, "Q" + "z" * 45, "z", "", None, "bafy"])
 def test_text_that_is_no_id_in_any_spelling_is_refused(text: object) -> None:
     with pytest.raises(Refused):

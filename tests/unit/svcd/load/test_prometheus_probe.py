@@ -50,7 +50,16 @@ def test_every_known_servers_names_are_understood(text: str, load: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "up 1\n", "vllm:num_requests_running{ 3", "vllm:num_requests_running NaN\n", "<html>"]
+    "text",
+    [
+        "",
+        "up 1\n",
+        "vllm:num_requests_running{ 3",
+        "vllm:num_requests_running NaN\n",
+        f"tgi_queue_size {'9' * 400}\n",  # no float holds it
+        "<html>",
+    ],
+    ids=["empty", "another series", "cut off", "no number", "beyond all numbers", "html"],
 )
 def test_without_a_known_series_there_is_no_reading(text: str) -> None:
     assert load_in_exposition(text, settings(), slots=8) is None
