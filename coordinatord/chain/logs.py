@@ -5,8 +5,7 @@ A struct's fields are in the order of the declaration, and indexed values come f
 
 import re
 import struct
-from binascii import unhexlify
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,149 +15,66 @@ from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain import events as ev
+from coordinatord.chain.log_words import Layout, Words, as_text
 from coordinatord.chain.rpc import ChainLog, Hash
 
-# Reading the words of a log fast and strictly.
-#
-# `common.abi` reads one word per call, which is what rare events and calldata want. A backfill reads fifteen words of
-# fifty thousand logs: here the indexed topics and the data's head are one run of bytes, unpacked in one step, and
-# one mask over all of it finds any bit that does not belong to its value's type.
-#
-#     topics 1.. │ head of data │ tails
-#     ◄─────── Words.read ──────►
-#                ◄ offsets in the head count from here
-
-# What struct reads from the end of a word, the bits that may be set in it, and what makes it a value.
-_STATIC: Final[dict[str, tuple[str, int, Callable[[Any], Any] | None]]] = {
-    "bool": ("31x?", 1, None),
-    "uint8": ("31xB", 8, None),
-    "uint16": ("30xH", 16, None),
-    "uint32": ("28xI", 32, None),
-    "uint64": ("24xQ", 64, None),
-    "uint96": ("20x12s", 96, int.from_bytes),
-    "uint128": ("16x16s", 128, int.from_bytes),
-    "uint256": ("32s", 256, int.from_bytes),
-    "address": ("12x20s", 160, None),
-    "bytes32": ("32s", 256, None),
-}
-_OFFSET: Final = ("24xQ", 64, None)  # of a dynamic value; more than 64 bits lead nowhere
-_NARROW: Final = _STATIC["uint64"]  # what fits in 64 bits, as amounts mostly do, needs no second step
+_PARAMETER: Final = re.compile(r"(\w+|\([\w,]+\)\[\]) (indexed )?\w+")
 
 
-class Words:
-    """The shape of one event: how many of its values are indexed, and the types of all, indexed ones first."""
+class _Reader:
+    """Reads logs of one event."""
 
-    def __init__(self, indexed: int, types: tuple[str, ...]) -> None:
-        shapes = [_STATIC.get(kind, _OFFSET) for kind in types]
-        narrow = [_NARROW if convert else (code, bits, None) for code, bits, convert in shapes]
-        self._topics = indexed + 1
-        self._length = 32 * len(types)
-        self._unpack, self._unset = _reading(shapes)
-        self._unpack_narrow, self._unset_narrow = _reading(narrow)
-        self._data_at = 32 * indexed
-        self._converts = [(place, convert) for place, (_, _, convert) in enumerate(shapes) if convert is not None]
-        self._dynamics = [(place, kind == "string") for place, kind in enumerate(types) if kind in ("string", "bytes")]
+    def __init__(self, kind: type[ev.Event], words: Words) -> None:
+        self._kind = kind
+        self._words = words
 
-    def read(self, log: ChainLog) -> list[Any]:
-        """The values of the event, of the types that its declaration says."""
-        values, raw = self.read_head(log)
-        for place, is_text in self._dynamics:  # written out, not called: half of a post's time is spent here
-            start = self._data_at + 32 + values[place]
-            length = int.from_bytes(raw[start - 32 : start])
-            end = start + length
-            padded = end + (-length & 31)
-            if start & 31 or padded > len(raw):
-                raise Refused("one of its values is not within it")
-            if raw.count(0, end, padded) != padded - end:
-                raise Refused("one of its values has padding that is not zero")
-            value = raw[start:end]
-            values[place] = _text(value) if is_text else value
-        return values
+    def read(self, log: ChainLog) -> ev.Event:
+        return self._kind(*self._words.read(log))
 
-    def read_head(self, log: ChainLog) -> tuple[list[Any], bytes]:
-        """The values, with offsets for the dynamic ones, and all bytes of the log but topic 0."""
-        topics = log.topics
-        if len(topics) != self._topics:
-            raise Refused(f"it has {len(topics)} topics where its event has {self._topics}")
-        try:
-            raw = unhexlify("".join([topic[2:] for topic in topics[1:]]) + log.data[2:])
-        except ValueError:
-            raise Refused("it is not hex") from None
-        if len(raw) < self._length:
-            raise Refused(f"its {len(raw)} bytes are fewer than the {self._length} of its event's head")
-        head = int.from_bytes(raw[: self._length])
-        if not head & self._unset_narrow:
-            return list(self._unpack_narrow(raw)), raw
-        if head & self._unset:
-            raise Refused("one of its values is wider than its type")
-        values = list(self._unpack(raw))
-        for place, convert in self._converts:
-            values[place] = convert(values[place])
-        return values, raw
+    def layout(self, log: ChainLog) -> Layout | None:
+        return self._words.layout(log)
 
-    def rows(self, raw: bytes, offset: int, row: struct.Struct, unset: int) -> list[tuple[Any, ...]]:
-        """The array at `offset`, of static structs: `row` unpacks one, `unset` masks the bits that none may set."""
-        start = self._data_at + 32 + offset
-        count = int.from_bytes(raw[start - 32 : start])
-        end = start + count * row.size
-        if start % 32 or end > len(raw):
-            raise Refused("its array is not within it")
-        content = raw[start:end]
-        for at in range(0, len(content), row.size):
-            if int.from_bytes(content[at : at + row.size]) & unset:
-                raise Refused("a value of its array is wider than its type")
-        return list(row.iter_unpack(content))
+    def events(self, rows: Iterable[tuple[Any, ...]]) -> list[ev.Event]:
+        """Of what a layout read."""
+        kind, texts = self._kind, self._words.texts
+        if not texts:
+            return [kind(*values) for values in rows]
+        events = []
+        for values in map(list, rows):
+            for place in texts:
+                values[place] = as_text(values[place])
+            events.append(kind(*values))
+        return events
 
 
-def _reading(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable[[bytes], tuple[Any, ...]], int]:
-    """Function that unpacks such words, and the mask of the bits that none of them may have set."""
-    unset = b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for _, bits, _ in shapes)
-    return struct.Struct(">" + "".join(code for code, _, _ in shapes)).unpack_from, int.from_bytes(unset)
+class _AsksReader(_Reader):
+    """Its quotes are an array of structs."""
+
+    _ROW: Final = struct.Struct(">28xI28xI16x16s16x16s")
+    _UNSET: Final = int.from_bytes(
+        b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for bits in (32, 32, 128, 128))
+    )
+
+    def read(self, log: ChainLog) -> ev.Event:
+        (provider_id, signed_at, offset), raw = self._words.read_head(log)
+        quotes = tuple(
+            ev.AskRates(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
+            for model_id, sla, rate_in, rate_out in self._words.rows(raw, offset, self._ROW, self._UNSET)
+        )
+        return ev.AsksPublished(provider_id, signed_at, quotes)
+
+    def layout(self, log: ChainLog) -> None:
+        return None
 
 
-def _text(raw: bytes) -> str:
-    """A Solidity `string` is any bytes, and a provider may settle with a CID that is no UTF-8.
-
-    That must not stop the index: what is no UTF-8, and NUL, which PostgreSQL's text cannot hold, reads as U+FFFD.
-    """
-    if raw.isalnum():
-        return raw.decode("ascii")
-    return raw.decode("utf-8", errors="replace").replace("\0", "\ufffd")
-
-
-Decode = Callable[[ChainLog], ev.Event]
-
-_PARAMETER: Final = re.compile(r"(\w+(?:\([\w,]+\)\[\])?) (indexed )?\w+")
-
-
-def _declared(kind: type[ev.Event], parameters: str) -> tuple[str, Decode]:
-    """Topic 0 as hex, and the function that decodes the rest."""
+def _declared(kind: type[ev.Event], parameters: str, reader: type[_Reader] = _Reader) -> tuple[str, _Reader]:
+    """Topic 0 as hex, and what reads the rest."""
     found = _PARAMETER.findall(parameters)
     types = tuple(name for name, _ in found)
     if len(types) != len(kind.__struct_fields__):
         raise ValueError(f"{kind.__name__} has not as many fields as its declaration")
     words = Words(sum(1 for _, indexed in found if indexed), types)
-
-    def decode(log: ChainLog) -> ev.Event:
-        return kind(*words.read(log))
-
-    return hex_of(topic(f"{kind.__name__}({','.join(types)})")), decode
-
-
-def _asks_published() -> tuple[str, Decode]:
-    words = Words(1, ("uint32", "uint64", "(uint32,uint32,uint128,uint128)[]"))
-    row = struct.Struct(">28xI28xI16x16s16x16s")
-    unset = int.from_bytes(b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for bits in (32, 32, 128, 128)))
-
-    def decode(log: ChainLog) -> ev.Event:
-        (provider_id, signed_at, offset), raw = words.read_head(log)
-        quotes = tuple(
-            ev.AskRates(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
-            for model_id, sla, rate_in, rate_out in words.rows(raw, offset, row, unset)
-        )
-        return ev.AsksPublished(provider_id, signed_at, quotes)
-
-    return hex_of(topic("AsksPublished(uint32,uint64,(uint32,uint32,uint128,uint128)[])")), decode
+    return hex_of(topic(f"{kind.__name__}({','.join(types)})")), reader(kind, words)
 
 
 _RELAYED: Final = (
@@ -214,7 +130,17 @@ _PROVIDERS: Final = dict(
         _declared(ev.JobRegistrySet, "address indexed jobRegistry"),
     )
 )
-_ASKS: Final = dict((*_RELAYED, _asks_published()))
+_ASKS: Final = dict(
+    (
+        *_RELAYED,
+        _declared(
+            ev.AsksPublished,
+            "uint32 indexed providerId, uint64 signedAt, (uint32,uint32,uint128,uint128)[] quotes",
+            _AsksReader,
+        ),
+    )
+)
+_FEW: Final = 8  # logs that are alike: to see where their values are takes as long as to read some of them
 
 
 class Decoder:
@@ -229,19 +155,43 @@ class Decoder:
 
         Raises Refused for a log that is none of these registries', or that no registry could have written.
         """
+        reader = self._reader(log)
+        if reader is None:
+            return None
+        try:
+            return reader.read(log)
+        except Refused as wrong:
+            raise Refused(f"log {log.log_index} of block {log.block_number} is malformed: {wrong}") from None
+
+    def decode_all(self, logs: Sequence[ChainLog]) -> list[ev.Event | None]:
+        """The same of each. Those that are alike, as the posts of a busy market are, are read together."""
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for place, log in enumerate(logs):
+            alike.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(place)
+        events: list[ev.Event | None] = [None] * len(logs)
+        for places in alike.values():
+            some = [logs[place] for place in places]
+            for place, event in zip(places, self._together(some) or map(self.decode, some), strict=True):
+                events[place] = event
+        return events
+
+    def _together(self, logs: Sequence[ChainLog]) -> list[ev.Event] | None:
+        """Events of logs of one event and length; None where they are better read one by one."""
+        if len(logs) < _FEW or self.decode(logs[0]) is None:
+            return None
+        reader = self._reader(logs[0])
+        layout = reader and reader.layout(logs[0])
+        rows = layout and layout.read(logs)
+        return reader.events(rows) if reader and rows else None
+
+    def _reader(self, log: ChainLog) -> _Reader | None:
         # Nodes write lower case; the second look-up is for the one that does not.
         table = self._tables.get(log.address) or self._tables.get(log.address.lower())
         if table is None:
             raise Refused(f"a log of {log.address} was not asked for")
         if not log.topics:
             raise Refused("a registry writes no log without topics")
-        decode = table.get(log.topics[0]) or table.get(log.topics[0].lower())
-        if decode is None:
-            return None
-        try:
-            return decode(log)
-        except Refused as wrong:
-            raise Refused(f"log {log.log_index} of block {log.block_number} is malformed: {wrong}") from None
+        return table.get(log.topics[0]) or table.get(log.topics[0].lower())
 
 
 # What the three registries share: many calls in one transaction, and which of them were refused.

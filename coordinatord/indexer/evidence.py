@@ -55,9 +55,8 @@ def read_logs(
 ) -> tuple[BlockRange, list[BlockHeader]]:
     """The range, and the headers of blocks without logs: what `suspects` is for."""
     first = headers[0].height
-    events: list[Placed] = []
+    places: list[tuple[int, int]] = []
     silent = [True] * len(headers)
-    decode = decoder.decode
     spelled, number, block_hash, last_index = "", -1, "", -1
     try:
         for log in logs:
@@ -74,9 +73,12 @@ def read_logs(
             if index <= last_index:
                 raise lied(f"log {index} of block {number} is out of place")
             last_index = index
-            event = decode(log)
-            if event is not None:
-                events.append((number, index, event))
+            places.append((number, index))
+        events = [
+            (number, index, event)
+            for (number, index), event in zip(places, decoder.decode_all(logs), strict=True)
+            if event is not None
+        ]
     except (Refused, ValueError) as malformed:
         raise lied(str(malformed)) from malformed
     return BlockRange(headers, events), [header for header, empty in zip(headers, silent, strict=True) if empty]

@@ -1,6 +1,8 @@
 """Events as the contracts' own ABI encodes them come back whole; what no contract writes is refused."""
 
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock, patch
 
 import attrs
 import msgspec
@@ -14,7 +16,7 @@ from coordinatord.chain import events as ev
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.rpc import ChainLog
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
-from tests.fakes.event_logs import REGISTRIES, declared_events, encoded
+from tests.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
 
 # What says nothing about the market: ownership, the signing domain, the pause.
 UNREAD = {"OwnershipTransferStarted", "OwnershipTransferred", "EIP712DomainChanged", "Paused", "Unpaused"}
@@ -91,6 +93,81 @@ def with_word(data: str, word: int, value: str) -> str:
 
 
 FINE = settled()
+
+
+def one_by_one(logs: list[ChainLog]) -> list[object]:
+    return [DECODER.decode(each) for each in logs]
+
+
+def outcome(read: Callable[[list[ChainLog]], list[Any]], logs: list[ChainLog]) -> list[Any] | str:
+    try:
+        return read(logs)
+    except Refused as refused:
+        return str(refused)
+
+
+@pytest.mark.parametrize(("registry", "name"), EVENTS)
+def test_events_read_together_are_those_that_are_read_one_by_one(registry: str, name: str) -> None:
+    entry = declared_events(registry)[name]
+
+    @given(st.lists(values_of(entry), min_size=1, max_size=3))
+    def are_the_same(several: list[list[Any]]) -> None:
+        logs = [log(registry, **encoded(entry, values)) for values in several] * 8
+        assert DECODER.decode_all(logs) == one_by_one(logs)
+
+    are_the_same()
+
+
+def test_alike_events_are_read_together_whatever_their_values() -> None:
+    """Posts as a market writes them: the fast way, and not the word by word that it falls back to."""
+    posts = [
+        ev.JobPosted(
+            bytes([n]) * 32, b"\2" * 20, n, b"\3" * 32, 60, n, 2**64 - 1, 1, 2, 0, 9, 250, n, "a" * 59, b"\4" * 65
+        )
+        for n in range(1, 40)
+    ]
+    logs = [
+        ChainLog(**log_of(each, ADDRESSES), block_number="0x5", block_hash="0x" + "77" * 32, log_index="0x0")
+        for each in posts
+    ]
+    logs = [msgspec.structs.replace(each, topics=tuple(each.topics)) for each in logs]
+    read = Mock(side_effect=DECODER.decode)
+    with patch.object(type(DECODER), "decode", read):
+        assert DECODER.decode_all(logs) == posts
+    assert read.call_count == 1
+
+
+@given(st.integers(1, 15), st.integers(0, 15 * 32 - 1), st.integers(1, 255))
+def test_a_byte_that_differs_among_alike_logs_is_read_as_one_by_one(which: int, at: int, by: int) -> None:
+    logs = [log("JobRegistry", **settled(b"bafk" * 9)) for _ in range(16)]
+    data = bytearray.fromhex(logs[which].data[2:])
+    data[at % len(data)] ^= by
+    logs[which] = msgspec.structs.replace(logs[which], data="0x" + data.hex())
+    assert outcome(DECODER.decode_all, logs) == outcome(one_by_one, logs)
+
+
+def test_values_that_lie_in_each_other_are_not_read_together() -> None:
+    """The signature's length is a part of the CID, and differs where all that is no value is the same."""
+
+    def overlapping(length: int) -> ChainLog:
+        entry = declared_events("JobRegistry")["JobPosted"]
+        made = encoded(entry, [b"\1" * 32, b"\2" * 20, 3, b"\4" * 32, *([0] * 9), "", b""])
+        tails = ["40", f"{length:x}", ("61" * length).ljust(64, "0")]
+        offsets = ["180", "1a0"]
+        head = made["data"][: 2 + 64 * 10]
+        return log("JobRegistry", made["topics"], head + "".join(word.rjust(64, "0") for word in (*offsets, *tails)))
+
+    logs = [*(overlapping(5) for _ in range(9)), overlapping(6)]
+    events = DECODER.decode_all(logs)
+    assert events == one_by_one(logs)
+    assert [len(each.pay_sig) for each in events if isinstance(each, ev.JobPosted)] == [5] * 9 + [6]
+
+
+def test_the_first_malformed_log_of_many_is_named() -> None:
+    logs = [log("JobRegistry", **FINE) for _ in range(20)]
+    broken = msgspec.structs.replace(logs[7], data=with_word(FINE["data"], 0, "100000000"), log_index="0x7")
+    with pytest.raises(Refused, match="log 0x7 of block 0x5"):
+        DECODER.decode_all([*logs[:7], broken, *logs[8:]])
 
 
 @pytest.mark.parametrize(
