@@ -38,6 +38,7 @@ ADDED: Final[dict[str, int]] = {
     # guard, servers; operator/: discovery, setup, written_config, register, trial, earnings, chain_history
     "a provider's first hour, and what it earns": 9,
     "removal of whatever has piled up": 1,
+    "logs that are alike read together, rows of jobs in binary": 2,  # chain/log_words, indexer/job_rows
     "a provider's own HTTP connections": 1,  # svcd/base/connections
     "jobs that a provider runs before their claim is in a block": 1,  # svcd/stages/ahead
     # common/wire/events; indexer/events_sql; coordinatord/events: hub, listeners, sql, routes; svc/wire/events
