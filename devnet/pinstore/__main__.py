@@ -10,46 +10,49 @@ import argparse
 import os
 import signal
 from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
 
 import anyio
-from hypercorn.asyncio import serve
-from hypercorn.config import Config
-from starlette.applications import Starlette
-from starlette.routing import Route
+from aiohttp import web
 
 from devnet.pinstore.gateway import Gateway
 from devnet.pinstore.objects import Objects, opened
 from devnet.pinstore.s3 import S3
 from devnet.pinstore.sigv4 import Credential
 
-# The pin store as one ASGI application: the S3 interface for whoever holds the key, the gateway for all.
+# The pin store as one handler: the S3 interface for whoever holds the key, the gateway for all.
+
+_GRACE: Final = 3.0  # seconds for requests in flight
+_GATEWAY: Final = "/ipfs/"
 
 
-def build(objects: Objects, bucket: str, *credentials: Credential) -> Starlette:
+def build(objects: Objects, bucket: str, *credentials: Credential) -> web.Application:
     """`bucket` must not be named `ipfs`, which is the gateway's path."""
-    methods = ["GET", "HEAD", "PUT", "POST", "DELETE"]
-    return Starlette(
-        routes=[
-            Route("/ipfs/{cid}", Gateway(objects).endpoint, methods=["GET"]),
-            Route("/{path:path}", S3(objects, bucket, credentials).endpoint, methods=methods),
-        ]
-    )
+    gateway, s3 = Gateway(objects), S3(objects, bucket, credentials)
 
+    async def handle(request: web.Request) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0]
+        named = path.removeprefix(_GATEWAY)
+        if named != path and request.method in ("GET", "HEAD"):
+            return await gateway.endpoint(request, unquote(named))
+        return await s3.endpoint(request)
 
-async def _until_told() -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            return
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    return app
 
 
 async def _run(port: int, data: Path, bucket: str, credentials: tuple[Credential, ...]) -> None:
-    config = Config()
-    config.bind = [f"127.0.0.1:{port}"]
-    config.include_server_header = False
-    config.graceful_timeout = 3
     with opened(data) as objects:
-        # hypercorn's own types call for its own protocol classes; any ASGI application is one.
-        await serve(build(objects, bucket, *credentials), config, shutdown_trigger=_until_told)  # type: ignore[arg-type]
+        application = build(objects, bucket, *credentials)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=_GRACE)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                break
+        await runner.cleanup()
 
 
 def main() -> None:

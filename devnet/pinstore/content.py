@@ -4,15 +4,16 @@ import hashlib
 import os
 import re
 import zlib
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
 import attrs
+from aiohttp import web
+from aiohttp.client_exceptions import ClientError
+from aiohttp.http_exceptions import HttpProcessingError
 from anyio import to_thread
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from common.cid import UnixFsHasher
 from devnet.pinstore.s3_errors import S3Error
@@ -63,14 +64,13 @@ def stretch_of(header: str | None, size: int) -> ByteRange | None:
 
 # Large enough that the change of threads costs nothing beside the hashing of one piece.
 _PIECE: Final = 1 << 20
-_SMALL: Final = 1 << 16  # is read in less time than the change of threads takes
+SMALL: Final = 1 << 16  # content up to this size is held, hashed and sent as one: that takes less time than a thread
 
 
 @attrs.frozen
-class Received:
-    """Content that is on disk under a name of its own, and all that is known of it."""
+class Digests:
+    """All that is known of content that came whole."""
 
-    path: Path
     size: int
     cid: str
     md5: bytes
@@ -79,12 +79,24 @@ class Received:
     crc32: bytes
 
 
-class ContentIntake:
-    """Writes one file and digests it in the same pass. Blocking: for worker threads, one at a time."""
+@attrs.frozen
+class Received:
+    """Content that is on disk under a name of its own."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("xb")
+    path: Path
+    digests: Digests
+
+
+@attrs.frozen
+class Held:
+    """Content that is small, and nowhere but here."""
+
+    body: bytes
+    digests: Digests
+
+
+class _Digesting:
+    def __init__(self) -> None:
         self._size = 0
         self._cid = UnixFsHasher()
         self._md5 = hashlib.md5(usedforsecurity=False)
@@ -92,12 +104,40 @@ class ContentIntake:
         self._sha256 = hashlib.sha256()
         self._crc32 = 0
 
-    def write(self, piece: bytes) -> None:
-        self._file.write(piece)
+    def update(self, piece: bytes) -> None:
         self._size += len(piece)
         for digest in (self._cid, self._md5, self._sha1, self._sha256):
             digest.update(piece)
         self._crc32 = zlib.crc32(piece, self._crc32)
+
+    def finish(self) -> Digests:
+        return Digests(
+            self._size,
+            str(self._cid.finish()),
+            self._md5.digest(),
+            self._sha1.digest(),
+            self._sha256.digest(),
+            self._crc32.to_bytes(4, "big"),
+        )
+
+
+def digests_of(body: bytes) -> Digests:
+    digesting = _Digesting()
+    digesting.update(body)
+    return digesting.finish()
+
+
+class ContentIntake:
+    """Writes one file and digests it in the same pass. Blocking: for worker threads, one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("xb")
+        self._digesting = _Digesting()
+
+    def write(self, piece: bytes) -> None:
+        self._file.write(piece)
+        self._digesting.update(piece)
 
     def copy_from(self, path: Path) -> None:
         with path.open("rb") as source:
@@ -108,70 +148,62 @@ class ContentIntake:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return Received(
-            self._path,
-            self._size,
-            str(self._cid.finish()),
-            self._md5.digest(),
-            self._sha1.digest(),
-            self._sha256.digest(),
-            self._crc32.to_bytes(4, "big"),
-        )
+        return Received(self._path, self._digesting.finish())
 
     def discard(self) -> None:
         self._file.close()
         self._path.unlink(missing_ok=True)
 
 
-async def receive(request: Request, path: Path) -> Received:
+_BROKEN_OFF: Final = (ConnectionError, ClientError, HttpProcessingError)  # aiohttp's ways to say so
+
+
+async def receive_small(request: web.BaseRequest) -> Held:
+    """The body of `request`, whose head says that it is small."""
+    try:
+        body = await request.content.read()
+    except _BROKEN_OFF:
+        raise _incomplete() from None
+    return Held(body, digests_of(body))
+
+
+async def receive(request: web.BaseRequest, path: Path) -> Received:
     """The body of `request` into a new file at `path`; nothing is left there if it does not come whole."""
-    intake: ContentIntake | None = None
+    intake = await to_thread.run_sync(ContentIntake, path)
     waiting = bytearray()
     try:
-        async for piece in request.stream():
+        async for piece in request.content.iter_any():
             waiting += piece
             if len(waiting) >= _PIECE:
-                if intake is None:
-                    intake = await to_thread.run_sync(ContentIntake, path)
                 await to_thread.run_sync(intake.write, bytes(waiting))
                 waiting.clear()
-        if intake is None:  # most content is small: the way to a thread costs more than what is done there
-            return await to_thread.run_sync(_received_whole, path, bytes(waiting))
         await to_thread.run_sync(intake.write, bytes(waiting))
         return await to_thread.run_sync(intake.finish)
     except BaseException as failure:
-        if intake is not None:
-            intake.discard()
-        if isinstance(failure, ClientDisconnect):
-            raise S3Error("IncompleteBody", "The connection ended before the body did.") from None
-        raise
-
-
-def _received_whole(path: Path, body: bytes) -> Received:
-    intake = ContentIntake(path)
-    try:
-        intake.write(body)
-        return intake.finish()
-    except BaseException:
         intake.discard()
+        if isinstance(failure, _BROKEN_OFF):
+            raise _incomplete() from None
         raise
 
 
-class Outgoing(Response):
+def _incomplete() -> S3Error:
+    return S3Error("IncompleteBody", "The connection ended before the body did.")
+
+
+async def outgoing(
+    request: web.BaseRequest, file: IO[bytes], stretch: ByteRange, headers: Mapping[str, str]
+) -> web.StreamResponse:
     """A stretch of an open file, which is closed when it is sent."""
-
-    def __init__(self, file: IO[bytes], stretch: ByteRange, headers: dict[str, str]) -> None:
-        super().__init__(status_code=stretch.status, headers={**headers, **stretch.headers})
-        self._file = file
-        self._stretch = stretch
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._file as file:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            left = self._stretch.stop - self._stretch.start
-            file.seek(self._stretch.start)
-            while left > _SMALL:
-                piece = await to_thread.run_sync(partial(file.read, min(left, _PIECE)))
-                left -= len(piece)
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": file.read(left)})
+    with file:
+        file.seek(stretch.start)
+        left = stretch.stop - stretch.start
+        if left <= SMALL:
+            return web.Response(body=file.read(left), status=stretch.status, headers={**headers, **stretch.headers})
+        answer = web.StreamResponse(status=stretch.status, headers={**headers, **stretch.headers})
+        await answer.prepare(request)
+        while left > 0:
+            piece = await to_thread.run_sync(partial(file.read, min(left, _PIECE)))
+            left -= len(piece)
+            await answer.write(piece)
+        await answer.write_eof()
+        return answer

@@ -9,12 +9,12 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape
 
 import attrs
+from aiohttp import web
 from anyio import to_thread
-from starlette.responses import Response
 
 from devnet.pinstore.content import ContentIntake, Received
-from devnet.pinstore.objects import MultipartUpload, Objects, Part, StoredObject
-from devnet.pinstore.s3_errors import S3Error
+from devnet.pinstore.objects import MultipartUpload, Objects, Part, Put, StoredObject
+from devnet.pinstore.s3_errors import S3Error, xml
 
 # The XML documents of multipart uploads.
 
@@ -122,9 +122,9 @@ async def find(objects: Objects, key: str, query: Mapping[str, str]) -> Multipar
     return upload
 
 
-async def create(objects: Objects, bucket: str, key: str, content_type: str, metadata: dict[str, str]) -> Response:
+async def create(objects: Objects, bucket: str, key: str, content_type: str, metadata: dict[str, str]) -> web.Response:
     upload = await to_thread.run_sync(objects.create_upload, key, content_type, metadata)
-    return _xml(initiated(bucket, upload))
+    return xml(initiated(bucket, upload))
 
 
 async def target_part(objects: Objects, key: str, query: Mapping[str, str]) -> TargetPart:
@@ -133,16 +133,16 @@ async def target_part(objects: Objects, key: str, query: Mapping[str, str]) -> T
     return TargetPart(await find(objects, key, query), number)
 
 
-async def put_part(objects: Objects, target: TargetPart, received: Received) -> Response:
+async def put_part(objects: Objects, target: TargetPart, received: Received) -> web.Response:
     if not await to_thread.run_sync(objects.put_part, target.upload, target.number, received):
         received.path.unlink()
         raise S3Error("NoSuchUpload", "The upload ended while the part came in.")
-    return Response(headers={"etag": f'"{received.md5.hex()}"'})
+    return web.Response(headers={"etag": f'"{received.digests.md5.hex()}"'})
 
 
-async def listing(objects: Objects, bucket: str, upload: MultipartUpload) -> Response:
+async def listing(objects: Objects, bucket: str, upload: MultipartUpload) -> web.Response:
     parts = await to_thread.run_sync(objects.parts, upload)
-    return _xml(parts_listed(bucket, upload, parts))
+    return xml(parts_listed(bucket, upload, parts))
 
 
 async def complete(objects: Objects, upload: MultipartUpload, body: Received) -> StoredObject:
@@ -150,8 +150,8 @@ async def complete(objects: Objects, upload: MultipartUpload, body: Received) ->
     return await to_thread.run_sync(_complete, objects, upload, body)
 
 
-def completion(location: str, bucket: str, stored: StoredObject, headers: Mapping[str, str]) -> Response:
-    return _xml(completed(location, bucket, stored.key, stored.etag), headers)
+def completion(location: str, bucket: str, stored: StoredObject, headers: Mapping[str, str]) -> web.Response:
+    return xml(completed(location, bucket, stored.key, stored.etag), headers=headers)
 
 
 def _complete(objects: Objects, upload: MultipartUpload, body: Received) -> StoredObject:
@@ -172,7 +172,8 @@ def _complete(objects: Objects, upload: MultipartUpload, body: Received) -> Stor
         intake.discard()
         raise
     digest = hashlib.md5(b"".join(part.md5 for part in parts), usedforsecurity=False).hexdigest()
-    stored = objects.put(upload.key, joined, f"{digest}-{len(parts)}", upload.content_type, upload.metadata)
+    put = Put(upload.key, joined, f"{digest}-{len(parts)}", upload.content_type, upload.metadata)
+    (stored,) = objects.put([put])
     objects.end_upload(upload)
     return stored
 
@@ -192,7 +193,3 @@ def _chosen(named: list[NamedPart], held: list[Part]) -> list[Part]:
         if match.size < _SMALLEST_PART:
             raise S3Error("EntityTooSmall", f"Part {match.number} has fewer than {_SMALLEST_PART} bytes.")
     return chosen
-
-
-def _xml(document: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(document, media_type="application/xml", headers=headers)

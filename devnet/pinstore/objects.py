@@ -1,15 +1,18 @@
 """The objects of the store, on disk. Blocking and safe to call from any thread.
 
-    index.sqlite   which key holds which content (see devnet.pinstore.index)
-    blobs/<cid>    content, once for all keys that hold it
+    index.sqlite   which key holds which content; small content itself
+    blobs/<cid>    other content, once for all keys that hold it
     parts/         parts of multipart uploads that have not ended
     incoming/      what is being received
 
 A file appears in blobs/ whole, by rename, before the index names it, and goes after the last row that names
 it. What lies between the two after a crash is swept at the next start.
+
+Whoever puts while others are being written shares the next write, and its syncs, with all that wait.
 """
 
 import contextlib
+import io
 import json
 import os
 import secrets
@@ -17,13 +20,14 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
 import attrs
+from anyio import Lock, to_thread
 
-from devnet.pinstore.content import Received
+from devnet.pinstore.content import Held, Received
 
 # Index of the store: keys as rows in SQLite beside the content.
 
@@ -34,6 +38,7 @@ create table if not exists object (
   modified integer not null, content_type text not null, metadata text not null
 ) strict;
 create index if not exists object_cid on object (cid);
+create table if not exists content (cid text primary key, body blob not null) strict;
 create table if not exists upload (
   id text primary key, key text not null, content_type text not null, metadata text not null
 ) strict;
@@ -56,6 +61,18 @@ class StoredObject:
     metadata: dict[str, str]
 
 
+@attrs.define(eq=False)
+class Put:
+    """One that is to be stored; `stored` once it is."""
+
+    key: str
+    content: Received | Held
+    etag: str
+    content_type: str
+    metadata: dict[str, str]
+    stored: StoredObject | None = None
+
+
 @attrs.frozen
 class MultipartUpload:
     id: str
@@ -74,7 +91,8 @@ class Part:
 
 
 class Index:
-    """Each method is one transaction, on disk when it returns. One caller at a time."""
+    """Each method outside of `together` is one transaction, on disk when it returns. One caller at a time, but for
+    `content_at_once`."""
 
     def __init__(self, path: Path) -> None:
         # Calls come from whichever worker thread; the caller sees to one at a time.
@@ -82,12 +100,27 @@ class Index:
         self._database.row_factory = sqlite3.Row
         self._database.executescript(_DURABLE)
         self._database.executescript(_SCHEMA)
+        # Of its own: it does not wait for writes.
+        self._reading = sqlite3.connect(path, isolation_level=None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._reading.close()
         self._database.close()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """One transaction of all that is called within."""
+        self._database.execute("begin immediate")
+        try:
+            yield
+            self._database.execute("commit")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("rollback")
+            raise
 
     def put(self, stored: StoredObject) -> None:
         *values, metadata = attrs.astuple(stored, recurse=False)
@@ -104,6 +137,22 @@ class Index:
 
     def holds(self, cid: str) -> bool:
         return self._database.execute("select 1 from object where cid = ?", (cid,)).fetchone() is not None
+
+    def put_content(self, cid: str, body: bytes) -> None:
+        self._database.execute("insert or ignore into content values (?, ?)", (cid, body))
+
+    def content(self, cid: str) -> bytes | None:
+        return _body(self._database, cid)
+
+    def content_at_once(self, cid: str) -> bytes | None:
+        """As of the last commit, whoever writes meanwhile; for one thread alone."""
+        return _body(self._reading, cid)
+
+    def drop_content(self, cid: str) -> None:
+        """Unless a key holds it."""
+        self._database.execute(
+            "delete from content where cid = ?1 and not exists (select 1 from object where cid = ?1)", (cid,)
+        )
 
     def create_upload(self, upload: MultipartUpload) -> None:
         values = (upload.id, upload.key, upload.content_type, json.dumps(upload.metadata))
@@ -133,6 +182,11 @@ class Index:
         return {file for (file,) in self._database.execute("select file from part")}
 
 
+def _body(database: sqlite3.Connection, cid: str) -> bytes | None:
+    row = database.execute("select body from content where cid = ?", (cid,)).fetchone()
+    return None if row is None else row[0]
+
+
 class Objects:
     """Use `opened`."""
 
@@ -143,19 +197,49 @@ class Objects:
         self._index = index
         # Held over each pair of steps on files and index that belong together.
         self._lock = threading.Lock()
+        self._turn = Lock()  # of whoever writes what waits
+        self._waiting: list[Put] = []
         self._sweep()
 
     def incoming(self) -> Path:
         """A name of its own for content to be written to."""
         return self._incoming / secrets.token_hex(16)
 
-    def put(self, key: str, received: Received, etag: str, content_type: str, metadata: dict[str, str]) -> StoredObject:
-        stored = StoredObject(key, received.cid, received.size, etag, int(time.time()), content_type, metadata)
+    async def share(self, put: Put) -> StoredObject:
+        """Store it in one write with all that wait; that fails for all of them where it fails."""
+        self._waiting.append(put)
+        async with self._turn:
+            if put in self._waiting:
+                batch, self._waiting = self._waiting, []
+                await to_thread.run_sync(self.put, batch)
+        if put.stored is None:
+            raise OSError("the write that it shared did not go through")
+        return put.stored
+
+    def put(self, puts: Sequence[Put]) -> list[StoredObject]:
+        """In one transaction; those of one key in their order."""
+        replaced: list[StoredObject | None] = []
+        stored = []
         with self._lock:
-            before = self._index.get(key)
-            _move(received.path, self._blobs / stored.cid)
-            self._index.put(stored)
-            self._unpin(before)
+            with self._index.together():
+                for put in puts:
+                    replaced.append(self._index.get(put.key))
+                    stored.append(self._put(put))
+                self._drop_rows(replaced)
+            self._drop_files(replaced)
+        for put, one in zip(puts, stored, strict=True):
+            put.stored = one
+        return stored
+
+    def _put(self, put: Put) -> StoredObject:
+        content, digests = put.content, put.content.digests
+        now = int(time.time())
+        stored = StoredObject(put.key, digests.cid, digests.size, put.etag, now, put.content_type, put.metadata)
+        if isinstance(content, Held):
+            self._index.put_content(stored.cid, content.body)
+        else:
+            _move(content.path, self._blobs / stored.cid)
+        self._index.put(stored)
         return stored
 
     def get(self, key: str) -> StoredObject | None:
@@ -166,10 +250,16 @@ class Objects:
         """The object and its content, which stays readable if the object is deleted meanwhile."""
         with self._lock:
             stored = self._index.get(key)
-            return None if stored is None else (stored, (self._blobs / stored.cid).open("rb"))
+            if stored is None:
+                return None
+            body = self._index.content(stored.cid)
+            return stored, (self._blobs / stored.cid).open("rb") if body is None else io.BytesIO(body)
 
     def open_content(self, cid: str) -> IO[bytes] | None:
-        """Content by its id; `cid` must have been read strictly."""
+        """Content by its id; `cid` must have been read strictly. For one thread alone."""
+        body = self._index.content_at_once(cid)
+        if body is not None:
+            return io.BytesIO(body)
         try:
             return (self._blobs / cid).open("rb")
         except FileNotFoundError:
@@ -177,9 +267,11 @@ class Objects:
 
     def delete(self, key: str) -> None:
         with self._lock:
-            before = self._index.get(key)
-            self._index.delete(key)
-            self._unpin(before)
+            with self._index.together():
+                before = [self._index.get(key)]
+                self._index.delete(key)
+                self._drop_rows(before)
+            self._drop_files(before)
 
     def create_upload(self, key: str, content_type: str, metadata: dict[str, str]) -> MultipartUpload:
         upload = MultipartUpload(secrets.token_urlsafe(24), key, content_type, metadata)
@@ -194,7 +286,7 @@ class Objects:
 
     def put_part(self, upload: MultipartUpload, number: int, received: Received) -> bool:
         """Keeps the part, in place of one with the same number; False if the upload has ended meanwhile."""
-        part = Part(number, received.size, received.md5, received.path.name, int(time.time()))
+        part = Part(number, received.digests.size, received.digests.md5, received.path.name, int(time.time()))
         with self._lock:
             if self._index.upload(upload.id) is None:
                 return False
@@ -217,9 +309,16 @@ class Objects:
             self._index.delete_upload(upload.id)
             self._drop_parts(files)
 
-    def _unpin(self, before: StoredObject | None) -> None:
-        if before is not None and not self._index.holds(before.cid):
-            (self._blobs / before.cid).unlink(missing_ok=True)
+    def _drop_rows(self, before: Sequence[StoredObject | None]) -> None:
+        for one in before:
+            if one is not None:
+                self._index.drop_content(one.cid)
+
+    def _drop_files(self, before: Sequence[StoredObject | None]) -> None:
+        """Once it is written that no key names them."""
+        for one in before:
+            if one is not None and not self._index.holds(one.cid):
+                (self._blobs / one.cid).unlink(missing_ok=True)
 
     def _drop_parts(self, files: list[str]) -> None:
         for file in files:

@@ -6,25 +6,25 @@ import email.utils
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import parse_qsl, unquote
 
 import attrs
+from aiohttp import web
 from anyio import to_thread
-from starlette.requests import Request
-from starlette.responses import Response
 
 from devnet.pinstore import multipart
-from devnet.pinstore.content import Outgoing, Received, receive, stretch_of
-from devnet.pinstore.objects import Objects, StoredObject
+from devnet.pinstore.content import SMALL, Digests, Held, Received, outgoing, receive, receive_small, stretch_of
+from devnet.pinstore.objects import Objects, Put, StoredObject
 from devnet.pinstore.s3_errors import S3Error
 from devnet.pinstore.sigv4 import UNSIGNED, Credential, SignedRequest, authenticate
 
 # Check of a body against the digests in its headers.
 
-_DIGESTS: Final[dict[str, Callable[[Received], bytes]]] = {
-    "content-md5": lambda received: received.md5,
-    "x-amz-checksum-crc32": lambda received: received.crc32,
-    "x-amz-checksum-sha1": lambda received: received.sha1,
-    "x-amz-checksum-sha256": lambda received: received.sha256,
+_DIGESTS: Final[dict[str, Callable[[Digests], bytes]]] = {
+    "content-md5": lambda digests: digests.md5,
+    "x-amz-checksum-crc32": lambda digests: digests.crc32,
+    "x-amz-checksum-sha1": lambda digests: digests.sha1,
+    "x-amz-checksum-sha256": lambda digests: digests.sha256,
 }
 
 
@@ -35,8 +35,8 @@ def require_checkable(headers: Mapping[str, str]) -> None:
             raise S3Error("NotImplemented", f"{name} is not supported.")
 
 
-def require_promised(received: Received, signed_hash: str, headers: Mapping[str, str]) -> None:
-    if signed_hash not in (UNSIGNED, received.sha256.hex()):
+def require_promised(digests: Digests, signed_hash: str, headers: Mapping[str, str]) -> None:
+    if signed_hash not in (UNSIGNED, digests.sha256.hex()):
         raise S3Error("XAmzContentSHA256Mismatch", "The body is not the one that was signed.")
     for name, digest in _DIGESTS.items():
         if name not in headers:
@@ -45,7 +45,7 @@ def require_promised(received: Received, signed_hash: str, headers: Mapping[str,
             promised = base64.b64decode(headers[name], validate=True)
         except binascii.Error:
             raise S3Error("InvalidDigest", f"{name} is not base64.") from None
-        if promised != digest(received):
+        if promised != digest(digests):
             raise S3Error("BadDigest", f"The body does not have the digest in {name}.")
 
 
@@ -54,16 +54,17 @@ _LONGEST_KEY: Final = 1024
 _CID: Final = "x-amz-meta-cid"
 _METADATA: Final = "x-amz-meta-"
 
-Operation = Callable[["S3", "S3Call"], Awaitable[Response]]
+Operation = Callable[["S3", "S3Call"], Awaitable[web.StreamResponse]]
 
 
 @attrs.frozen
 class S3Call:
     """An authenticated request on one key."""
 
-    request: Request
+    request: web.BaseRequest
     key: str
     signed_hash: str
+    query: Mapping[str, str]
 
     @property
     def content_type(self) -> str:
@@ -82,57 +83,60 @@ class S3:
     bucket: str
     credentials: tuple[Credential, ...]
 
-    async def endpoint(self, request: Request) -> Response:
+    async def endpoint(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
         except S3Error as error:
-            return error.response(request.url.path, with_body=request.method != "HEAD")
+            return error.response(unquote(request.raw_path.partition("?")[0]), with_body=request.method != "HEAD")
 
-    async def _answer(self, request: Request) -> Response:
-        scope = request.scope
-        signed = SignedRequest(request.method, scope["raw_path"], scope["query_string"], scope["headers"])
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path, _, query = request.raw_path.partition("?")
+        raw_path, raw_query = (part.encode("utf-8", "surrogateescape") for part in (path, query))
+        signed = SignedRequest(request.method, raw_path, raw_query, request.raw_headers)
         signed_hash = authenticate(signed, self.credentials, datetime.now(UTC))
-        bucket, _, key = scope["path"].removeprefix("/").partition("/")
+        bucket, _, key = unquote(path).removeprefix("/").partition("/")
         if bucket != self.bucket:
             raise S3Error("NoSuchBucket", "There is no such bucket.")
         if len(key.encode()) > _LONGEST_KEY:
             raise S3Error("KeyTooLongError", f"Keys have at most {_LONGEST_KEY} bytes.")
         if not key:
             return await self._bucket(request)
-        call = S3Call(request, key, signed_hash)
-        return await _operation(request)(self, call)
+        call = S3Call(request, key, signed_hash, dict(parse_qsl(query, keep_blank_values=True)))
+        return await _operation(call)(self, call)
 
-    async def _bucket(self, request: Request) -> Response:
+    async def _bucket(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "HEAD":
-            return Response(headers={"x-amz-bucket-region": self.credentials[0].region})
+            return web.Response(headers={"x-amz-bucket-region": self.credentials[0].region})
         raise S3Error("NotImplemented", "Of a bucket, only its existence can be asked.")
 
     async def receive(self, call: S3Call, largest: int = _LARGEST_PUT) -> Received:
         """The body, on disk and checked against all that its headers promise."""
-        length = call.request.headers.get("content-length")
-        if length is None:
-            raise S3Error("MissingContentLength", "A content-length header is required.")
-        if int(length) > largest:
-            raise S3Error("EntityTooLarge", f"The body is larger than {largest} bytes.")
-        require_checkable(call.request.headers)
+        _require_receivable(call, largest)
         received = await receive(call.request, self.objects.incoming())
         try:
-            require_promised(received, call.signed_hash, call.request.headers)
+            require_promised(received.digests, call.signed_hash, call.request.headers)
         except S3Error:
             received.path.unlink()
             raise
         return received
 
-    async def put(self, call: S3Call) -> Response:
+    async def _receive_small(self, call: S3Call) -> Held:
+        _require_receivable(call, SMALL)
+        held = await receive_small(call.request)
+        require_promised(held.digests, call.signed_hash, call.request.headers)
+        return held
+
+    async def put(self, call: S3Call) -> web.StreamResponse:
         if "x-amz-copy-source" in call.request.headers:
             raise S3Error("NotImplemented", "Copies are not supported.")
-        received = await self.receive(call)
-        stored = await to_thread.run_sync(
-            self.objects.put, call.key, received, received.md5.hex(), call.content_type, call.metadata
+        is_small = (call.request.content_length or 0) <= SMALL
+        content = await (self._receive_small(call) if is_small else self.receive(call))
+        stored = await self.objects.share(
+            Put(call.key, content, content.digests.md5.hex(), call.content_type, call.metadata)
         )
-        return Response(headers={"etag": f'"{stored.etag}"', _CID: stored.cid})
+        return web.Response(headers={"etag": f'"{stored.etag}"', _CID: stored.cid})
 
-    async def get(self, call: S3Call) -> Response:
+    async def get(self, call: S3Call) -> web.StreamResponse:
         found = await to_thread.run_sync(self.objects.open, call.key)
         if found is None:
             raise S3Error("NoSuchKey", "There is no object under this key.")
@@ -146,39 +150,48 @@ class S3:
             if unchanged or call.request.method == "HEAD":
                 file.close()
                 status = 304 if unchanged else stretch.status
-                return Response(status_code=status, headers=headers | ({} if unchanged else stretch.headers))
+                return web.Response(status=status, headers=headers | ({} if unchanged else stretch.headers))
         except BaseException:
             file.close()
             raise
-        return Outgoing(file, stretch, headers)
+        return await outgoing(call.request, file, stretch, headers)
 
-    async def delete(self, call: S3Call) -> Response:
+    async def delete(self, call: S3Call) -> web.StreamResponse:
         await to_thread.run_sync(self.objects.delete, call.key)
-        return Response(status_code=204)
+        return web.Response(status=204)
 
-    async def create_upload(self, call: S3Call) -> Response:
+    async def create_upload(self, call: S3Call) -> web.StreamResponse:
         return await multipart.create(self.objects, self.bucket, call.key, call.content_type, call.metadata)
 
-    async def upload_part(self, call: S3Call) -> Response:
-        target = await multipart.target_part(self.objects, call.key, call.request.query_params)
+    async def upload_part(self, call: S3Call) -> web.StreamResponse:
+        target = await multipart.target_part(self.objects, call.key, call.query)
         received = await self.receive(call)
         return await multipart.put_part(self.objects, target, received)
 
-    async def complete_upload(self, call: S3Call) -> Response:
-        upload = await multipart.find(self.objects, call.key, call.request.query_params)
+    async def complete_upload(self, call: S3Call) -> web.StreamResponse:
+        upload = await multipart.find(self.objects, call.key, call.query)
         received = await self.receive(call, multipart.LARGEST_COMPLETION)
         stored = await multipart.complete(self.objects, upload, received)
-        location = str(call.request.url.replace(query=""))
+        location = f"http://{call.request.host}{call.request.raw_path.partition('?')[0]}"
         return multipart.completion(location, self.bucket, stored, {_CID: stored.cid})
 
-    async def abort_upload(self, call: S3Call) -> Response:
-        upload = await multipart.find(self.objects, call.key, call.request.query_params)
+    async def abort_upload(self, call: S3Call) -> web.StreamResponse:
+        upload = await multipart.find(self.objects, call.key, call.query)
         await to_thread.run_sync(self.objects.end_upload, upload)
-        return Response(status_code=204)
+        return web.Response(status=204)
 
-    async def list_parts(self, call: S3Call) -> Response:
-        upload = await multipart.find(self.objects, call.key, call.request.query_params)
+    async def list_parts(self, call: S3Call) -> web.StreamResponse:
+        upload = await multipart.find(self.objects, call.key, call.query)
         return await multipart.listing(self.objects, self.bucket, upload)
+
+
+def _require_receivable(call: S3Call, largest: int) -> None:
+    length = call.request.content_length
+    if length is None:
+        raise S3Error("MissingContentLength", "A content-length header is required.")
+    if length > largest:
+        raise S3Error("EntityTooLarge", f"The body is larger than {largest} bytes.")
+    require_checkable(call.request.headers)
 
 
 # Method, and those names of the query that change what it means.
@@ -196,15 +209,15 @@ _OPERATIONS: Final[dict[tuple[str, frozenset[str]], Operation]] = {
 _SAYS_NOTHING: Final = {"x-id"}  # some clients name the operation for whoever reads the log
 
 
-def _operation(request: Request) -> Operation:
-    names = frozenset(request.query_params) - _SAYS_NOTHING
-    operation = _OPERATIONS.get((request.method, names))
+def _operation(call: S3Call) -> Operation:
+    names = frozenset(call.query) - _SAYS_NOTHING
+    operation = _OPERATIONS.get((call.request.method, names))
     if operation is None:
-        raise S3Error("NotImplemented", f"{request.method} with {sorted(names)} is not supported.")
+        raise S3Error("NotImplemented", f"{call.request.method} with {sorted(names)} is not supported.")
     return operation
 
 
-def _precondition(request: Request, stored: StoredObject) -> bool:
+def _precondition(request: web.BaseRequest, stored: StoredObject) -> bool:
     """True if the caller has this content already (304); raises if it asked for another (412)."""
     if not _matches(request.headers.get("if-match", "*"), stored.etag):
         raise S3Error("PreconditionFailed", "The object is another than the one asked for.")

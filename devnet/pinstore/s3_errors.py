@@ -1,10 +1,12 @@
-"""The refusals of the S3 interface, and the document that carries one."""
+"""The refusals of the S3 interface, and answers that are documents."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 from xml.sax.saxutils import escape
 
 import attrs
-from starlette.responses import Response
+from aiohttp import web
 
 _STATUS: Final = {
     "AccessDenied": 403,
@@ -45,10 +47,14 @@ class S3Error(Exception):
     def status(self) -> int:
         return _STATUS[self.code]
 
-    def response(self, resource: str, *, with_body: bool = True) -> Response:
+    def response(self, resource: str, *, with_body: bool = True) -> web.Response:
         document = (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             f"<Error><Code>{self.code}</Code><Message>{escape(self.message)}</Message>"
             f"<Resource>{escape(resource)}</Resource></Error>"
         )
-        return Response(document if with_body else b"", self.status, media_type="application/xml")
+        return xml(document if with_body else "", self.status)
+
+
+def xml(document: str, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
+    return web.Response(body=document.encode(), status=status, headers={"content-type": "application/xml", **headers})

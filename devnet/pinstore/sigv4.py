@@ -9,6 +9,7 @@ import hmac
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -139,6 +140,7 @@ def _encoded(raw: bytes, also_plain: str = "") -> str:
     return quote(unquote_to_bytes(raw), safe="-_.~" + also_plain)
 
 
+@lru_cache(maxsize=16)  # a key for a day
 def _signing_key(credential: Credential, date: str) -> bytes:
     key = f"AWS4{credential.secret}".encode()
     for step in (date, credential.region, "s3", "aws4_request"):
