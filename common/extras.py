@@ -3,13 +3,22 @@ brings what is missing, named to whoever starts it without."""
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Final
 
 DISTRIBUTION: Final = "sealed-job-coordinator"
 OURS: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
 _UNUSED: Final = "httpx._main"  # httpx's own command line: it would bring rich, a tenth of what the client imports
+_NOT_SERVED: Final[Mapping[str, tuple[str, ...]]] = {
+    # Hypercorn's HTTP/2 and WebSockets, which the coordinator takes no connection to: a twentieth of its start, with
+    # their libraries. Each with the names that hypercorn takes from it.
+    "h2": ("events",),
+    "h2.events": (),
+    "hypercorn.protocol.h2": ("H2Protocol",),
+    "hypercorn.protocol.ws_stream": ("WSStream",),
+}
 
 
 @contextmanager
@@ -20,12 +29,27 @@ def loading() -> Iterator[None]:
     collects, known = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
-        yield
+        with _standing_in():
+            yield
     finally:
         if len(sys.modules) > known:
             gc.freeze()
         if collects:
             gc.enable()
+
+
+@contextmanager
+def _standing_in() -> Iterator[None]:
+    """Empty modules for `_NOT_SERVED`, inside only: whoever imports one later has the real one."""
+    absent = {name: ModuleType(name) for name in _NOT_SERVED if name not in sys.modules}
+    for name, module in absent.items():
+        vars(module).update((taken, type(taken, (), {})) for taken in _NOT_SERVED[name])
+    sys.modules.update(absent)
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
 
 
 def missing_extra(error: ModuleNotFoundError, program: str, extra: str) -> str:

@@ -7,22 +7,46 @@
 A request ends with a response or with NoAnswer.
 """
 
+import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import cache
 from typing import Any, Final, Protocol
 
-import aiohttp
 import anyio
 import attrs
-from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
 
+
+@contextmanager
+def _certificates_unread() -> Iterator[None]:
+    """aiohttp would read the system's certificates twice while it is imported, a tenth of a start. It reads none: its
+    own contexts trust nobody, and requests are given `trusted`."""
+    ssl.SSLContext.set_default_verify_paths = lambda self: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del ssl.SSLContext.set_default_verify_paths  # the inherited one again
+
+
+with _certificates_unread():
+    import aiohttp
+    from aiohttp.abc import AbstractStreamWriter
+
 _KEPT_SECONDS: Final = 4.0  # common servers close an idle connection after five or more: be first, or a request is lost
 _JOINED_BYTES: Final = 1 << 16  # a smaller body leaves in one write with its head; a larger one is sent without a copy
 _NOT_OURS: Final = ("user-agent", "accept", "content-type")
+
+
+@cache
+def trusted() -> ssl.SSLContext:
+    """The system's certificates, read when something is first asked for by https."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(("http/1.1",))
+    return context
 
 
 class NoResponse(Exception):
@@ -78,12 +102,13 @@ async def open_http(
     connections: int,
     patience: float,
     connecting: float | None = None,
+    tls: ssl.SSLContext | None = None,
     connector: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Http]:
     """`patience`: seconds for each piece of the content to leave, and between any two reads of the answer;
-    `connecting`: seconds to get a connection, `patience` unless given; `settings`: more of aiohttp's, and those of its
-    connector in `connector`."""
+    `connecting`: seconds to get a connection, `patience` unless given; `tls`: what https is verified by, `trusted()`
+    unless given; `settings`: more of aiohttp's, and those of its connector in `connector`."""
     limits = aiohttp.ClientTimeout(total=None, connect=connecting or patience, sock_read=patience)
     async with _session(connections, limits, connector or {}, settings) as session:
 
@@ -99,8 +124,10 @@ async def open_http(
                     data = b"".join(content) or None
                 else:
                     data = _Content(content, until_answered, patience)
+                target = URL(url, encoded=True)
+                verified = (tls or trusted()) if target.scheme == "https" else True
                 opened = await session.request(
-                    method, URL(url, encoded=True), headers=headers, data=data, allow_redirects=False
+                    method, target, headers=headers, data=data, allow_redirects=False, ssl=verified
                 )
             async with opened:
                 yield HttpResponse(opened.status, opened.headers, _read_pieces(opened))

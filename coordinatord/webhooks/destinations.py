@@ -174,8 +174,8 @@ async def open_destinations(
     *, connections: int, private: bool, tls: ssl.SSLContext | None = None, resolver: AbstractResolver | None = None
 ) -> AsyncIterator[Http]:
     """Requests that reach public addresses alone, or with `private` any. Redirects are not followed."""
-    settings: dict[str, Any] = {"ssl": tls if tls is not None else True}
+    settings: dict[str, Any] = {}
     if not private:
-        settings |= {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
-    async with open_http(connections=connections, patience=_PATIENCE, connector=settings) as http:
+        settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
+    async with open_http(connections=connections, patience=_PATIENCE, tls=tls, connector=settings) as http:
         yield http

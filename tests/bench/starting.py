@@ -16,27 +16,26 @@ import resource
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from common.extras import loading
 from tests.bench.row import Row, in_turn
 
 _TURNS: Final = 5  # after one that is not counted: it writes the bytecode, and brings the files into memory
 _ELSEWHERE: Final = ("click", "pygments", "rich")  # of the extra `client`
 _HIDDEN: Final = f", without {', '.join(_ELSEWHERE)}"
-_DAEMONS: Final = ("svcd", "coordinatord", "tests.bench.starting")
+_DAEMONS: Final = ("svcd", "coordinatord")
+_SERVE: Final = "from common.extras import loading\nwith loading(): import coordinatord.app"
 _REFUSED: Final = ("--coordinator", "http://192.0.2.1")  # not asked: http:// is for this machine alone
 _STARTS: Final = (  # most: ms
-    ("svc --help", ("svc", "--help"), 150.0),
-    ("svc jobs, without a wallet", ("svc", "jobs"), 150.0),
-    ("svc status, with all of the client", ("svc", "status", "0x" + 32 * "11", *_REFUSED), 300.0),
-    ("svcd --version", ("svcd", "--version"), 150.0),
-    ("svcd run, without a configuration", ("svcd", "run", "--config", "/nowhere"), 400.0),
-    ("coordinatord check --help", ("coordinatord", "check", "--help"), 200.0),
-    ("coordinatord keys, without settings", ("coordinatord", "keys"), 400.0),
-    ("coordinatord serve, its modules", ("tests.bench.starting", "--load", "coordinatord.app"), 700.0),
+    ("svc --help", ("-m", "svc", "--help"), 150.0),
+    ("svc jobs, without a wallet", ("-m", "svc", "jobs"), 150.0),
+    ("svc status, with all of the client", ("-m", "svc", "status", "0x" + 32 * "11", *_REFUSED), 300.0),
+    ("svcd --version", ("-m", "svcd", "--version"), 150.0),
+    ("svcd run, without a configuration", ("-m", "svcd", "run", "--config", "/nowhere"), 400.0),
+    ("coordinatord check --help", ("-m", "coordinatord", "check", "--help"), 200.0),
+    ("coordinatord keys, without settings", ("-m", "coordinatord", "keys"), 400.0),
+    ("coordinatord serve, its modules", ("-c", _SERVE), 700.0),
 )
 
 
@@ -46,12 +45,16 @@ def _hide(folder: Path) -> None:
         (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError({name!r}, name={name!r})\n", encoding="utf-8")
 
 
-def _cpu_ms(words: tuple[str, ...], bytecode: str, hidden: str) -> float:
+def _is_daemon(name: str) -> bool:
+    return name.partition(" ")[0] in _DAEMONS
+
+
+def _cpu_ms(name: str, words: tuple[str, ...], bytecode: str, hidden: str) -> float:
     environment = {"PATH": os.environ["PATH"], "HOME": bytecode, "PYTHONPYCACHEPREFIX": bytecode}
-    if words[0] in _DAEMONS:
+    if _is_daemon(name):
         environment["PYTHONPATH"] = hidden
     before = _children_ms()
-    subprocess.run([sys.executable, "-m", *words], env=environment, capture_output=True, check=False)
+    subprocess.run([sys.executable, *words], env=environment, capture_output=True, check=False)
     return _children_ms() - before
 
 
@@ -63,27 +66,23 @@ def _children_ms() -> float:
 def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as bytecode, tempfile.TemporaryDirectory() as hidden:
         _hide(Path(hidden))
-        taken = {name: [_cpu_ms(words, bytecode, hidden)] for name, words, _ in _STARTS}
+        taken = {name: [_cpu_ms(name, words, bytecode, hidden)] for name, words, _ in _STARTS}
         for turn in range(1, 1 + _TURNS):
             for name, words, _ in in_turn(_STARTS, turn):
-                taken[name].append(_cpu_ms(words, bytecode, hidden))
+                taken[name].append(_cpu_ms(name, words, bytecode, hidden))
     return [
         Row.of(
-            f"start: {name}{_HIDDEN if words[0] in _DAEMONS else ''}",
+            f"start: {name}{_HIDDEN if _is_daemon(name) else ''}",
             taken[name][1:],
             "ms of CPU",
             f"{most:g} ms",
             most,
             at_most=1,
         )
-        for name, words, most in _STARTS
+        for name, _, most in _STARTS
     ]
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--load"]:
-        with loading():
-            import_module(sys.argv[2])
-    else:
-        for row in rows():
-            print(row)
+    for row in rows():
+        print(row)

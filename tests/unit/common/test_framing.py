@@ -67,6 +67,19 @@ def test_any_pieces_of_any_buffer_kind_round_trip(length: int, size_in: int, siz
     assert pulled(sealed, size_out, kind) == plaintext
 
 
+@pytest.mark.parametrize("size", [1_000, FRAME_BYTES, SEALED_FRAME_BYTES, 3 * FRAME_BYTES])
+def test_two_streams_pulled_in_turn_keep_apart_and_leave_the_callers_pieces_as_they_were(size: int) -> None:
+    texts = [pattern(3 * FRAME_BYTES + 5), bytes(3 * FRAME_BYTES + 5)]
+    whole = [pushed(text) for text in texts]
+    pullers, opened = [Puller(KEY), Puller(KEY)], [b"", b""]
+    for at in range(0, len(whole[0]), size):
+        for n, puller in enumerate(pullers):
+            piece = bytearray(whole[n][at : at + size])
+            opened[n] += puller.pull(piece)
+            assert piece == whole[n][at : at + size]
+    assert [opened[n] + puller.finish() for n, puller in enumerate(pullers)] == texts
+
+
 def test_single_bytes_round_trip() -> None:
     assert pulled(pushed(b"byte by byte", 1), 1) == b"byte by byte"
 

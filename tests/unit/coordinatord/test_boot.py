@@ -64,6 +64,18 @@ def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_
     ) == set()
 
 
+def test_daemon_loads_no_http2_and_no_websockets_and_whoever_wants_them_later_has_the_real_ones() -> None:
+    program = (
+        "import sys; from common.extras import loading\n"
+        "with loading(): import coordinatord.app\n"
+        "loaded = {'h2', 'hpack', 'hyperframe', 'priority', 'wsproto'} & set(sys.modules)\n"
+        "import h2.connection, hypercorn.protocol.h2\n"
+        "sys.exit(sorted(loaded) or hypercorn.protocol.h2.h2.connection.H2Connection is not h2.connection.H2Connection)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node_nor_the_server() -> None:
     code = (
         "import sys; from coordinatord.cli import main\n"

@@ -1,13 +1,18 @@
 """Large requests over kept connections, to servers that are slow, stuck, or gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
 
-from coordinatord.base.http_client import NoResponse, open_http
+from coordinatord.base.http_client import NoResponse, open_http, trusted
 
 pytestmark = pytest.mark.anyio
 
@@ -15,22 +20,23 @@ MIB = 1 << 20
 CONTENT = [bytes([n]) * MIB for n in range(32)]
 SIZE = len(CONTENT) * MIB
 HEADERS = {"content-length": str(SIZE)}
+PEM = Path(__file__).parents[2] / "svc" / "loopback.pem"  # of 127.0.0.1, by itself, with its key
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def server(serve: Serve) -> AsyncIterator[str]:
+async def server(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await serve(reader, writer)
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(connected, "127.0.0.1", 0, limit=MIB)
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0, limit=MIB, ssl=tls)
     async with listening:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
 
 
 async def body_of(reader: asyncio.StreamReader, pause: float = 0.0) -> bytes:
@@ -80,3 +86,45 @@ async def test_request_on_a_connection_that_the_server_closed_is_sent_again_whol
             async with http("PUT", url, HEADERS, CONTENT) as response:
                 assert await response.read(2) == b"ok"
     assert bodies == [b"".join(CONTENT)] * 2
+
+
+@pytest.fixture
+def system_trust(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets what this system trusts, as OpenSSL is told it."""
+
+    def trust(file: str) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", file)
+        monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
+        trusted.cache_clear()
+
+    yield trust
+    trusted.cache_clear()
+
+
+async def test_https_is_verified_by_the_certificates_of_the_system(system_trust: Callable[[str], None]) -> None:
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(PEM)
+    async with server(answering, tls) as url, open_http(connections=1, patience=5) as http:
+        system_trust(os.devnull)
+        with pytest.raises(NoResponse, match="Certificate"):
+            async with http("GET", url, {}):
+                pytest.fail("nobody vouches for it")
+        system_trust(str(PEM))
+        async with http("GET", url, {}) as response:
+            assert (response.status, await response.read(2)) == (200, b"ok")
+
+
+def test_certificates_are_read_by_the_first_request_and_not_by_an_import() -> None:
+    code = (
+        "import ssl, sys; from coordinatord.base.http_client import trusted; from aiohttp import connector\n"
+        "contexts = connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED, trusted()\n"
+        "print(*(context.cert_store_stats()['x509'] for context in contexts), contexts[0].verify_mode.name)\n"
+        "ssl.create_default_context().set_default_verify_paths()"
+    )
+    environment = {**os.environ, "SSL_CERT_FILE": str(PEM), "SSL_CERT_DIR": "/nowhere"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["0", "0", "1", "CERT_REQUIRED"]
