@@ -141,7 +141,7 @@ def rows() -> list[Row]:
     what = f"from an order to its opened result, blocks of 2 s, {_SLOTS} slots"
     allowed, two = f"the run's own time and {_ALLOWED:g} ms", f"{_TWO} blocks ({by_chain.median:.0f} ms)"
     return [
-        Row.of(f"{what}, run ahead", at_once.times, "ms", allowed, _ALLOWED, at_most=1),
+        Row.of(f"{what}, run ahead", at_once.times, "ms", allowed, _ALLOWED, at_most=1, absolute=True),
         Row.of(f"{what}, by the chain", by_chain.blocks, "blocks", two, _TWO, at_most=1),
     ]
 

@@ -21,6 +21,8 @@ class Row:
 
     `ratio` is `value` over what `against` names, both taken in the same run; `holds` says whether it reaches `target`,
     or stays at or below it. `n`: how many samples there are; `low` and `high`: the quartiles of their ratios.
+    `absolute`: the limit, where it was set on another machine (see machine.py), and else 0; `most`: whether the ratio
+    is to stay at or below its target.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Row:
     n: int
     low: float
     high: float
+    absolute: float = 0
+    most: bool = False
 
     @classmethod
     def of(
@@ -45,18 +49,21 @@ class Row:
         *,
         target: float | None = None,
         at_most: float | None = None,
+        absolute: bool = False,
         by: Callable[[Sequence[float]], float] = statistics.median,
     ) -> "Row":
         """Samples of one figure over `limit`: one for all, or that of each sample's own turn.
 
         The ratio is to be `target` at least, or `at_most`. The figure is the samples' median; where its name says
         otherwise, what `by` makes of them: `max` for the slowest or a peak, `harmonic_mean` for the rate of a whole run
-        of which they are equal slices.
+        of which they are equal slices. `absolute`: the limit was set on another machine, and is scaled to this one.
         """
         if len(samples) < FEWEST:
             raise ValueError(f"{name}: {len(samples)} samples, and a row takes {FEWEST} at least")
         limits = [limit] * len(samples) if isinstance(limit, int | float) else limit
         ratios = [sample / one for sample, one in zip(samples, limits, strict=True)]
+        if absolute and len(set(limits)) > 1:
+            raise ValueError(f"{name}: an absolute limit is one, and not one of each turn")
         if not all(map(math.isfinite, ratios)):
             raise ValueError(f"{name}: every ratio must be a number, and they are {ratios}")
         ratio = by(ratios)
@@ -67,7 +74,26 @@ class Row:
             goal, holds = at_most, ratio <= at_most
         else:
             raise ValueError(f"{name}: a row has either a target or a most")
-        return cls(name, by(samples), unit, against, ratio, goal, holds, len(samples), low, high)
+        fixed = limits[0] if absolute else 0
+        return cls(
+            name, by(samples), unit, against, ratio, goal, holds, len(samples), low, high, fixed, at_most is not None
+        )
+
+    def here(self, slower: float, said: str) -> "Row":
+        """On a machine that takes `slower` times as long as that of the target: what is absolute may be as much more,
+        or less where it is a rate. `said` tells why, behind the limit that it makes."""
+        if not self.absolute:
+            return self
+        times = 1 / slower if self.most else slower
+        ratio = self.ratio * times
+        return attrs.evolve(
+            self,
+            against=f"{self.against} ({self.absolute / times:.3g} {self.unit} here: {said})",
+            ratio=ratio,
+            holds=ratio <= self.target if self.most else ratio >= self.target,
+            low=self.low * times,
+            high=self.high * times,
+        )
 
 
 @attrs.frozen

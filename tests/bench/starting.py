@@ -75,6 +75,7 @@ def rows() -> list[Row]:
             f"{most:g} ms",
             most,
             at_most=1,
+            absolute=True,
         )
         for name, words, most in _STARTS
     ]

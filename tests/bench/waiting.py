@@ -168,7 +168,7 @@ def _claim_rows(what: str, events: list[float], polls: list[float], blocks: int)
     beside = f"polls every 0.5 s ({polled:,.0f} ms)"
     most = 1.1 if blocks else 0.9  # a block hides most of what a poll is late
     return [
-        Row.of(what, events, "ms", against, within, at_most=1),
+        Row.of(what, events, "ms", against, within, at_most=1, absolute=not blocks),
         Row.of(what, events, "ms", beside, polled, at_most=most),
     ]
 
