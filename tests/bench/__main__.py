@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
 from typing import TextIO
 
 from tests.bench import (
@@ -44,33 +43,36 @@ from tests.bench import (
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run, trend
 from tests.bench.logs import logged
-from tests.bench.machine import Measured, Spent, bare_us, verdict
+from tests.bench.machine import Bare, Measured, Spent, verdict
 from tests.bench.row import Row, table
+from tests.bench.shared import WORLD
 
-# The one place that knows the benchmarks: each module measures in its `rows()`.
+# The one place that knows the benchmarks: each module measures in its `rows()`. They run in this order. Those at the
+# end share one world, so that it stands idle beside none of the others; the first of them wants a coordinator that has
+# had nothing to do.
 BENCHMARKS = {
     "checking": checking.rows,
     "signing": signing.rows,
     "sealing": sealing.rows,
     "indexing": indexing.rows,
-    "memory": memory.rows,
     "relaying": relaying.rows,
     "gas": block_gas.rows,
     "http": http.rows,
     "client": client.rows,
     "serve": serving.rows,
     "provider": provider.rows,
-    "answers": answers.rows,
-    "market": market.rows,
     "batches": batches.rows,
     "polls": polls.rows,
     "growth": growth.rows,
     "events": events.rows,
-    "waiting": waiting.rows,
     "starting": starting.rows,
     "uploads": uploads.rows,
-    "releases": releases.rows,
     "webhooks": webhooks.rows,
+    "memory": memory.rows,
+    "market": market.rows,
+    "answers": answers.rows,
+    "waiting": waiting.rows,
+    "releases": releases.rows,
 }
 # These need an installation of their own, or many minutes: run when named.
 ASIDE = {"ponder": beside_ponder.rows, "churn": churn.rows}
@@ -88,13 +90,12 @@ def main() -> int:
     if arguments.history:
         print(trend(runs_of(HISTORY)))
         return 0
-    chosen = arguments.names or list(BENCHMARKS)
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    if unknown := set(arguments.names) - set(known):
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    names = arguments.names or BENCHMARKS
     started = time.monotonic()
-    with logged(LOG) as terminal:
-        rows, how = _measure({name: known[name] for name in chosen}, terminal)
+    with logged(LOG) as terminal, WORLD.kept():
+        rows, how = _measure({name: rows for name, rows in known.items() if name in names}, terminal)
     print(table(rows))
     keep(this_run(rows, time.monotonic() - started, how), LATEST, HISTORY)
     runs = runs_of(HISTORY)
@@ -107,14 +108,15 @@ def _measure(chosen: dict[str, Callable[[], list[Row]]], terminal: TextIO) -> tu
     """The rows of each, told as they are measured, and how the machine was meanwhile."""
     rows: list[Row] = []
     how: list[Measured] = []
-    bare = bare_us()
+    bare = Bare.now()
     for name, measure in chosen.items():
         print(f"measuring: {name}", file=terminal, flush=True)
         before, began = Spent.now(), time.monotonic()
         found = measure()
-        seconds, after, bare_before, bare = time.monotonic() - began, Spent.now(), bare, bare_us()
-        how.append(Measured.between(name, seconds, mean((bare_before, bare)), before, after))
-        held = how[-1].held(found)
+        seconds, after = time.monotonic() - began, Spent.now()
+        earlier, bare = bare, Bare.now()
+        how.append(Measured.between(name, seconds, earlier.and_then(bare), before, after))
+        held = [how[-1].bare.held(row) for row in found]
         print(f"measured: {how[-1]}\n{table(held)}", file=terminal, flush=True)
         rows += held
     return rows, how

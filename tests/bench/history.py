@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from tests.bench.machine import Measured
+from tests.bench.machine import Bare, Measured
 from tests.bench.row import Row
 
 
@@ -45,7 +45,7 @@ def runs_of(history: Path) -> list[Run]:
         except ValueError:
             continue
         rows = tuple(_row(row) for row in run["rows"])
-        measured = tuple(Measured(**one) for one in run.get("measured", ()))
+        measured = tuple(Measured(**one | {"bare": Bare(**one["bare"])}) for one in run.get("measured", ()))
         runs.append(Run(run["measured_at"], run["commit"], rows, run.get("seconds", 0), measured))
     return runs
 

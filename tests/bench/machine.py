@@ -4,9 +4,10 @@ Targets in milliseconds, or in jobs a second, were set on a machine on which two
 The same type of machine is up to twice as slow on another day: the neighbour on a core's other thread, or the
 hypervisor, takes its share. So the same two recoveries are timed right before each benchmark and right after it, and
 what is absolute among its rows is held against its target times what they took over 79 µs: a machine that is twice as
-slow may take twice the milliseconds and do half the jobs. A faster machine gets no harder target. Seconds that are
-spent on waiting for blocks are the same everywhere, and so are bytes: they are not scaled, and neither are ratios of
-two figures of the same run.
+slow may take twice the milliseconds and do half the jobs. Rows of CPU time go by the CPU time of the recoveries, which
+nobody else's work makes longer, and all others by the clock, so that what is stolen counts. A faster machine gets no
+harder target. Seconds that are spent on waiting for blocks are the same everywhere, and so are bytes: they are not
+scaled, and neither are ratios of two figures of the same run.
 """
 
 import os
@@ -29,19 +30,38 @@ _PAIRS: Final = 100  # of recoveries, in a portion
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
-def bare_us(clock: Callable[[], float] = time.perf_counter) -> float:
-    """Microseconds that two bare recoveries take now, by the clock: what is stolen counts."""
-    recover, taken = bare_recover(), []
-    for _ in range(_PORTIONS):
-        began = clock()
-        for _ in range(_PAIRS):
-            recover()
-        taken.append((clock() - began) / _PAIRS * 1e6)
-    return statistics.median(taken)
+@attrs.frozen
+class Bare:
+    """Microseconds that two bare recoveries take, by the CPU time of their thread, and by the clock."""
+
+    cpu: float
+    clock: float
+
+    @classmethod
+    def now(cls, cpu: Callable[[], float] = time.thread_time, clock: Callable[[], float] = time.perf_counter) -> "Bare":
+        recover, taken = bare_recover(), []
+        for _ in range(_PORTIONS):
+            began = cpu(), clock()
+            for _ in range(_PAIRS):
+                recover()
+            taken.append((cpu() - began[0], clock() - began[1]))
+        by_cpu, by_clock = (statistics.median(each) / _PAIRS * 1e6 for each in zip(*taken, strict=True))
+        return cls(by_cpu, by_clock)
+
+    def and_then(self, later: "Bare") -> "Bare":
+        """What they took between two moments: the mean of both."""
+        return Bare((self.cpu + later.cpu) / 2, (self.clock + later.clock) / 2)
+
+    def held(self, row: Row) -> Row:
+        """What is absolute is held against its target as this machine has it."""
+        us = self.cpu if row.absolute == "CPU" else self.clock
+        by = "of CPU" if row.absolute == "CPU" else "by the clock"
+        said = f"two bare recoveries take {us:.0f} µs {by}, and {US_OF_TARGETS:.0f} on the machine of the targets"
+        return row.here(max(1.0, us / US_OF_TARGETS), said)
 
 
-def cpu_of(pid: int) -> float:
-    """Seconds of a process and of its descendants, those that ended too."""
+def cpu_of(*pids: int) -> list[float]:
+    """Seconds of each process and of its descendants, those that ended too."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -51,10 +71,13 @@ def cpu_of(pid: int) -> float:
             except OSError:
                 continue
             parents[int(entry.name)], ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    ours = {pid}
-    while more := {each for each, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(ticks.get(each, 0) for each in ours) / _TICK
+    spent = []
+    for pid in pids:
+        ours = {pid}
+        while more := {each for each, parent in parents.items() if parent in ours} - ours:
+            ours |= more
+        spent.append(sum(ticks.get(each, 0) for each in ours) / _TICK)
+    return spent
 
 
 @attrs.frozen
@@ -76,42 +99,32 @@ class Spent:
 
     @classmethod
     def now(cls) -> "Spent":
-        return cls.read(Path("/proc/stat").read_text(encoding="ascii"), cpu_of(os.getpid()))
+        return cls.read(Path("/proc/stat").read_text(encoding="ascii"), *cpu_of(os.getpid()))
 
 
 @attrs.frozen
 class Measured:
-    """How a benchmark was measured: its seconds, microseconds of two bare recoveries meanwhile, and the shares of the
-    machine's CPU that were stolen, and that others used."""
+    """How a benchmark was measured: its seconds, how slow the machine was, and the shares of its CPU that were stolen,
+    and that others used."""
 
     name: str
     seconds: float
-    bare_us: float
+    bare: Bare
     stolen: float
     others: float
 
     @classmethod
-    def between(cls, name: str, seconds: float, bare_us: float, before: Spent, after: Spent) -> "Measured":
+    def between(cls, name: str, seconds: float, bare: Bare, before: Spent, after: Spent) -> "Measured":
         total = max(after.total - before.total, 1 / _TICK)
         others = (after.used - before.used) - (after.ours - before.ours)
-        return cls(name, seconds, bare_us, (after.stolen - before.stolen) / total, max(0.0, others / total))
-
-    @property
-    def slower(self) -> float:
-        """Times that this machine takes as long as that of the targets; 1 if it is faster."""
-        return max(1.0, self.bare_us / US_OF_TARGETS)
+        return cls(name, seconds, bare, (after.stolen - before.stolen) / total, max(0.0, others / total))
 
     @property
     def disturbed(self) -> bool:
         return self.others > MOST_OTHERS or self.stolen > MOST_STOLEN
 
-    def held(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows, with what is absolute held against its target as this machine has it."""
-        said = f"two bare recoveries take {self.bare_us:.0f} µs, and {US_OF_TARGETS:.0f} on the machine of the targets"
-        return [row.here(self.slower, said) for row in rows]
-
     def __str__(self) -> str:
-        bare = f"two bare recoveries {self.bare_us:.0f} µs"
+        bare = f"two bare recoveries {self.bare.cpu:.0f} µs of CPU, {self.bare.clock:.0f} by the clock"
         shares = f"stolen {self.stolen:.0%} of the CPU, used by others {self.others:.0%}"
         return f"{self.name}, {self.seconds:.0f} s; {bare}; {shares}"
 

@@ -343,7 +343,7 @@ def rows() -> list[Row]:
             "500",
             500,
             target=1,
-            absolute=True,
+            absolute="clock",
         ),
         Row.of(f"a lone op, blocks of 1 s, {tuned}", lone, "s", "a block and 50 ms", 1.05, at_most=1),
     ]

@@ -5,11 +5,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import attrs
 
 T = TypeVar("T")
+Absolute = Literal["CPU", "clock"]
 
 
 FEWEST: Final = 3  # samples: what was measured once or twice has no spread
@@ -21,8 +22,8 @@ class Row:
 
     `ratio` is `value` over what `against` names, both taken in the same run; `holds` says whether it reaches `target`,
     or stays at or below it. `n`: how many samples there are; `low` and `high`: the quartiles of their ratios.
-    `absolute`: the limit, where it was set on another machine (see machine.py), and else 0; `most`: whether the ratio
-    is to stay at or below its target.
+    `absolute`: by what the limit is scaled where it was set on another machine (see machine.py); `limit` is what it is
+    there, and `most` whether the ratio is to stay at or below its target.
     """
 
     name: str
@@ -35,7 +36,8 @@ class Row:
     n: int
     low: float
     high: float
-    absolute: float = 0
+    absolute: Absolute | None = None
+    limit: float = 0
     most: bool = False
 
     @classmethod
@@ -49,14 +51,15 @@ class Row:
         *,
         target: float | None = None,
         at_most: float | None = None,
-        absolute: bool = False,
+        absolute: Absolute | None = None,
         by: Callable[[Sequence[float]], float] = statistics.median,
     ) -> "Row":
         """Samples of one figure over `limit`: one for all, or that of each sample's own turn.
 
         The ratio is to be `target` at least, or `at_most`. The figure is the samples' median; where its name says
         otherwise, what `by` makes of them: `max` for the slowest or a peak, `harmonic_mean` for the rate of a whole run
-        of which they are equal slices. `absolute`: the limit was set on another machine, and is scaled to this one.
+        of which they are equal slices. `absolute`: the limit was set on another machine, and is scaled to this one
+        by what its CPU, or its clock, says.
         """
         if len(samples) < FEWEST:
             raise ValueError(f"{name}: {len(samples)} samples, and a row takes {FEWEST} at least")
@@ -74,10 +77,9 @@ class Row:
             goal, holds = at_most, ratio <= at_most
         else:
             raise ValueError(f"{name}: a row has either a target or a most")
-        fixed = limits[0] if absolute else 0
-        return cls(
-            name, by(samples), unit, against, ratio, goal, holds, len(samples), low, high, fixed, at_most is not None
-        )
+        spread = (len(samples), low, high)
+        scaled = (absolute, limits[0] if absolute else 0, at_most is not None)
+        return cls(name, by(samples), unit, against, ratio, goal, holds, *spread, *scaled)
 
     def here(self, slower: float, said: str) -> "Row":
         """On a machine that takes `slower` times as long as that of the target: what is absolute may be as much more,
@@ -88,7 +90,7 @@ class Row:
         ratio = self.ratio * times
         return attrs.evolve(
             self,
-            against=f"{self.against} ({self.absolute / times:.3g} {self.unit} here: {said})",
+            against=f"{self.against} ({self.limit / times:.3g} {self.unit} here: {said})",
             ratio=ratio,
             holds=ratio <= self.target if self.most else ratio >= self.target,
             low=self.low * times,

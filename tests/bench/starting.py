@@ -75,7 +75,7 @@ def rows() -> list[Row]:
             f"{most:g} ms",
             most,
             at_most=1,
-            absolute=True,
+            absolute="CPU",
         )
         for name, words, most in _STARTS
     ]
