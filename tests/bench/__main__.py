@@ -1,5 +1,5 @@
 """Runs every benchmark, prints one table and its history, and leaves in build/: bench.json, a line more in
-bench-history.jsonl, and bench.svg with all of them.
+bench-history.jsonl, bench.svg with all of them, and bench.log with what the daemons said meanwhile.
 
     python -m tests.bench [name ...]
     python -m tests.bench --history
@@ -10,7 +10,9 @@ Exits with 1 when a figure misses its target.
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from tests.bench import (
     answers,
@@ -40,36 +42,43 @@ from tests.bench import (
 )
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run, trend
+from tests.bench.logs import logged
+from tests.bench.machine import Bare, Measured, Spent, verdict
 from tests.bench.row import Row, table
+from tests.bench.shared import WORLD
 
-# The one place that knows the benchmarks: each module measures in its `rows()`.
+# The one place that knows the benchmarks: each module measures in its `rows()`. They run in this order. Those at the
+# end share one world, so that it stands idle beside none of the others; the first of them wants a coordinator that has
+# had nothing to do.
 BENCHMARKS = {
     "checking": checking.rows,
     "signing": signing.rows,
     "sealing": sealing.rows,
     "indexing": indexing.rows,
-    "memory": memory.rows,
     "relaying": relaying.rows,
     "gas": block_gas.rows,
     "http": http.rows,
     "client": client.rows,
     "serve": serving.rows,
     "provider": provider.rows,
-    "answers": answers.rows,
-    "market": market.rows,
     "batches": batches.rows,
     "polls": polls.rows,
     "growth": growth.rows,
     "events": events.rows,
-    "waiting": waiting.rows,
     "starting": starting.rows,
     "uploads": uploads.rows,
-    "releases": releases.rows,
     "webhooks": webhooks.rows,
+    "memory": memory.rows,
+    "market": market.rows,
+    "answers": answers.rows,
+    "waiting": waiting.rows,
+    "releases": releases.rows,
 }
 # These need an installation of their own, or many minutes: run when named.
 ASIDE = {"ponder": beside_ponder.rows, "churn": churn.rows}
-LATEST, HISTORY, CHART = (Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg"))
+LATEST, HISTORY, CHART, LOG = (
+    Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg", "bench.log")
+)
 
 
 def main() -> int:
@@ -81,24 +90,36 @@ def main() -> int:
     if arguments.history:
         print(trend(runs_of(HISTORY)))
         return 0
-    chosen = arguments.names or list(BENCHMARKS)
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)}")
-    rows: list[Row] = []
+    if unknown := set(arguments.names) - set(known):
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    names = arguments.names or BENCHMARKS
     started = time.monotonic()
-    for name in chosen:
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
-        began = time.monotonic()
-        found = known[name]()
-        print(f"measured: {name}, {time.monotonic() - began:.0f} s\n{table(found)}", file=sys.stderr, flush=True)
-        rows += found
+    with logged(LOG) as terminal, WORLD.kept():
+        rows, how = _measure({name: rows for name, rows in known.items() if name in names}, terminal)
     print(table(rows))
-    keep(this_run(rows, time.monotonic() - started), LATEST, HISTORY)
+    keep(this_run(rows, time.monotonic() - started, how), LATEST, HISTORY)
     runs = runs_of(HISTORY)
     draw(runs, CHART)
-    print(f"\n{trend(runs)}\n\nwritten: {LATEST}, {HISTORY}, {CHART}")
+    print(f"\n{trend(runs)}\n\nwritten: {LATEST}, {HISTORY}, {CHART}, {LOG}\n{verdict(how)}")
     return 0 if all(row.holds for row in rows) else 1
+
+
+def _measure(chosen: dict[str, Callable[[], list[Row]]], terminal: TextIO) -> tuple[list[Row], list[Measured]]:
+    """The rows of each, told as they are measured, and how the machine was meanwhile."""
+    rows: list[Row] = []
+    how: list[Measured] = []
+    bare = Bare.now()
+    for name, measure in chosen.items():
+        print(f"measuring: {name}", file=terminal, flush=True)
+        before, began = Spent.now(), time.monotonic()
+        found = measure()
+        seconds, after = time.monotonic() - began, Spent.now()
+        earlier, bare = bare, Bare.now()
+        how.append(Measured.between(name, seconds, earlier.and_then(bare), before, after))
+        held = [how[-1].bare.held(row) for row in found]
+        print(f"measured: {how[-1]}\n{table(held)}", file=terminal, flush=True)
+        rows += held
+    return rows, how
 
 
 if __name__ == "__main__":

@@ -1,35 +1,31 @@
 """Answers before blocks: from an order to its opened result, by those who wait for the chain and by those who do not.
 
-A devnet of real daemons with echo for a model. A wallet that has had jobs settled orders from the provider by name, so
-that its jobs may be run ahead; or bids openly; or waits for the chain (`final`). Blocks are counted by the chain's head
-at the order and at the opened result: a result that is there within the block under way counts none.
+A devnet of real daemons with echo for a model. A wallet that has had jobs settled, on a chain that does not let it
+wait, orders from the provider by name, so that its jobs may be run ahead; or bids openly; or waits for the chain
+(`final`). Blocks are counted by the chain's head at the order and at the opened result: a result that is there within
+the block under way counts none.
 
     python -m tests.bench.answers [--blocks 1 2] [--at-once 1 16 64] [--jobs 24]
 """
 
 import argparse
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import anyio
 import attrs
 import httpx
 
-from devnet.app import local_world
 from devnet.catalogue import MODELS
-from devnet.ports import pick_free
-from devnet.settings import DevnetSettings
 from devnet.world import Devnet
 from svc.client import Client
 from tests.bench.market import bought
 from tests.bench.row import Row
+from tests.bench.shared import WORLD, Ground
 
 _EARNED: Final = 6  # jobs that the wallet has settled before: more than the provider asks for
 _SLOTS: Final = 256
@@ -37,6 +33,9 @@ _OUT: Final = 64
 _RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # what the devnet's provider asks for
 _ALLOWED: Final = 150.0  # ms beyond the run's own time, which is none
 _TWO: Final = 2  # blocks
+_BLOCK: Final = 2  # seconds
+_AHEAD: Final = 24  # orders, one after another
+_BY_CHAIN: Final = 8  # of which half are under way at a time
 
 Order = Callable[[Client], Awaitable[object]]
 
@@ -84,26 +83,18 @@ WAYS: Final[dict[str, Order]] = {
 
 
 @asynccontextmanager
-async def market(block_time: int, *, runs_ahead: bool) -> AsyncIterator[tuple[Devnet, Client]]:
-    with tempfile.TemporaryDirectory() as directory:
-        names = ("rpc_port", "database_port", "pin_store_port", "api_port", "metrics_port", "provider_metrics_port")
-        settings = DevnetSettings(
-            state_dir=Path(directory) / "devnet",
-            block_time=block_time,
-            slots=_SLOTS,
-            ahead=runs_ahead,
-            **{name: pick_free() for name in names},
-        )
-        async with local_world(settings, lambda said: print(said, file=sys.stderr)) as up:
-            url, gateway = up.coordinator.base_url, up.world.pins.gateway
-            key = up.world.cast.with_role("client")[0].private_key
-            async with (
-                httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http,
-                Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
-            ):
-                for _ in range(_EARNED):
-                    await designated(client)
-                yield up, client
+async def market(on: Ground, block_time: int, *, runs_ahead: bool) -> AsyncIterator[tuple[Devnet, Client]]:
+    async with on.provided(_SLOTS, ahead=runs_ahead, block_time=None) as up:
+        url, gateway = up.coordinator.base_url, up.world.pins.gateway
+        key = up.world.cast.with_role("client")[0].private_key
+        async with (
+            httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http,
+            Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
+        ):
+            for _ in range(_EARNED):
+                await designated(client)
+            await up.world.anvil.mine_every(block_time)
+            yield up, client
 
 
 async def timed(up: Devnet, client: Client, order: Order, jobs: int, at_once: int) -> Taken:
@@ -128,32 +119,32 @@ async def head(up: Devnet) -> int:
     return int(await up.world.anvil.call("eth_blockNumber"), 16)
 
 
-async def _quick() -> tuple[Taken, Taken]:
-    async with market(2, runs_ahead=True) as (up, client):
-        at_once = await timed(up, client, ahead, 24, 1)
-    async with market(2, runs_ahead=False) as (up, client):
-        by_chain = await timed(up, client, designated, 6, 1)
+async def _quick(on: Ground) -> tuple[Taken, Taken]:
+    async with market(on, _BLOCK, runs_ahead=True) as (up, client):
+        at_once = await timed(up, client, ahead, _AHEAD, 1)
+    async with market(on, _BLOCK, runs_ahead=False) as (up, client):
+        by_chain = await timed(up, client, designated, _BY_CHAIN, _BY_CHAIN // 2)
     return at_once, by_chain
 
 
 def rows() -> list[Row]:
-    at_once, by_chain = anyio.run(_quick)
-    what = f"from an order to its opened result, blocks of 2 s, {_SLOTS} slots"
+    at_once, by_chain = WORLD.run(_quick)
+    what = f"from an order to its opened result, blocks of {_BLOCK} s, {_SLOTS} slots"
     allowed, two = f"the run's own time and {_ALLOWED:g} ms", f"{_TWO} blocks ({by_chain.median:.0f} ms)"
     return [
-        Row.of(f"{what}, run ahead", at_once.times, "ms", allowed, _ALLOWED, at_most=1),
+        Row.of(f"{what}, run ahead", at_once.times, "ms", allowed, _ALLOWED, at_most=1, absolute="clock"),
         Row.of(f"{what}, by the chain", by_chain.blocks, "blocks", two, _TWO, at_most=1),
     ]
 
 
-async def _table(block_times: Sequence[int], numbers: Sequence[int], jobs: int) -> None:
+async def _table(block_times: Sequence[int], numbers: Sequence[int], jobs: int, on: Ground) -> None:
     for block_time in block_times:
         for name, order in WAYS.items():
-            async with market(block_time, runs_ahead=order is ahead) as (up, client):
+            async with market(on, block_time, runs_ahead=order is ahead) as (up, client):
                 for at_once in numbers:
                     taken = await timed(up, client, order, max(jobs, 2 * at_once), at_once)
                     print(f"blocks of {block_time} s, {at_once:2} at a time, {name:24} {taken}", flush=True)
-        async with market(block_time, runs_ahead=False) as (up, client):
+        async with market(on, block_time, runs_ahead=False) as (up, client):
             for lines in numbers:
                 taken = await timed(up, client, partial(bought, jobs=lines), 3, 1)
                 said = f"blocks of {block_time} s, {lines:2} lines of a batch, {'to the last result':21}"
@@ -166,7 +157,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--jobs", type=int, default=24)
     chosen = parser.parse_args()
-    anyio.run(_table, chosen.blocks, chosen.at_once, chosen.jobs)
+    WORLD.run(partial(_table, chosen.blocks, chosen.at_once, chosen.jobs))
 
 
 if __name__ == "__main__":

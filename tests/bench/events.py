@@ -58,7 +58,7 @@ def rows() -> list[Row]:
     what = f"{LISTENERS:,} idle listeners"
     return [
         Row.of(f"memory of each of {what}", each, "KiB", f"{MEMORY:.0f} KiB", MEMORY, at_most=1, by=mean),
-        Row.of(f"CPU of {what}", shares, "% of a core", f"{most:g} %", most, at_most=1, by=mean),
+        Row.of(f"CPU of {what}", shares, "% of a core", f"{most:g} %", most, at_most=1, absolute="CPU", by=mean),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from tests.bench.machine import Bare, Measured
 from tests.bench.row import Row
 
 
@@ -19,10 +20,11 @@ class Run:
     commit: str  # "" outside of a repository; "+" behind it: with changes that are not committed
     rows: tuple[Row, ...]
     seconds: float = 0  # that it took; 0 where it was not kept
+    measured: tuple[Measured, ...] = ()  # how each benchmark was; empty where it was not kept
 
 
-def this_run(rows: list[Row], seconds: float) -> Run:
-    return Run(time.time(), _commit(), tuple(rows), seconds)
+def this_run(rows: list[Row], seconds: float, measured: Sequence[Measured]) -> Run:
+    return Run(time.time(), _commit(), tuple(rows), seconds, tuple(measured))
 
 
 def keep(run: Run, latest: Path, history: Path) -> None:
@@ -43,7 +45,8 @@ def runs_of(history: Path) -> list[Run]:
         except ValueError:
             continue
         rows = tuple(_row(row) for row in run["rows"])
-        runs.append(Run(run["measured_at"], run["commit"], rows, run.get("seconds", 0)))
+        measured = tuple(Measured(**one | {"bare": Bare(**one["bare"])}) for one in run.get("measured", ()))
+        runs.append(Run(run["measured_at"], run["commit"], rows, run.get("seconds", 0), measured))
     return runs
 
 

@@ -2,11 +2,14 @@
 
 A devnet as `make devnet` makes it, of real daemons with default settings, and one that differs in the provider's slots;
 blocks of a second. A client buys batches of open lines: a first one, not counted, in which wallets earn their gas
-budgets and the provider its capacity, and then those that are measured, with each process's CPU time before and after.
+budgets and the provider its capacity, and then the one that is measured, with each process's CPU time as it goes on.
+Its samples are equal parts of it: of its blocks, from when a tenth of the jobs had settled to when a tenth had not, or
+of its time.
 
-Then the same with a second coordinator, whose relayer has an account of its own, and a second provider behind it. All
-share the cores that there are, so the pace tells nothing of it: CPU accounting does, by what the busiest daemon would
-take with a core of its own.
+Then the same with a second coordinator, whose relayer has an account of its own, and a second provider behind it. Each
+coordinator has a customer with half of the lines, as callers are shared out between several. All share the cores that
+there are, so the pace tells nothing of it: CPU accounting does, by what the busiest daemon would take with a core of
+its own.
 
     python -m tests.bench.market [--jobs 1000] [--slots 512]
 """
@@ -14,13 +17,15 @@ take with a core of its own.
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import harmonic_mean, mean
 from typing import Any, Final
 
 import anyio
@@ -29,20 +34,20 @@ import httpx
 
 from common.artifacts import event_topic, load
 from devnet.anvil import BLOCK_GAS_LIMIT, Anvil
-from devnet.app import local_world
 from devnet.catalogue import MODELS
 from devnet.daemons import running_coordinator, running_provider
 from devnet.ports import pick_free
 from devnet.settings import SLOTS as DEFAULT_SLOTS
-from devnet.settings import DevnetSettings
 from devnet.world import Devnet
 from svc.client import Client
-from tests.bench.row import Row
+from tests.bench.machine import cpu_of
+from tests.bench.row import Row, parts
+from tests.bench.shared import WORLD, Ground
 
 JOBS: Final = 1_000  # of a batch: more than there are slots, so that the pace is no burst's
-BATCHES: Final = 3
+PARTS: Final = 3  # of a batch
 JOBS_BY_DEFAULT: Final = 200
-FIRST: Final = 400
+FIRST: Final = 150
 SLOTS: Final = 512
 GROWTH: Final = 1.4  # times the jobs, with two of each daemon: what each does whatever comes is done twice
 TARGET: Final = 80.0  # jobs a second
@@ -58,7 +63,6 @@ _GRACE: Final = 0.1  # of the jobs: those of the beginning and of the end are le
 _LOOK_EVERY: Final = (
     0.5  # seconds: a page of metrics costs the provider milliseconds, and a slot is held for two blocks
 )
-_TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
 @attrs.frozen
@@ -67,17 +71,19 @@ class Ends:
 
     blocks: list[tuple[int, int, int]]  # time, settles, gas used
 
-    def pace(self, jobs: int) -> float:
-        """Jobs settled a second, from when a tenth of them had to when a tenth had not."""
+    def paces(self, jobs: int) -> list[float]:
+        """Jobs settled a second in each part, from when a tenth of them had to when a tenth had not."""
         low, high = jobs * _GRACE, jobs * (1 - _GRACE)
-        done, reached = 0, {}
+        done, counted = 0, []  # time and settles of the blocks in between, and before them that in which it began
         for at, settles, _ in self.blocks:
-            done += settles
-            for mark in (low, high):
-                if done >= mark and mark not in reached:
-                    reached[mark] = (at, done)
-        (began, first), (ended, last) = reached[low], reached[high]
-        return (last - first) / max(1, ended - began)
+            before, done = done, done + settles
+            if done >= low and before < high:
+                counted.append((at, settles))
+        ends = [0, *(part[-1] for part in parts(range(1, len(counted)), PARTS))]
+        return [
+            sum(settles for _, settles in counted[first + 1 : last + 1]) / max(1, counted[last][0] - counted[first][0])
+            for first, last in pairwise(ends)
+        ]
 
     def fullest(self, limit: int) -> float:
         return max(gas for *_, gas in self.blocks) / limit
@@ -87,21 +93,32 @@ class Ends:
 class Taken:
     jobs: int
     seconds: float  # from the first post to the last result that was opened
-    pace: float  # settled a second in between
-    cpu: dict[str, float]  # seconds of each process
+    paces: list[float]  # settled a second in between, in each part
+    slices: list[dict[str, float]]  # seconds of CPU of each process, in equal parts of the time
     gas: float  # share of the fullest block
     held: float  # share of the slots, at most
+
+    @property
+    def cpu(self) -> dict[str, float]:
+        return {name: sum(part[name] for part in self.slices) for name in self.slices[0]}
 
     @property
     def cores(self) -> float:
         return sum(self.cpu.values()) / self.seconds
 
     @property
-    def busiest(self) -> float:
-        """Jobs a second that the busiest daemon would take with a core of its own. The chain and the database have
-        several processes or threads each, and a core does not bound them."""
-        daemons = [seconds for name, seconds in self.cpu.items() if name.startswith(_DAEMONS)]
-        return self.jobs / max(daemons)
+    def cpu_a_job(self) -> list[float]:
+        """Milliseconds of all processes in each part, by as many jobs: their mean is that of the whole batch."""
+        return [sum(part.values()) * len(self.slices) / self.jobs * 1000 for part in self.slices]
+
+    @property
+    def busiest(self) -> list[float]:
+        """Jobs a second that the busiest daemon would take with a core of its own, by what each part took; their
+        harmonic mean is that of the whole batch. The chain and the database have several processes or threads each,
+        and a core does not bound them."""
+        cpu = self.cpu
+        name = max((name for name in cpu if name.startswith(_DAEMONS)), key=lambda name: cpu[name])
+        return [self.jobs / len(self.slices) / part[name] for part in self.slices]
 
     @property
     def each(self) -> str:
@@ -121,23 +138,6 @@ class Taken:
         return f"{most}: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
-def cpu_of(pid: int) -> float:
-    """Of a process and of its descendants, those that ended too."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)], ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    ours = {pid}
-    while more := {each for each, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(ticks.get(each, 0) for each in ours) / _TICK
-
-
 def processes(up: Devnet) -> dict[str, int]:
     return {
         "anvil": up.world.anvil.child.pid,
@@ -149,19 +149,9 @@ def processes(up: Devnet) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def market(slots: int) -> AsyncIterator[Devnet]:
-    with tempfile.TemporaryDirectory() as directory:
-        ports = {name: pick_free() for name in ("rpc_port", "database_port", "pin_store_port", "api_port")}
-        ports |= {name: pick_free() for name in ("metrics_port", "provider_metrics_port")}
-        settings = DevnetSettings(state_dir=Path(directory) / "devnet", slots=slots, **ports)
-        async with local_world(settings, lambda said: print(said, file=sys.stderr)) as up:
-            yield up
-
-
-@asynccontextmanager
-async def second(up: Devnet, slots: int) -> AsyncIterator[dict[str, int]]:
-    """Another coordinator over the same database, with the other relayer account, and another provider behind it: the
-    ids of their processes."""
+async def second(up: Devnet, slots: int) -> AsyncIterator[tuple[str, dict[str, int]]]:
+    """Another coordinator over the same database, with the other relayer account, and another provider behind it: its
+    address, and the ids of their processes."""
     world, cast = up.world, up.world.cast
     with tempfile.TemporaryDirectory() as directory:
         async with (
@@ -188,13 +178,13 @@ async def second(up: Devnet, slots: int) -> AsyncIterator[dict[str, int]]:
                 slots=slots,
             ) as provider,
         ):
-            yield {"coordinatord 2": coordinator.child.pid, "svcd 2": provider.child.pid}
+            yield coordinator.base_url, {"coordinatord 2": coordinator.child.pid, "svcd 2": provider.child.pid}
 
 
 @asynccontextmanager
-async def customer(up: Devnet) -> AsyncIterator[Client]:
-    url, gateway = up.coordinator.base_url, up.world.pins.gateway
-    key = up.world.cast.with_role("client")[0].private_key
+async def customer(up: Devnet, number: int, url: str) -> AsyncIterator[Client]:
+    gateway = up.world.pins.gateway
+    key = up.world.cast.with_role("client")[number].private_key
     async with (
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=60, limits=_CONNECTIONS) as http,
         Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
@@ -220,41 +210,47 @@ async def bought(client: Client, jobs: int) -> None:
         raise RuntimeError(f"{opened} of {jobs} results were opened; the batch ended as {ended.status}")
 
 
-async def measured(up: Devnet, jobs: int, slots: int, further: Mapping[str, int], first: int = FIRST) -> list[Taken]:
-    async with customer(up) as client:
-        await bought(client, first)
-        watched = {**processes(up), **further, "client": os.getpid()}
-        return [await _batch(up, client, jobs, slots, watched) for _ in range(BATCHES)]
-
-
-async def _batch(up: Devnet, client: Client, jobs: int, slots: int, watched: Mapping[str, int]) -> Taken:
-    before = {name: cpu_of(pid) for name, pid in watched.items()}
-    before["client"] -= sum(seconds for name, seconds in before.items() if name != "client")
-    first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
-    held = _Held(up.provider.metrics_url, slots)
-    began = time.monotonic()
+async def shared_out(clients: Sequence[Client], jobs: int) -> None:
+    """As many jobs, by all at a time."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(held.watch)
+        for client, some in zip(clients, parts(range(jobs), len(clients)), strict=True):
+            tasks.start_soon(bought, client, len(some))
+
+
+async def measured(up: Devnet, clients: Sequence[Client], jobs: int, slots: int, further: Mapping[str, int]) -> Taken:
+    await shared_out(clients, FIRST)
+    watched = _Watched(up.provider.metrics_url, slots, {**processes(up), **further})
+    first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watched.watch)
         with anyio.fail_after(_SECONDS):
-            await bought(client, jobs)
+            await shared_out(clients, jobs)
         tasks.cancel_scope.cancel()
-    seconds = time.monotonic() - began
-    after = {name: cpu_of(pid) for name, pid in watched.items()}
-    after["client"] -= sum(spent for name, spent in after.items() if name != "client")
+    watched.look()
     ends = await _ends(up.world.anvil, up, first)
-    cpu = {name: after[name] - before[name] for name in watched}
-    return Taken(jobs, seconds, ends.pace(jobs), cpu, ends.fullest(BLOCK_GAS_LIMIT), held.most)
+    seconds, fullest = watched.looks[-1].at - watched.looks[0].at, ends.fullest(BLOCK_GAS_LIMIT)
+    return Taken(jobs, seconds, ends.paces(jobs), watched.slices(), fullest, watched.most)
+
+
+@attrs.frozen
+class _Look:
+    at: float
+    cpu: dict[str, float]  # seconds of each process until then
 
 
 @attrs.define
-class _Held:
-    """The largest share of the slots of its one model that is asked for that the provider held, as its metrics tell."""
+class _Watched:
+    """Processes while a batch is under way, and the largest share of the slots of its one model that is asked for that
+    the provider held, as its metrics tell."""
 
     url: str
     slots: int
+    pids: dict[str, int]
     most: float = 0.0
+    looks: list[_Look] = attrs.field(factory=list)
 
     async def watch(self) -> None:
+        self.look()
         async with httpx.AsyncClient(trust_env=False, timeout=_SECONDS) as http:
             while True:
                 told = _values((await http.get(self.url)).text)
@@ -262,6 +258,20 @@ class _Held:
                 held = min(granted, self.slots * len(MODELS)) - told["svcd_capacity_free"]
                 self.most = max(self.most, held / min(granted, self.slots))
                 await anyio.sleep(_LOOK_EVERY)
+                self.look()
+
+    def look(self) -> None:
+        """All that runs was started from this process: what is left of it is the clients'."""
+        *each, ours = cpu_of(*self.pids.values(), os.getpid())
+        cpu = dict(zip(self.pids, each, strict=True)) | {"client": ours - sum(each)}
+        self.looks.append(_Look(time.monotonic(), cpu))
+
+    def slices(self) -> list[dict[str, float]]:
+        """What each took in parts of the same length: from the looks that are nearest to their ends."""
+        first, last = self.looks[0], self.looks[-1]
+        ends = [first.at + (last.at - first.at) * part / PARTS for part in range(PARTS + 1)]
+        marks = [min(self.looks, key=lambda look: abs(look.at - end)) for end in ends]
+        return [{name: after.cpu[name] - before.cpu[name] for name in after.cpu} for before, after in pairwise(marks)]
 
 
 def _values(metrics: str) -> Mapping[str, float]:
@@ -283,43 +293,61 @@ async def _ends(anvil: Anvil, up: Devnet, first: int) -> Ends:
     return Ends(blocks)
 
 
-async def _measure(jobs: int, slots: int) -> tuple[list[Taken], list[Taken], list[Taken]]:
+async def _measure(jobs: int, slots: int, on: Ground) -> tuple[Taken, Taken, Taken]:
     """With default settings, with so many slots, and with two of each daemon."""
-    async with market(DEFAULT_SLOTS) as up:
-        default = await measured(up, JOBS_BY_DEFAULT, DEFAULT_SLOTS, {}, JOBS_BY_DEFAULT)
-    async with market(slots) as up:
-        one = await measured(up, jobs, slots, {})
-        async with second(up, slots) as further:
-            return default, one, await measured(up, jobs, slots, further)
+    url = on.coordinator.base_url
+    async with on.provided() as up, customer(up, 0, url) as client:
+        default = await measured(up, [client], JOBS_BY_DEFAULT, DEFAULT_SLOTS, {})
+    async with on.provided(slots) as up, customer(up, 0, url) as client:
+        one = await measured(up, [client], jobs, slots, {})
+        async with second(up, slots) as (other, further), customer(up, 1, other) as another:
+            return default, one, await measured(up, [client, another], jobs, slots, further)
 
 
 def rows(jobs: int = JOBS, slots: int = SLOTS) -> list[Row]:
-    default, taken, by_two = anyio.run(_measure, jobs, slots)
-    for what, found in (("default settings", default), ("whole market", taken), ("with two of each daemon", by_two)):
-        for batch in found:
-            said = f"{batch.jobs / batch.seconds:.0f} jobs/s overall; ms of CPU a job: {batch.each}"
-            print(f"{what}: {said}; used up: {batch.limit}", file=sys.stderr)
-    all_cpu = [sum(batch.cpu.values()) / batch.jobs * 1000 for batch in taken]
-    paces, alone = [batch.pace for batch in taken], [batch.busiest for batch in taken]
+    default, one, two = WORLD.run(partial(_measure, jobs, slots))
+    for what, batch in (("default settings", default), ("whole market", one), ("with two of each daemon", two)):
+        said = f"{batch.jobs / batch.seconds:.0f} jobs/s overall; ms of CPU a job: {batch.each}"
+        print(f"{what}: {said}; used up: {batch.limit}", file=sys.stderr)
     tuned, by_slots = f"{slots} slots, all else as by default", DEFAULT_SLOTS / 2
     return [
         Row.of(
             f"jobs settled a second, whole market, default settings ({DEFAULT_SLOTS} slots)",
-            [batch.pace for batch in default],
+            default.paces,
             "jobs/s",
             f"{by_slots:g}/s: each slot for two blocks",
             by_slots,
             target=OF_SLOTS,
+            by=mean,
         ),
-        Row.of(f"jobs settled a second, whole market, {tuned}", paces, "jobs/s", f"{TARGET:g}/s", TARGET, target=1),
-        Row.of(f"CPU of the whole market per job, {tuned}", all_cpu, "ms", f"{CPU_LIMIT:g} ms", CPU_LIMIT, at_most=1),
+        Row.of(
+            f"jobs settled a second, whole market, {tuned}",
+            one.paces,
+            "jobs/s",
+            f"{TARGET:g}/s",
+            TARGET,
+            target=1,
+            absolute="clock",
+            by=mean,
+        ),
+        Row.of(
+            f"CPU of the whole market per job, {tuned}",
+            one.cpu_a_job,
+            "ms",
+            f"{CPU_LIMIT:g} ms",
+            CPU_LIMIT,
+            at_most=1,
+            absolute="CPU",
+            by=mean,
+        ),
         Row.of(
             f"jobs per CPU second of the busiest of two coordinators and two providers, {tuned}",
-            [batch.busiest for batch in by_two],
+            two.busiest,
             "jobs/s",
             "the busiest of one of each",
-            statistics.median(alone),
+            harmonic_mean(one.busiest),
             target=GROWTH,
+            by=harmonic_mean,
         ),
     ]
 

@@ -1,10 +1,9 @@
-"""Resident memory: of a coordinator with nothing to do, and of an index that reads a long chain.
+"""Resident memory: of a coordinator that has had nothing to do, and of an index that reads a long chain.
 
 That the index holds no more at the end of the chain than at its beginning shows in its peaks over the two halves.
 """
 
 import re
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,16 +12,14 @@ import anyio
 import asyncpg
 
 from coordinatord.chain.rpc import open_rpc
-from devnet.app import local_world
-from devnet.ports import pick_free
-from devnet.settings import DevnetSettings
 from tests.bench.indexing import Chain, filled, index_all, timed
 from tests.bench.row import Row
+from tests.bench.shared import WORLD, Ground
 
-LONG: Final = (2000, 100)  # blocks, posts per block
+LONG: Final = (1000, 100)  # blocks, posts per block
 PARTS: Final = 6  # of its blocks
 IDLE_LIMIT: Final = 150  # MiB
-IDLE_LOOKS: Final = 5
+IDLE_LOOKS: Final = 3
 
 
 def resident(pid: int | str) -> float:
@@ -62,8 +59,8 @@ def _index_row() -> Row:
     return Row.of(what, later, "MiB", "its peak in the first half", first, at_most=1.1, by=max)
 
 
-async def _idle(settings: DevnetSettings) -> list[float]:
-    async with local_world(settings, lambda _: None) as up:
+async def _idle(on: Ground) -> list[float]:
+    async with on.provided() as up:
         looks = []
         for _ in range(IDLE_LOOKS):
             await anyio.sleep(1)
@@ -72,13 +69,11 @@ async def _idle(settings: DevnetSettings) -> list[float]:
 
 
 def _idle_row() -> Row:
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        ports = {name: pick_free() for name in ("rpc_port", "pin_store_port", "database_port", "api_port")}
-        used = anyio.run(_idle, DevnetSettings(state_dir=place / "world", metrics_port=pick_free(), **ports))
+    used = WORLD.run(_idle)
     what = "memory of an idle coordinator, default settings, each second"
     return Row.of(what, used, "MiB", f"{IDLE_LIMIT} MiB", IDLE_LIMIT, at_most=1)
 
 
 def rows() -> list[Row]:
-    return [_idle_row(), _index_row()]
+    index = _index_row()
+    return [_idle_row(), index]

@@ -147,6 +147,7 @@ def rows(jobs: int = JOBS) -> list[Row]:
             f"{CPU_LIMIT:g} ms",
             CPU_LIMIT,
             at_most=1,
+            absolute="CPU",
         ),
         Row.of(
             f"a provider's most memory up to {jobs:,} jobs", memory[1:], "MiB", after, memory[0], at_most=1.1, by=max

@@ -5,12 +5,10 @@ that were due in the minute were answered, and that nobody, on any route, met an
 """
 
 import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -20,14 +18,8 @@ import httpx
 from common.address_book import AddressBook
 from common.box import PublicKey, SecretKey
 from common.domains import Domains
-from devnet import accounts
-from devnet.anvil import running_anvil
-from devnet.app import deployed_market
-from devnet.daemons import running_coordinator
-from devnet.pins import running_pin_store
-from devnet.ports import pick_free
-from devnet.postgres import running_postgres
 from tests.bench.row import Row
+from tests.bench.shared import WORLD, Ground
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 
 A_MINUTE: Final = 1000
@@ -38,7 +30,7 @@ READS_PAUSE: Final = 0.05
 
 
 def rows() -> list[Row]:
-    answers = anyio.run(_measure).parts
+    answers = WORLD.run(_measure).parts
     due, released = A_MINUTE // PARTS, [part["/release", 200] for part in answers]
     clean = [100 * sum(many for (_, status), many in part.items() if status < 500) / part.total() for part in answers]
     what, beside = (
@@ -86,8 +78,8 @@ class _Load:
             self.note("claim", await provider.run(provider.claim(body["job_id"])))
 
 
-async def _measure() -> _Load:
-    async with _market() as (http, parties):
+async def _measure(on: Ground) -> _Load:
+    async with _market(on) as (http, parties):
         client, buyer, provider, other = parties
         await provider.sign_in("provider")
         await other.sign_in("provider")
@@ -116,39 +108,16 @@ async def _measure() -> _Load:
 
 
 @asynccontextmanager
-async def _market() -> AsyncIterator[tuple[httpx.AsyncClient, tuple[Party, ...]]]:
-    cast = accounts.derive()
-    with tempfile.TemporaryDirectory() as folder:
-        state = Path(folder)
-        for part in ("anvil", "pins", "postgres"):
-            (state / part).mkdir()
-        async with (
-            running_anvil(pick_free(), state / "anvil", state) as anvil,
-            running_pin_store(pick_free(), state / "pins", state) as pins,
-            running_postgres(pick_free(), state / "postgres", state) as postgres,
-        ):
-            market = await deployed_market(anvil, cast)
-            await anvil.mine_every(1)
-            async with (
-                running_coordinator(
-                    port=pick_free(),
-                    metrics_port=pick_free(),
-                    rpc_url=anvil.rpc_url,
-                    database_url=postgres.url(),
-                    pins=pins,
-                    address_book=market.address_book,
-                    relayer_key=cast.with_role("relayer")[0].private_key,
-                    operator_key=cast.operator.private_key,
-                    logs=state,
-                ) as coordinator,
-                httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=90) as http,
-            ):
-                book = AddressBook.parse(json.dumps(market.address_book).encode())
-                wallets = [*cast.with_role("client")[:2], *cast.with_role("provider")[:2]]
-                yield (
-                    http,
-                    tuple(
-                        Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
-                        for wallet in wallets
-                    ),
-                )
+async def _market(on: Ground) -> AsyncIterator[tuple[httpx.AsyncClient, tuple[Party, ...]]]:
+    market, cast = on.world.market, on.world.cast
+    await on.world.anvil.mine_every(1)
+    async with httpx.AsyncClient(base_url=on.coordinator.base_url, trust_env=False, timeout=90) as http:
+        book = AddressBook.parse(json.dumps(market.address_book).encode())
+        wallets = [*cast.with_role("client")[:2], *cast.with_role("provider")[:2]]
+        yield (
+            http,
+            tuple(
+                Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
+                for wallet in wallets
+            ),
+        )

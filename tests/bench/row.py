@@ -5,11 +5,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import attrs
 
 T = TypeVar("T")
+Absolute = Literal["CPU", "clock"]
 
 
 FEWEST: Final = 3  # samples: what was measured once or twice has no spread
@@ -21,6 +22,8 @@ class Row:
 
     `ratio` is `value` over what `against` names, both taken in the same run; `holds` says whether it reaches `target`,
     or stays at or below it. `n`: how many samples there are; `low` and `high`: the quartiles of their ratios.
+    `absolute`: by what the limit is scaled where it was set on another machine (see machine.py); `limit` is what it is
+    there, and `most` whether the ratio is to stay at or below its target.
     """
 
     name: str
@@ -33,6 +36,9 @@ class Row:
     n: int
     low: float
     high: float
+    absolute: Absolute | None = None
+    limit: float = 0
+    most: bool = False
 
     @classmethod
     def of(
@@ -45,18 +51,22 @@ class Row:
         *,
         target: float | None = None,
         at_most: float | None = None,
+        absolute: Absolute | None = None,
         by: Callable[[Sequence[float]], float] = statistics.median,
     ) -> "Row":
         """Samples of one figure over `limit`: one for all, or that of each sample's own turn.
 
         The ratio is to be `target` at least, or `at_most`. The figure is the samples' median; where its name says
         otherwise, what `by` makes of them: `max` for the slowest or a peak, `harmonic_mean` for the rate of a whole run
-        of which they are equal slices.
+        of which they are equal slices. `absolute`: the limit was set on another machine, and is scaled to this one
+        by what its CPU, or its clock, says.
         """
         if len(samples) < FEWEST:
             raise ValueError(f"{name}: {len(samples)} samples, and a row takes {FEWEST} at least")
         limits = [limit] * len(samples) if isinstance(limit, int | float) else limit
         ratios = [sample / one for sample, one in zip(samples, limits, strict=True)]
+        if absolute and len(set(limits)) > 1:
+            raise ValueError(f"{name}: an absolute limit is one, and not one of each turn")
         if not all(map(math.isfinite, ratios)):
             raise ValueError(f"{name}: every ratio must be a number, and they are {ratios}")
         ratio = by(ratios)
@@ -67,7 +77,25 @@ class Row:
             goal, holds = at_most, ratio <= at_most
         else:
             raise ValueError(f"{name}: a row has either a target or a most")
-        return cls(name, by(samples), unit, against, ratio, goal, holds, len(samples), low, high)
+        spread = (len(samples), low, high)
+        scaled = (absolute, limits[0] if absolute else 0, at_most is not None)
+        return cls(name, by(samples), unit, against, ratio, goal, holds, *spread, *scaled)
+
+    def here(self, slower: float, said: str) -> "Row":
+        """On a machine that takes `slower` times as long as that of the target: what is absolute may be as much more,
+        or less where it is a rate. `said` tells why, behind the limit that it makes."""
+        if not self.absolute:
+            return self
+        times = 1 / slower if self.most else slower
+        ratio = self.ratio * times
+        return attrs.evolve(
+            self,
+            against=f"{self.against} ({self.limit / times:.3g} {self.unit} here: {said})",
+            ratio=ratio,
+            holds=ratio <= self.target if self.most else ratio >= self.target,
+            low=self.low * times,
+            high=self.high * times,
+        )
 
 
 @attrs.frozen

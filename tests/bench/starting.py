@@ -78,6 +78,7 @@ def rows() -> list[Row]:
             f"{most:g} ms",
             most,
             at_most=1,
+            absolute="CPU",
         )
         for name, _, most in _STARTS
     ]

@@ -10,7 +10,6 @@ provider, are posted at a time. `WAITED_JOBS` and `CLAIMED_JOBS` make the runs s
 import os
 import shlex
 import statistics
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,15 +22,14 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from devnet import manifest
-from devnet.app import local_world
 from devnet.daemons import running_provider
 from devnet.ports import pick_free
-from devnet.settings import DevnetSettings
 from devnet.world import Devnet
 from svc.client import Client
 from svc.records import Job
 from tests.bench.provider import cpu_seconds
 from tests.bench.row import FEWEST, Row
+from tests.bench.shared import WORLD, Ground
 from tests.bench.without_events import without_events
 
 CLAIMED: Final = int(os.environ.get("CLAIMED_JOBS", "8"))  # at one provider, on a chain that mines at once
@@ -137,10 +135,11 @@ async def _polling_provider(up: Devnet, proxied: str, folder: Path) -> AsyncIter
         yield world.market.provider_ids[account.address]
 
 
-async def _measured(settings: DevnetSettings) -> tuple[_Side, _Side]:
+async def _measured(on: Ground) -> tuple[_Side, _Side]:
     """By events, and by polls."""
-    async with local_world(settings, lambda _: None) as up:
-        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(settings.state_dir).splitlines())
+    async with on.provided(block_time=None) as up:
+        manifest.write(on.folder / "devnet.json", up)
+        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(on.folder).splitlines())
         environment = {name: value for name, _, value in exported}
         ours = up.world.market.provider_ids[up.world.cast.demo_provider.address]
         async with (
@@ -149,7 +148,7 @@ async def _measured(settings: DevnetSettings) -> tuple[_Side, _Side]:
             Client(proxied, environment=environment, on_first_use=lambda _: None) as poller,
         ):
             claimed = partial(_claimed_ms, client)
-            async with _polling_provider(up, proxied, settings.state_dir.parent / _POLLING) as other:
+            async with _polling_provider(up, proxied, on.room(_POLLING)) as other:
                 at_once = [(await claimed(ours), await claimed(other)) for _ in range(CLAIMED)]
                 await up.world.anvil.mine_every(_BLOCK)
                 with_blocks = [await _together(claimed, (ours, other)) for _ in range(WITH_BLOCKS)]
@@ -168,18 +167,13 @@ def _claim_rows(what: str, events: list[float], polls: list[float], blocks: int)
     beside = f"polls every 0.5 s ({polled:,.0f} ms)"
     most = 1.1 if blocks else 0.9  # a block hides most of what a poll is late
     return [
-        Row.of(what, events, "ms", against, within, at_most=1),
+        Row.of(what, events, "ms", against, within, at_most=1, absolute=None if blocks else "clock"),
         Row.of(what, events, "ms", beside, polled, at_most=most),
     ]
 
 
 def rows() -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        names = ("rpc_port", "pin_store_port", "database_port", "api_port", "provider_metrics_port")
-        ports = {name: pick_free() for name in names}
-        (Path(folder) / _POLLING).mkdir()
-        settings = DevnetSettings(state_dir=Path(folder) / "world", metrics_port=pick_free(), block_time=None, **ports)
-        events, polls = anyio.run(_measured, settings)
+    events, polls = WORLD.run(_measured)
     what, waited = "from posted to claimed by an idle provider", f"{WAITED} jobs waited for at a time"
     return [
         *_claim_rows(what, events.at_once, polls.at_once, 0),

@@ -5,23 +5,26 @@ import pytest
 
 from tests.bench.chart import draw, margin
 from tests.bench.history import Run, keep, runs_of, trend
+from tests.bench.machine import Bare, Measured
 from tests.bench.row import Row, table
 
 FASTER = Row.of("reads", [890, 900, 910], "reads/s", "hello", 1000, target=0.85)
 SLOWER = Row.of("reads", [490, 500, 510], "reads/s", "hello", 1000, target=0.85)
 SMALL = Row.of("memory", [70, 75, 80], "MiB", "150 MiB", 150, at_most=1)
+CPU = Row.of("CPU", [3, 4, 5], "ms", "4 ms", 4, at_most=1, absolute="CPU")
 LARGE = Row.of("memory", [290, 300, 310], "MiB", "150 MiB", 150, at_most=1)
 
 
 def test_runs_are_read_back_as_they_were_kept_and_half_a_line_is_passed_over(tmp_path: Path) -> None:
     latest, history = tmp_path / "build" / "bench.json", tmp_path / "build" / "history.jsonl"
-    first, second = Run(1.0, "aaa", (SLOWER,)), Run(2.0, "bbb+", (FASTER, SMALL))
+    how = Measured("memory", 20, Bare(139, 147), 0.08, 0.01)
+    first, second = Run(1.0, "aaa", (SLOWER,)), Run(2.0, "bbb+", (FASTER, how.bare.held(CPU)), 60, (how,))
     keep(first, latest, history)
     with history.open("a") as file:
         file.write('{"measured_at": 1.5, "commi\n')
     keep(second, latest, history)
     assert runs_of(history) == [first, second]
-    assert '"bbb+"' in latest.read_text()
+    assert ['"bbb+"' in latest.read_text(), '"clock": 147' in latest.read_text()] == [True, True]
 
 
 def test_old_rows_without_quartiles_are_read_as_measured_once(tmp_path: Path) -> None:

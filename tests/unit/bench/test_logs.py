@@ -1,0 +1,34 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import subprocess, sys
+from pathlib import Path
+from tests.bench.logs import logged
+
+print("before")
+try:
+    with logged(Path(sys.argv[1])) as terminal:
+        print("our own")
+        print("our own trouble", file=sys.stderr)
+        subprocess.run([sys.executable, "-c", "import sys; print('a daemon'); print('its trouble', file=sys.stderr)"])
+        print("the table", file=terminal, flush=True)
+        if len(sys.argv) > 2:
+            raise SystemExit("it failed")
+finally:
+    print("after")
+"""
+
+
+@pytest.mark.parametrize("failing", [[], ["failing"]], ids=["ends", "fails"])
+def test_only_the_tables_are_on_the_terminal_and_all_else_in_the_log(tmp_path: Path, failing: list[str]) -> None:
+    log = tmp_path / "build" / "bench.log"
+    for _ in range(2):  # the log of the run before is gone
+        command = [sys.executable, "-c", RUN, str(log), *failing]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout == "before\nafter\n"
+    assert ran.stderr == "the table\n" + ("it failed\n" if failing else "")
+    assert sorted(log.read_text().splitlines()) == ["a daemon", "its trouble", "our own", "our own trouble"]

@@ -1,0 +1,137 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import accumulate
+
+import attrs
+import pytest
+
+from tests.bench.history import same
+from tests.bench.machine import MOST_OTHERS, MOST_STOLEN, Bare, Measured, Spent, cpu_of, verdict
+from tests.bench.row import Row
+
+CPU = Row.of("CPU", [5, 6, 8], "ms", "4 ms", 4, at_most=1, absolute="CPU")
+TIME = Row.of("answer", [5, 6, 8], "ms", "4 ms", 4, at_most=1, absolute="clock")
+RATE = Row.of("jobs", [30, 60, 90], "jobs/s", "80/s", 80, target=1, absolute="clock")
+RATIO = Row.of("reads", [50, 60, 70], "reads/s", "hello (× 2)", 80, target=1)
+TWICE = Bare(cpu=158, clock=158)  # as slow as the machine of the targets
+HOW = Measured("market", 60, Bare(158, 170), 0.1, 0.01)
+
+
+@pytest.mark.parametrize("row", [CPU, TIME], ids=["CPU", "time"])
+def test_what_is_absolute_may_take_twice_as_long_on_a_machine_that_is_half_as_fast(row: Row) -> None:
+    held = TWICE.held(row)
+    assert (row.ratio, row.holds) == (1.5, False)
+    assert (held.value, held.ratio, held.low, held.high, held.target) == (6, 0.75, 0.6875, 0.875, 1)
+    assert held.holds
+
+
+def test_a_rate_may_be_half_there() -> None:
+    held = TWICE.held(RATE)
+    assert (RATE.ratio, RATE.holds) == (0.75, False)
+    assert (held.value, held.ratio, held.low, held.high, held.target) == (60, 1.5, 1.125, 1.875, 1)
+    assert held.holds
+
+
+def test_cpu_goes_by_the_cpu_of_the_recoveries_and_all_else_by_the_clock() -> None:
+    busy = Bare(cpu=79, clock=158)  # a machine as fast, of which somebody takes half
+    assert [busy.held(row).ratio for row in (CPU, TIME, RATE)] == [1.5, 0.75, 1.5]
+
+
+def test_a_scaled_limit_is_told_with_both_numbers_and_why() -> None:
+    end = "and 79 on the machine of the targets)"
+    assert [TWICE.held(row).against for row in (CPU, RATE)] == [
+        f"4 ms (8 ms here: two bare recoveries take 158 µs of CPU, {end}",
+        f"80/s (40 jobs/s here: two bare recoveries take 158 µs by the clock, {end}",
+    ]
+
+
+@pytest.mark.parametrize("row", [CPU, TIME, RATE], ids=["CPU", "time", "rate"])
+def test_a_figure_is_the_same_in_the_history_however_slow_the_machine_was(row: Row) -> None:
+    assert same(TWICE.held(row)) == same(Bare(237, 237).held(row)) == same(row)
+
+
+def test_a_faster_machine_has_the_targets_as_they_are() -> None:
+    faster = Bare(40, 40)
+    assert [(faster.held(row).ratio, faster.held(row).holds) for row in (CPU, RATE)] == [(1.5, False), (0.75, False)]
+    assert faster.held(CPU).against.startswith("4 ms (4 ms here: two bare recoveries take 40 µs")
+
+
+def test_what_is_held_against_its_own_run_stays_as_it_is() -> None:
+    assert TWICE.held(RATIO) == RATIO
+
+
+def test_an_absolute_limit_is_one() -> None:
+    with pytest.raises(ValueError, match="jobs: an absolute limit is one"):
+        Row.of("jobs", [1, 2, 3], "jobs/s", "80/s", [1, 2, 3], target=1, absolute="clock")
+
+
+def test_two_recoveries_take_the_median_of_portions_so_that_an_interruption_does_not_count() -> None:
+    def clock(portions: list[float]) -> Callable[[], float]:
+        """Read before and after each portion; a second lies between one and the next."""
+        readings = accumulate((span for portion in portions for span in (portion, 1.0)), initial=0.0)
+        return lambda: next(readings)
+
+    bare = Bare.now(clock([0.01] * 11), clock([0.02] * 6 + [5.0] * 5))
+    assert (bare.cpu, bare.clock) == (pytest.approx(100), pytest.approx(200))
+
+
+def test_what_a_benchmark_had_is_the_mean_of_before_and_after() -> None:
+    assert Bare(80, 90).and_then(Bare(100, 120)) == Bare(90, 105)
+
+
+def test_recoveries_of_this_machine_take_some_microseconds() -> None:
+    bare = Bare.now()
+    assert 5 < bare.cpu <= bare.clock * 1.05 < 50_000
+
+
+def test_shares_are_what_others_used_and_what_was_stolen_of_all_the_cpu() -> None:
+    tick = os.sysconf("SC_CLK_TCK")
+
+    def stat(*seconds: int) -> str:
+        return "cpu  " + " ".join(str(one * tick) for one in seconds) + " 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n"
+
+    before = Spent.read(stat(100, 10, 20, 1000, 30, 1, 2, 5), ours=7)
+    after = Spent.read(stat(120, 15, 25, 1055, 34, 2, 3, 14), ours=32)
+    measured = Measured.between("http", 50, TWICE, before, after)
+    assert (before.total, before.used, before.stolen) == (1168, 130, 5)
+    assert (measured.stolen, measured.others) == (0.09, 0.05)
+
+
+def test_nothing_is_used_by_others_where_ours_is_counted_later_than_theirs() -> None:
+    before = Spent(total=0, used=0, stolen=0, ours=0)
+    assert Measured.between("http", 1, TWICE, before, Spent(2, 1, 0, 1.01)).others == 0
+    assert Measured.between("http", 0, TWICE, before, before).others == 0
+
+
+def test_what_children_used_is_ours_also_when_they_have_ended() -> None:
+    (before,) = cpu_of(os.getpid())
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    (after,) = cpu_of(os.getpid())
+    assert 0.25 < after - before < 5
+
+
+def test_this_machine_tells_what_was_spent() -> None:
+    spent = Spent.now()
+    assert 0 < spent.ours <= spent.used <= spent.total
+
+
+def test_an_idle_machine_is_good_for_a_verdict() -> None:
+    quiet, said = [attrs.evolve(HOW, others=MOST_OTHERS, stolen=MOST_STOLEN), HOW], "at most 25% stolen, 10% used"
+    assert verdict(quiet) == f"the machine was idle enough for a verdict: {said} by others"
+
+
+@pytest.mark.parametrize("change", [{"others": 0.11}, {"stolen": 0.26}])
+def test_no_verdict_where_others_worked_meanwhile_and_who_was_disturbed_is_named(change: dict[str, float]) -> None:
+    odd = attrs.evolve(HOW, name="http", **change)
+    assert verdict([HOW, odd]) == (
+        "the machine was not idle enough for a verdict: over 25% of the CPU was stolen or over 10% used by others"
+        f" during http ({odd.stolen:.0%} and {odd.others:.0%})"
+    )
+
+
+def test_a_benchmark_is_told_with_how_its_machine_was() -> None:
+    told = "market, 60 s; two bare recoveries 158 µs of CPU, 170 by the clock; stolen 10% of the CPU, used by others 1%"
+    assert str(HOW) == told

@@ -1,0 +1,66 @@
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.bench.shared import Shared
+
+Kept = Shared[list[str]]
+
+
+def noted(said: list[str]) -> Kept:
+    """Something that tells when it is opened and closed, and has the same notes."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[list[str]]:
+        said.append("opened")
+        yield said
+        said.append("closed")
+
+    return Shared(opened)
+
+
+async def work(said: list[str]) -> int:
+    said.append("work")
+    return threading.get_ident()
+
+
+def test_what_is_kept_is_opened_once_for_all_that_ask_and_closed_at_the_end() -> None:
+    said: list[str] = []
+    shared = noted(said)
+    with shared.kept():
+        assert said == []
+        threads = {shared.run(work), shared.run(work)}
+        assert said == ["opened", "work", "work"]
+    assert said == ["opened", "work", "work", "closed"]
+    assert len(threads) == 1
+
+
+def test_who_asks_alone_has_one_for_itself() -> None:
+    said: list[str] = []
+    shared = noted(said)
+    shared.run(work)
+    shared.run(work)
+    assert said == ["opened", "work", "closed"] * 2
+
+
+def test_it_is_closed_when_what_is_measured_fails() -> None:
+    said: list[str] = []
+    shared = noted(said)
+
+    async def fail(_: list[str]) -> None:
+        raise ValueError("no result")
+
+    with pytest.raises(ValueError, match="no result"), shared.kept():
+        shared.run(fail)
+    assert said == ["opened", "closed"]
+    shared.run(work)
+    assert said == ["opened", "closed", "opened", "work", "closed"]
+
+
+def test_nothing_is_opened_where_nobody_asks() -> None:
+    said: list[str] = []
+    with noted(said).kept():
+        pass
+    assert said == []
