@@ -36,9 +36,9 @@ def _opened(port: int, n: int) -> socket.socket:
 
 def rows() -> list[Row]:
     with ExitStack() as stack:
-        stack.enter_context(http.filled_database())
+        url = stack.enter_context(http.filled_database())
         port = pick_free()
-        pid = stack.enter_context(server("events", port, http.DATABASE))
+        pid = stack.enter_context(server("events", port, {"DATABASE_URL": url}))
         each = []  # KiB of a listener, of those of each part
         for some in parts(range(1, LISTENERS + 1), PARTS):
             before = resident(pid)

@@ -50,7 +50,7 @@ from tests.integration.coordinatord.book.market_rows import add_history, add_job
 from tests.integration.coordinatord.scene.party import wallet_of
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 
-JOBS: Final = int(os.environ.get("GROWTH_JOBS", "400_000"))
+JOBS: Final = int(os.environ.get("GROWTH_JOBS", "200_000"))
 SHORT: Final = min(100_000, JOBS // 10)
 SAME_OF_SHORT: Final = f"the same of {SHORT:,}"
 OPEN, MODELS, PROVIDERS = 1_600, 16, 20
@@ -58,7 +58,7 @@ ROUNDS: Final = 9
 PORTION: Final = 10
 POSTS: Final = 16  # submissions at a time
 BLOCKS, POSTS_A_BLOCK = 10, 100  # folded at a time
-FOLDS, WARMING = 36, 8  # times; the first ones are not counted
+FOLDS, WARMING = 24, 8  # times; the first ones are not counted
 TARGET: Final = 1 / 1.3
 MOST_BYTES: Final = 1.3
 DEEP_TARGET: Final = 1 / 3

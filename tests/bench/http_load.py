@@ -1,8 +1,9 @@
 """A load client: some connections, one request in flight on each, in a process of its own.
 
-It speaks over standard input and output: a line `host port path requests connections [bearer]` in, the number of
-answers out. `{id}` in a path or bearer is the sha256 of another number in each request. It reads no more of an answer
-than where it ends, so that it costs a fraction of what any server does.
+It speaks over standard input and output: a line `host ports path requests connections [bearer]` in, the number of
+answers out. Ports are parted by commas, and each has as many connections. `{id}` in a path or bearer is the sha256 of
+another number in each request. It reads no more of an answer than where it ends, so that it costs a fraction of what
+any server does.
 """
 
 import asyncio
@@ -65,13 +66,14 @@ class _Run:
         self.done = asyncio.Event()
 
 
-async def _load(host: str, port: int, path: str, requests: int, connections: int, *bearer: str) -> int:
+async def _load(host: str, ports: list[int], path: str, requests: int, connections: int, *bearer: str) -> int:
     head = f"GET {path} HTTP/1.1\r\nhost: {host}\r\n"
     head += "".join(f"authorization: Bearer {token}\r\n" for token in bearer)
     ids = [hashlib.sha256(b"%d" % n).hexdigest() for n in range(1, IDS + 1)]
     run = _Run(requests, [f"{head}\r\n".replace("{id}", one).encode() for one in ids])
     loop = asyncio.get_running_loop()
-    transports = [(await loop.create_connection(lambda: _Connection(run), host, port))[0] for _ in range(connections)]
+    turns = [port for port in ports for _ in range(connections)]
+    transports = [(await loop.create_connection(lambda: _Connection(run), host, port))[0] for port in turns]
     await run.done.wait()
     for transport in transports:
         transport.close()
@@ -82,8 +84,9 @@ async def _load(host: str, port: int, path: str, requests: int, connections: int
 
 def main() -> None:
     for line in sys.stdin:
-        host, port, path, requests, connections, *bearer = line.split()
-        print(uvloop.run(_load(host, int(port), path, int(requests), int(connections), *bearer)), flush=True)
+        host, ports, path, requests, connections, *bearer = line.split()
+        numbers = [int(port) for port in ports.split(",")]
+        print(uvloop.run(_load(host, numbers, path, int(requests), int(connections), *bearer)), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,20 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-PORTION: Final = 6_000
+PORTION: Final = 2_000
 
 
 class Ask(Protocol):
-    """Makes a portion of requests that returns how many were answered. With `bearer`, each carries that token;
-    `{id}` in it is the same as in the path."""
+    """Makes a portion of requests that returns how many were answered, over so many connections to each port. With
+    `bearer`, each carries that token; `{id}` in it is the same as in the path."""
 
-    def __call__(self, port: int, path: str, connections: int, bearer: str = "") -> Callable[[], int]: ...
+    def __call__(
+        self, ports: Sequence[int], path: str, connections: int, bearer: str = "", portion: int = PORTION
+    ) -> Callable[[], int]: ...
 
 
 @contextmanager
@@ -37,13 +39,15 @@ def load_client() -> Iterator[Ask]:
         assert process.stdout is not None
         to, back = process.stdin, process.stdout
 
-        def ask(port: int, path: str, connections: int, bearer: str = "") -> Callable[[], int]:
-            def portion() -> int:
-                to.write(f"127.0.0.1 {port} {path} {PORTION} {connections} {bearer}\n")
+        def ask(
+            ports: Sequence[int], path: str, connections: int, bearer: str = "", portion: int = PORTION
+        ) -> Callable[[], int]:
+            def asked() -> int:
+                to.write(f"127.0.0.1 {','.join(map(str, ports))} {path} {portion} {connections} {bearer}\n")
                 to.flush()
                 return int(back.readline())
 
-            return portion
+            return asked
 
         try:
             yield ask

@@ -46,7 +46,8 @@ from tests.bench.shared import WORLD, Ground
 
 JOBS: Final = 1_000  # of a batch: more than there are slots, so that the pace is no burst's
 PARTS: Final = 3  # of a batch
-JOBS_BY_DEFAULT: Final = 200
+JOBS_BY_DEFAULT: Final = 300
+OF_TWO: Final = 0.6  # of the jobs: no pace is taken of them
 FIRST: Final = 150
 SLOTS: Final = 512
 GROWTH: Final = 1.4  # times the jobs, with two of each daemon: what each does whatever comes is done twice
@@ -79,6 +80,8 @@ class Ends:
             before, done = done, done + settles
             if done >= low and before < high:
                 counted.append((at, settles))
+        if len(counted) <= PARTS:
+            raise RuntimeError(f"{jobs} jobs settled within {len(counted)} blocks: too few for {PARTS} parts")
         ends = [0, *(part[-1] for part in parts(range(1, len(counted)), PARTS))]
         return [
             sum(settles for _, settles in counted[first + 1 : last + 1]) / max(1, counted[last][0] - counted[first][0])
@@ -301,7 +304,7 @@ async def _measure(jobs: int, slots: int, on: Ground) -> tuple[Taken, Taken, Tak
     async with on.provided(slots) as up, customer(up, 0, url) as client:
         one = await measured(up, [client], jobs, slots, {})
         async with second(up, slots) as (other, further), customer(up, 1, other) as another:
-            return default, one, await measured(up, [client, another], jobs, slots, further)
+            return default, one, await measured(up, [client, another], int(jobs * OF_TWO), slots, further)
 
 
 def rows(jobs: int = JOBS, slots: int = SLOTS) -> list[Row]:

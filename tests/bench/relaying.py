@@ -42,7 +42,7 @@ CALLERS: Final = 512
 BY_DEFAULT: Final = 32  # RELAY_MAX_DEPTH as it is unless it is set, and as many callers
 BLOCK_OPS: Final = 9000
 BLOCK_CALLERS: Final = 3000
-LONE_OPS: Final = 15
+LONE_OPS: Final = 9
 # Far above what a block of coalesced operations takes, so that what is measured is not this limit.
 ROOMY_BLOCK: Final = 1_000_000_000
 ROOMY: Final = f"blocks of {ROOMY_BLOCK:,} gas"

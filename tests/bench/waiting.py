@@ -32,7 +32,7 @@ from tests.bench.row import FEWEST, Row
 from tests.bench.shared import WORLD, Ground
 from tests.bench.without_events import without_events
 
-CLAIMED: Final = int(os.environ.get("CLAIMED_JOBS", "8"))  # at one provider, on a chain that mines at once
+CLAIMED: Final = int(os.environ.get("CLAIMED_JOBS", "5"))  # at one provider, on a chain that mines at once
 WITH_BLOCKS: Final = max(FEWEST, CLAIMED // 2)  # the same with blocks of a second
 WAITED: Final = int(os.environ.get("WAITED_JOBS", "24"))  # at a time
 _TURNS: Final = FEWEST  # of so many
