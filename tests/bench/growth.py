@@ -5,7 +5,7 @@ The long book holds GROWTH_JOBS jobs (unless the environment says another number
 ended otherwise and one expired unclaimed, and as many open ones as the short book; half of them are of one owner, who
 submits more. What both do may take at most 1.3 times as long beside the long one. A page as deep as offsets go is held
 against the first of its list: finding it takes a sum of counts and most of a chunk of entries, for which it may take 3
-times as long, however deep. None of it may read a table of the long book from end to end, which PostgreSQL counts.
+times as long, however deep.
 
 Each book has a coordinator over a chain of its own. Its jobs of the past are in the tables alone, as a first backfill
 would have written them.
@@ -152,14 +152,9 @@ def rows() -> list[Row]:
         with ExitStack() as coordinators:
             short, long = books(portal, ground, coordinators, [SHORT, JOBS])
             sizes = [_sizes(portal, short, long)]
-            scanned = _scanned(portal, long)
             reads = _reads(portal, short, long)
             sizes.append(_sizes(portal, short, long))
             posts = _submissions(portal, short, long)
-            if _scanned(portal, long) != scanned:
-                raise AssertionError(
-                    f"a table was read from end to end: {scanned} before, {_scanned(portal, long)} after"
-                )
             sizes.append(_sizes(portal, short, long))
             found = [*reads, posts, *_size_rows(sizes)]
         # Their books are given another chain's blocks.
@@ -252,17 +247,6 @@ def _folding(portal: BlockingPortal, urls: dict[str, str]) -> Row:
 
     rates = portal.call(fold)
     return _row(f"blocks of {POSTS_A_BLOCK} posts folded into the tables", "posts/s", SAME_OF_SHORT, TARGET, rates)
-
-
-_SCANS: Final = (
-    "select jsonb_object_agg(relname, seq_scan) from pg_stat_user_tables"
-    " where relname in ('jobs', 'job_counts', 'owner_sums')"
-)
-
-
-def _scanned(portal: BlockingPortal, book: Book) -> str:
-    """How often tables that grow with the book were read from end to end, by all connections."""
-    return str(portal.call(book.stage.fetchval, _SCANS))
 
 
 _SIZES: Final = {
