@@ -55,7 +55,7 @@ from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 
-LINES: Final = 10_000  # the longest that there are have 50,000
+LINES: Final = 6_000  # the longest that there are have 50,000
 LINES_BY_DEFAULT: Final = 3_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
 CHECKED: Final = MOST_LINES  # as many as a worker has checked at once

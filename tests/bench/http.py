@@ -16,7 +16,7 @@ What is left is what processes over one PostgreSQL cost each other.
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
@@ -34,8 +34,9 @@ from devnet.postgres import running_postgres
 from tests.bench.http_processes import PORTION, Ask, load_client, server
 from tests.bench.row import Row, Turns, interleaved
 
-ROUNDS: Final = 12  # of short portions: what is compared is measured within seconds
-SLOW: Final = 800  # requests of a portion, of what hypercorn serves as it comes
+ROUNDS: Final = 9  # of short portions: what is compared is measured within seconds
+SLOW: Final = 800  # requests of a portion, of what takes longest
+FEW: Final = 2_000  # the same of those that are told by CPU time
 CONNECTIONS: Final = 16  # to each server process
 PROCESSES: Final = {2: "two", 4: "four"}
 
@@ -51,28 +52,30 @@ _FILL: Final = (
 def rows() -> list[Row]:
     with ExitStack() as stack:
         database, other = (stack.enter_context(filled_database()) for _ in range(2))
-        path, one = "/v1/jobs/0x{id}", f"/v1/jobs/0x{sha256(b'1').hexdigest()}"
         ask, ask_neighbours = stack.enter_context(load_client()), stack.enter_context(load_client())
         blocks, other_blocks = (stack.enter_context(_index(each)) for each in (database, other))
 
-        def under_load(name: str, path: str, processes: int = 1, ask: Ask = ask, url: str = database) -> _Loaded:
-            ports, portion = [pick_free() for _ in range(processes)], SLOW if name == "hypercorn" else PORTION
-            pids = [stack.enter_context(server(name, port, {"DATABASE_URL": url})) for port in ports]
-            return _Loaded(ask(ports, path, CONNECTIONS, portion=portion), pids)
+        def started(name: str, url: str, many: int = 1) -> list[_Server]:
+            environment, ports = {"DATABASE_URL": url}, [pick_free() for _ in range(many)]
+            return [_Server(port, stack.enter_context(server(name, port, environment))) for port in ports]
 
+        hypercorn, whole = started("hypercorn", database), started("stack", database)
+        points = started("points", database, max(PROCESSES))
+        others = started("points", other, max(PROCESSES) - 1)
+        path, one = "/v1/jobs/0x{id}", f"/v1/jobs/0x{sha256(b'1').hexdigest()}"
         candidates = {
-            "hypercorn": under_load("hypercorn", "/"),
-            "hypercorn streams": under_load("hypercorn", "/events"),
-            "streams": under_load("stack", "/events"),
-            "stack": under_load("stack", "/"),
-            "kept": under_load("points", one),
-            "points": under_load("points", path),
+            "hypercorn streams": _Loaded.of(hypercorn, ask, "/events", SLOW),
+            "streams": _Loaded.of(whole, ask, "/events", SLOW),
+            "stack": _Loaded.of(whole, ask, "/"),
+            "kept": _Loaded.of(points[:1], ask, one),
+            "hypercorn": _Loaded.of(hypercorn, ask, "/", SLOW),
+            "points": _Loaded.of(points[:1], ask, path),
         }
         neighbours: dict[str, _Loaded] = {}
         for many, word in PROCESSES.items():
-            candidates[f"{word} points"] = under_load("points", path, many)
-            candidates[f"points of {word}"] = attrs.evolve(candidates["points"], rates_on_own_cores=[])
-            neighbours[f"points of {word}"] = under_load("points", path, many - 1, ask_neighbours, other)
+            candidates[f"{word} points"] = _Loaded.of(points[:many], ask, path, FEW)
+            candidates[f"points of {word}"] = _Loaded.of(points[:1], ask, path, FEW)
+            neighbours[f"points of {word}"] = _Loaded.of(others[: many - 1], ask_neighbours, path, FEW)
 
         def portion(name: str, loaded: _Loaded) -> int:
             if "points" in name:
@@ -101,14 +104,25 @@ def _processes(own_cores: Turns, many: int, word: str) -> Row:
     return Row.of(name, gains, "times", against, many, target=0.9)
 
 
+@attrs.frozen
+class _Server:
+    port: int
+    pid: int
+
+
 @attrs.define
 class _Loaded:
-    """Servers on one port, and the CPU time that they spend on portions."""
+    """Servers that are asked alike, and the CPU time that they spend on portions."""
 
     ask: Callable[[], int]
     pids: list[int]
     rates_on_own_cores: list[float] = attrs.field(factory=list)
     """Of each portion: requests per second if nothing else ran on as many cores as there are processes."""
+
+    @classmethod
+    def of(cls, servers: Sequence[_Server], ask: Ask, path: str, portion: int = PORTION) -> "_Loaded":
+        asked = ask([each.port for each in servers], path, CONNECTIONS, portion=portion)
+        return cls(asked, [each.pid for each in servers])
 
     def portion(self) -> int:
         before = self._spent()

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import itertools
 import sys
+from functools import cache
 from typing import Final, cast
 
 import uvloop
@@ -66,11 +67,16 @@ class _Run:
         self.done = asyncio.Event()
 
 
-async def _load(host: str, ports: list[int], path: str, requests: int, connections: int, *bearer: str) -> int:
+@cache
+def _requests(host: str, path: str, *bearer: str) -> list[bytes]:
     head = f"GET {path} HTTP/1.1\r\nhost: {host}\r\n"
     head += "".join(f"authorization: Bearer {token}\r\n" for token in bearer)
     ids = [hashlib.sha256(b"%d" % n).hexdigest() for n in range(1, IDS + 1)]
-    run = _Run(requests, [f"{head}\r\n".replace("{id}", one).encode() for one in ids])
+    return [f"{head}\r\n".replace("{id}", one).encode() for one in ids]
+
+
+async def _load(host: str, ports: list[int], path: str, requests: int, connections: int, *bearer: str) -> int:
+    run = _Run(requests, _requests(host, path, *bearer))
     loop = asyncio.get_running_loop()
     turns = [port for port in ports for _ in range(connections)]
     transports = [(await loop.create_connection(lambda: _Connection(run), host, port))[0] for port in turns]

@@ -185,9 +185,9 @@ async def second(up: Devnet, slots: int) -> AsyncIterator[tuple[str, dict[str, i
 
 
 @asynccontextmanager
-async def customer(up: Devnet, number: int, url: str) -> AsyncIterator[Client]:
+async def customer(up: Devnet, url: str) -> AsyncIterator[Client]:
     gateway = up.world.pins.gateway
-    key = up.world.cast.with_role("client")[number].private_key
+    key = up.world.cast.with_role("client")[0].private_key
     async with (
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=60, limits=_CONNECTIONS) as http,
         Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
@@ -299,11 +299,11 @@ async def _ends(anvil: Anvil, up: Devnet, first: int) -> Ends:
 async def _measure(jobs: int, slots: int, on: Ground) -> tuple[Taken, Taken, Taken]:
     """With default settings, with so many slots, and with two of each daemon."""
     url = on.coordinator.base_url
-    async with on.provided() as up, customer(up, 0, url) as client:
+    async with on.provided() as up, customer(up, url) as client:
         default = await measured(up, [client], JOBS_BY_DEFAULT, DEFAULT_SLOTS, {})
-    async with on.provided(slots) as up, customer(up, 0, url) as client:
+    async with on.provided(slots) as up, customer(up, url) as client:
         one = await measured(up, [client], jobs, slots, {})
-        async with second(up, slots) as (other, further), customer(up, 1, other) as another:
+        async with second(up, slots) as (other, further), customer(up, other) as another:
             return default, one, await measured(up, [client, another], int(jobs * OF_TWO), slots, further)
 
 

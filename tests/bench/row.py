@@ -90,7 +90,7 @@ class Row:
         ratio = self.ratio * times
         return attrs.evolve(
             self,
-            against=f"{self.against} ({self.limit / times:.3g} {self.unit} here: {said})",
+            against=f"{self.against} ({_figure(self.limit / times)} {self.unit} here: {said})",
             ratio=ratio,
             holds=ratio <= self.target if self.most else ratio >= self.target,
             low=self.low * times,
@@ -122,12 +122,16 @@ def parts(values: Sequence[T], many: int) -> list[Sequence[T]]:
     return [values[len(values) * at // many : len(values) * (at + 1) // many] for at in range(many)]
 
 
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def table(rows: list[Row]) -> str:
     lines = [("what", "value", "unit", "× against", "quartiles", "n", "target", "", "against")]
     lines += [
         (
             row.name,
-            f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:.3g}",
+            _figure(row.value),
             row.unit,
             f"{row.ratio:.2f}",
             f"{row.low:.2f}–{row.high:.2f}",

@@ -47,6 +47,11 @@ def test_a_scaled_limit_is_told_with_both_numbers_and_why() -> None:
     ]
 
 
+def test_a_large_limit_is_told_in_full() -> None:
+    start = Row.of("start", [900, 910, 920], "ms", "700 ms", 700, at_most=1, absolute="CPU")
+    assert TWICE.held(start).against.startswith("700 ms (1,400 ms here: ")
+
+
 @pytest.mark.parametrize("row", [CPU, TIME, RATE], ids=["CPU", "time", "rate"])
 def test_a_figure_is_the_same_in_the_history_however_slow_the_machine_was(row: Row) -> None:
     assert same(TWICE.held(row)) == same(Bare(237, 237).held(row)) == same(row)
