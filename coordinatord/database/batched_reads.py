@@ -174,6 +174,10 @@ class FreshValue(Generic[T]):
             self._reads.renew(None)
         return self._known
 
+    def asking(self) -> Callable[[T], None]:
+        """Called before a read that brings the value along: takes the value when that has come."""
+        return partial(self._learn, self._clock())
+
     def forget(self) -> None:
         """Drop the value that is known, whatever its age: somebody knows of something newer."""
         self._forgotten_at = self._clock()
@@ -184,7 +188,12 @@ class FreshValue(Generic[T]):
         return known if known is not None else await self.get()
 
     async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
-        asked_at = self._clock()
+        learn = self.asking()
         value = await self._read(line)
-        self._known, self._asked_at = value, asked_at
+        learn(value)
         return {None: value}
+
+    def _learn(self, asked_at: float, value: T) -> None:
+        """Reads go side by side: one that was asked for earlier may be answered later, and of an older moment."""
+        if asked_at >= self._asked_at:
+            self._known, self._asked_at = value, asked_at

@@ -88,7 +88,10 @@ class IndexSource(Generic[S]):
                     replica.answered()
                     return snapshot, found
                 replica.behind()
-        return await ask(self._primary)
+        learn = self._position.asking()
+        snapshot, found = await ask(self._primary)
+        learn(snapshot)  # so nobody has to ask for it alone as long as rows are read
+        return snapshot, found
 
     async def _is_present(self, snapshot: Snapshot) -> bool:
         return snapshot == self._position.recent() or snapshot == await self._position.get()

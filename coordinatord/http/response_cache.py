@@ -43,7 +43,8 @@ class Kept:
 
 def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> Kept:
     etag = etag_of(snapshot, target)
-    return Kept(attrs.evolve(answer, headers=(*answer.headers, (b"etag", etag), _REVALIDATE)), etag, route)
+    headers = (*answer.headers, (b"etag", etag), _REVALIDATE)
+    return Kept(Response(answer.status, answer.body, headers, snapshot), etag, route)
 
 
 def etag_of(snapshot: Snapshot, target: bytes) -> bytes:

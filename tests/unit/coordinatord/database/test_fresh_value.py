@@ -96,3 +96,36 @@ async def test_question_that_fails_leaves_the_position_to_grow_too_old() -> None
     assert position.recent() is None
     with pytest.raises(OSError, match="gone"):
         await position.get()
+
+
+async def test_position_that_another_read_brings_along_needs_no_question_of_its_own() -> None:
+    index = Index()
+    position = index.position()
+    learn = position.asking()
+    index.clock += 0.4 * RECENT
+    learn(AT_5)
+    assert position.recent() == AT_5
+    index.clock += 0.7 * RECENT  # its age is counted from when it was asked for
+    assert position.recent() is None
+    assert index.asked == 0
+
+
+async def test_position_that_was_asked_for_earlier_and_comes_later_is_not_taken() -> None:
+    index = Index()
+    position = index.position()
+    earlier = position.asking()
+    index.clock += 0.1 * RECENT
+    later = position.asking()
+    later(AT_6)
+    earlier(AT_5)
+    assert position.recent() == AT_6
+
+
+async def test_position_that_was_asked_for_before_it_was_forgotten_is_not_recent() -> None:
+    index = Index()
+    position = index.position()
+    learn = position.asking()
+    index.clock += 0.1 * RECENT
+    position.forget()
+    learn(AT_5)
+    assert position.recent() is None

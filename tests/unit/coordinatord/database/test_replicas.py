@@ -1,5 +1,7 @@
 """Which of primary and standbys answers a read, and how long one is left alone that could not."""
 
+from collections.abc import Callable
+
 import attrs
 import pytest
 
@@ -19,6 +21,7 @@ class Position:
 
     lately: Snapshot | None = NOW
     present: Snapshot = NOW
+    learned: list[Snapshot] = attrs.field(factory=list)
 
     def recent(self) -> Snapshot | None:
         return self.lately
@@ -26,6 +29,9 @@ class Position:
     async def get(self) -> Snapshot:
         self.lately = self.present
         return self.present
+
+    def asking(self) -> Callable[[Snapshot], None]:
+        return self.learned.append
 
 
 @attrs.define
@@ -61,6 +67,19 @@ async def test_an_answer_of_another_block_is_not_taken(told: Snapshot) -> None:
     place = Place({"r0": told})
     assert await place.source().read(place.ask) == (NOW, "primary")
     assert place.asked == ["r0", "primary"]
+
+
+async def test_position_is_learned_from_what_the_primary_answers_and_from_no_standby() -> None:
+    place = Place({"r0": THEN})
+    source = place.source()
+    await source.read(place.ask)
+    place.answers["r0"] = NOW
+    await source.read(place.ask)
+    assert place.asked == ["r0", "primary", "primary"]  # it rests at first
+    place.now += 60
+    await source.read(place.ask)
+    assert place.asked[-1] == "r0"
+    assert place.position.learned == [NOW, NOW]
 
 
 async def test_a_standby_that_is_ahead_of_what_was_known_is_believed_when_the_primary_says_so() -> None:
