@@ -24,6 +24,8 @@ _LONGEST_SECONDS: Final = 2 * 86_400 + _GRACE_SECONDS  # of any order: a day unt
 _NO_SUCH_JOB: Final = "NotTheOwner"  # or the job is not in a block yet
 _POSTING_SECONDS: Final = 60.0  # until a post that is stored has its block, for what needs that
 
+_NOT_ENDED: Final = frozenset({"queued", "in_progress"})  # as `Job.status` has them
+
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
 JobSeen = Callable[[Job], object]
 
@@ -63,7 +65,8 @@ class Jobs:
         Raises WaitTimedOut; PostRefused for an order that was stored and could not be posted.
         """
         path = f"/v1/jobs/{hex_of(read_job_id(job_id))}/events"
-        async with changes_of(self.account.transport, path, unauthorised) as changes:
+        passed_through = () if on_change is not None else _NOT_ENDED
+        async with changes_of(self.account.transport, path, unauthorised, passed_through=passed_through) as changes:
             return await self._until_ended(job_id, changes, timeout, on_change)
 
     async def _until_ended(

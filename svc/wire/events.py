@@ -4,7 +4,7 @@ What is heard is believed in nothing: it only says that a look is worth while, a
 older coordinator, a proxy that keeps them, a connection that breaks) a wait polls as if there were none.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -47,10 +47,12 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
 
 @attrs.define(eq=False)
 class ToldChanges:
-    """`status`: of what is waited for, as it was last read; an event that says the same is none."""
+    """`status`: of what is waited for, as it was last read; an event that says the same is none, nor is one that says
+    what is only passed through."""
 
     transport: Transport
     take: Callable[[bytes], bool] = lambda _: False  # True for a message that it has read, and that is worth a look
+    passed_through: Collection[str] = ()
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
     _heard: anyio.Event = attrs.field(factory=anyio.Event)
@@ -116,8 +118,11 @@ class ToldChanges:
 
     def _came(self, data: bytes | None) -> None:
         self._heard_at = anyio.current_time()
-        if data is not None and (self.take(data) or self.status is None or _status_in(data) != self.status):
+        if data is not None and (self.take(data) or self._is_news(_status_in(data))):
             self._heard.set()
+
+    def _is_news(self, status: Any) -> bool:
+        return self.status is None or (status != self.status and status not in self.passed_through)
 
     def _lost(self) -> None:
         """One more look: what happened since the last one may not have been told."""
@@ -136,10 +141,14 @@ def _status_in(data: bytes) -> Any:
 
 @asynccontextmanager
 async def changes_of(
-    transport: Transport, path: str, authorised: Authorised, take: Callable[[bytes], bool] = lambda _: False
+    transport: Transport,
+    path: str,
+    authorised: Authorised,
+    take: Callable[[bytes], bool] = lambda _: False,
+    passed_through: Collection[str] = (),
 ) -> AsyncIterator[ToldChanges]:
     """Changes that the stream at `path` tells of, once `listen` is called, while the block runs."""
-    changes = ToldChanges(transport, take)
+    changes = ToldChanges(transport, take, passed_through)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)

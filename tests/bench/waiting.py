@@ -4,7 +4,8 @@ coordinator until they have ended.
 The market is the devnet's, with two providers: its own, which waits for work with held polls, and one that asks every
 half a second, behind a proxy that takes events away (`without_events.py`). On a chain that mines each transaction what
 is counted is all but the wait for a block; then the same with blocks of a second, where two jobs, one for each
-provider, are posted at a time. `WAITED_JOBS` and `CLAIMED_JOBS` make the runs smaller.
+provider, are posted at a time. What jobs cost is counted with blocks of two seconds, as rollups have them.
+`WAITED_JOBS` and `CLAIMED_JOBS` make the runs smaller.
 """
 
 import os
@@ -38,6 +39,7 @@ WAITED: Final = int(os.environ.get("WAITED_JOBS", "24"))  # at a time
 _TURNS: Final = FEWEST  # of so many
 _WITHIN: Final = 150.0  # ms
 _BLOCK: Final = 1
+_ROLLUP_BLOCK: Final = 2
 _IDLE_AGAIN: Final = 0.5  # seconds until a provider waits for work again
 _POLLING: Final = "polling"  # the folder of the provider that polls
 _SAID: Final = 0.5  # seconds in which what a stream cost is counted once it was left
@@ -152,6 +154,7 @@ async def _measured(on: Ground) -> tuple[_Side, _Side]:
                 at_once = [(await claimed(ours), await claimed(other)) for _ in range(CLAIMED)]
                 await up.world.anvil.mine_every(_BLOCK)
                 with_blocks = [await _together(claimed, (ours, other)) for _ in range(WITH_BLOCKS)]
+                await up.world.anvil.mine_every(_ROLLUP_BLOCK)
                 by_polls = await _spent(up, poller, other)
             by_events = await _spent(up, client, ours)
     return (
@@ -174,7 +177,7 @@ def _claim_rows(what: str, events: list[float], polls: list[float], blocks: int)
 
 def rows() -> list[Row]:
     events, polls = WORLD.run(_measured)
-    what, waited = "from posted to claimed by an idle provider", f"{WAITED} jobs waited for at a time"
+    what, waited = "from posted to claimed by an idle provider", f"{WAITED} jobs waited for at a time, blocks of {_ROLLUP_BLOCK} s"
     return [
         *_claim_rows(what, events.at_once, polls.at_once, 0),
         *_claim_rows(f"{what}, blocks of 1 s", events.with_blocks, polls.with_blocks, _BLOCK),

@@ -1,7 +1,7 @@
 """A coordinator that answers from a script, and notes what it was asked."""
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from typing import Any
 
 import anyio
@@ -115,7 +115,7 @@ class FakeCoordinator:
         if isinstance(told, Dropped):
             raise httpx.ReadError("connection lost", request=request)
         answer = told if isinstance(told, Answer) else told(asked)
-        if isinstance(answer.body, bytes):
+        if isinstance(answer.body, bytes | AsyncIterable):
             return httpx.Response(answer.status, content=answer.body, headers=answer.headers)
         return httpx.Response(answer.status, json=answer.body, headers=answer.headers)
 

@@ -1,4 +1,5 @@
 import time
+from collections.abc import AsyncIterator
 from email.utils import formatdate
 from itertools import pairwise
 
@@ -102,10 +103,16 @@ async def test_own_jobs_are_the_wallets_newest_first() -> None:
 EVENTS = f"{ROUTE}/events"
 
 
+STREAM = {"content-type": "text/event-stream"}
+
+
+def message(status: str) -> bytes:
+    return b'id: 1\nevent: any\ndata: {"status": "%s"}\n\n' % status.encode()
+
+
 def stream(*statuses: str) -> Answer:
     """What a coordinator tells, and then ends."""
-    told = b"".join(b'id: 1\nevent: any\ndata: {"status": "%s"}\n\n' % status.encode() for status in statuses)
-    return Answer(200, b"retry: 10\nid: 1\n\n" + told, {"content-type": "text/event-stream"})
+    return Answer(200, b"retry: 10\nid: 1\n\n" + b"".join(map(message, statuses)), STREAM)
 
 
 async def test_event_that_says_what_is_known_costs_no_look_and_one_that_says_more_is_looked_at() -> None:
@@ -115,6 +122,26 @@ async def test_event_that_says_what_is_known_costs_no_look_and_one_that_says_mor
     ended = await coordinator.client().jobs.wait(JOB)
     assert ended.status == "completed"
     assert coordinator.asked[-1].at - coordinator.asked[0].at < 3  # by what was told, and by no pause between looks
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_claim_is_looked_at_only_for_somebody_who_wants_to_be_told_of_it(told: bool) -> None:
+    coordinator = FakeCoordinator()
+    looks: list[int] = []
+
+    async def live() -> AsyncIterator[bytes]:
+        for status in ("queued", "in_progress", "completed"):
+            coordinator.tell(ROUTE, Answer(200, job(JOB, status)))
+            yield message(status)
+            await anyio.wait_all_tasks_blocked()
+            looks.append(len(coordinator.to(ROUTE)))
+        raise AssertionError("the end was not looked at")
+
+    coordinator.tell(ROUTE, Answer(200, job(JOB, "queued")))
+    coordinator.tell(EVENTS, Answer(200, live(), STREAM))
+    ended = await coordinator.client().jobs.wait(JOB, on_change=(lambda _: None) if told else None)
+    assert ended.status == "completed"
+    assert (looks, len(coordinator.to(ROUTE))) == (([1, 2], 3) if told else ([1, 1], 2))
 
 
 async def test_event_is_believed_in_nothing() -> None:
