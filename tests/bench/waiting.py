@@ -177,7 +177,8 @@ def _claim_rows(what: str, events: list[float], polls: list[float], blocks: int)
 
 def rows() -> list[Row]:
     events, polls = WORLD.run(_measured)
-    what, waited = "from posted to claimed by an idle provider", f"{WAITED} jobs waited for at a time, blocks of {_ROLLUP_BLOCK} s"
+    what = "from posted to claimed by an idle provider"
+    waited = f"{WAITED} jobs waited for at a time, blocks of {_ROLLUP_BLOCK} s"
     return [
         *_claim_rows(what, events.at_once, polls.at_once, 0),
         *_claim_rows(f"{what}, blocks of 1 s", events.with_blocks, polls.with_blocks, _BLOCK),
