@@ -34,9 +34,9 @@ from devnet.postgres import running_postgres
 from tests.bench.http_processes import PORTION, Ask, load_client, server
 from tests.bench.row import Row, Turns, interleaved
 
-ROUNDS: Final = 9  # of short portions: what is compared is measured within seconds
+ROUNDS: Final = 7  # of short portions: what is compared is measured within seconds
 SLOW: Final = 800  # requests of a portion, of what takes longest
-FEW: Final = 2_000  # the same of those that are told by CPU time
+FEW: Final = 1_500  # the same of those that are told by CPU time
 CONNECTIONS: Final = 16  # to each server process
 PROCESSES: Final = {2: "two", 4: "four"}
 

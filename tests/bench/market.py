@@ -44,11 +44,11 @@ from tests.bench.machine import cpu_of
 from tests.bench.row import Row, parts
 from tests.bench.shared import WORLD, Ground
 
-JOBS: Final = 1_000  # of a batch: more than there are slots, so that the pace is no burst's
+JOBS: Final = 800  # of a batch: more than there are slots, so that the pace is no burst's
 PARTS: Final = 3  # of a batch
-JOBS_BY_DEFAULT: Final = 300
-OF_TWO: Final = 0.6  # of the jobs: no pace is taken of them
-FIRST: Final = 150
+JOBS_BY_DEFAULT: Final = 250
+OF_TWO: Final = 0.7  # of the jobs: no pace is taken of them
+FIRST: Final = 100
 SLOTS: Final = 512
 GROWTH: Final = 1.4  # times the jobs, with two of each daemon: what each does whatever comes is done twice
 TARGET: Final = 80.0  # jobs a second

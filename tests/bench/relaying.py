@@ -34,15 +34,15 @@ from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
 
 ROUNDS: Final = 3
-LIMIT_OPS: Final = 800  # per round; a provider's times may run an hour ahead, which bounds the sum
+LIMIT_OPS: Final = 600  # per round; a provider's times may run an hour ahead, which bounds the sum
 WEB3_OPS: Final = 60
 OPS: Final = {1: 300, 64: 500}  # by RELAY_COALESCE_MAX
 DEPTH: Final = 4096  # RELAY_MAX_DEPTH, for so many callers
 CALLERS: Final = 512
 BY_DEFAULT: Final = 32  # RELAY_MAX_DEPTH as it is unless it is set, and as many callers
-BLOCK_OPS: Final = 9000
+BLOCK_OPS: Final = 7500
 BLOCK_CALLERS: Final = 3000
-LONE_OPS: Final = 9
+LONE_OPS: Final = 6
 # Far above what a block of coalesced operations takes, so that what is measured is not this limit.
 ROOMY_BLOCK: Final = 1_000_000_000
 ROOMY: Final = f"blocks of {ROOMY_BLOCK:,} gas"

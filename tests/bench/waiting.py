@@ -91,15 +91,13 @@ async def _together(ask: Callable[[int], Awaitable[float]], providers: tuple[int
 
 
 async def _spent(up: Devnet, client: Client, provider: int) -> list[_Spent]:
-    """By each of many jobs that are waited for at a time, in each turn."""
+    """By each of many jobs that are waited for at a time, in each turn. The client has asked for jobs before."""
 
     async def one() -> None:
         order = await client.prepare("demo/text-small", "sealed jobs", window="async", provider=provider)
         posted = await client.submit(order, max_amount=10**6, final=True)
         await client.wait(posted.job_id)
 
-    await one()  # the deployment and the models are read once
-    await anyio.sleep(_SAID)
     pid = up.coordinator.child.pid
     turns = []
     for _ in range(_TURNS):
@@ -152,6 +150,7 @@ async def _measured(on: Ground) -> tuple[_Side, _Side]:
             claimed = partial(_claimed_ms, client)
             async with _polling_provider(up, proxied, on.room(_POLLING)) as other:
                 at_once = [(await claimed(ours), await claimed(other)) for _ in range(CLAIMED)]
+                await _claimed_ms(poller, other)  # the deployment and the models are read once
                 await up.world.anvil.mine_every(_BLOCK)
                 with_blocks = [await _together(claimed, (ours, other)) for _ in range(WITH_BLOCKS)]
                 await up.world.anvil.mine_every(_ROLLUP_BLOCK)
