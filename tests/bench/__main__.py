@@ -4,15 +4,13 @@ bench-history.jsonl, bench.svg with all of them, and bench.log with what the dae
     python -m tests.bench [name ...]
     python -m tests.bench --history
 
-Exits with 1 when a figure misses its target.
+Exits with 1 when a figure misses its target, twice in a row.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 from tests.bench import (
     answers,
@@ -43,8 +41,9 @@ from tests.bench import (
 from tests.bench.chart import draw
 from tests.bench.history import keep, runs_of, this_run, trend
 from tests.bench.logs import logged
-from tests.bench.machine import Bare, Measured, Spent, verdict
-from tests.bench.row import Row, table
+from tests.bench.machine import verdict
+from tests.bench.row import table
+from tests.bench.session import Session
 from tests.bench.shared import WORLD
 
 # The one place that knows the benchmarks: each module measures in its `rows()`. They run in this order. Those at the
@@ -95,31 +94,18 @@ def main() -> int:
     names = arguments.names or BENCHMARKS
     started = time.monotonic()
     with logged(LOG) as terminal, WORLD.kept():
-        rows, how = _measure({name: rows for name, rows in known.items() if name in names}, terminal)
-    print(table(rows))
-    keep(this_run(rows, time.monotonic() - started, how), LATEST, HISTORY)
+        session = Session(terminal)
+        for name, rows in known.items():
+            if name in names:
+                session.measure(name, rows)
+    print(table(session.rows))
+    keep(this_run(session.rows, time.monotonic() - started, session.how), LATEST, HISTORY)
     runs = runs_of(HISTORY)
     draw(runs, CHART)
-    print(f"\n{trend(runs)}\n\nwritten: {LATEST}, {HISTORY}, {CHART}, {LOG}\n{verdict(how)}")
-    return 0 if all(row.holds for row in rows) else 1
-
-
-def _measure(chosen: dict[str, Callable[[], list[Row]]], terminal: TextIO) -> tuple[list[Row], list[Measured]]:
-    """The rows of each, told as they are measured, and how the machine was meanwhile."""
-    rows: list[Row] = []
-    how: list[Measured] = []
-    bare = Bare.now()
-    for name, measure in chosen.items():
-        print(f"measuring: {name}", file=terminal, flush=True)
-        before, began = Spent.now(), time.monotonic()
-        found = measure()
-        seconds, after = time.monotonic() - began, Spent.now()
-        earlier, bare = bare, Bare.now()
-        how.append(Measured.between(name, seconds, earlier.and_then(bare), before, after))
-        held = [how[-1].bare.held(row) for row in found]
-        print(f"measured: {how[-1]}\n{table(held)}", file=terminal, flush=True)
-        rows += held
-    return rows, how
+    print(f"\n{trend(runs)}\n\nwritten: {LATEST}, {HISTORY}, {CHART}, {LOG}\n{verdict(session.how)}")
+    if session.broken:
+        print(f"not measured, for an error above: {', '.join(session.broken)}")
+    return 0 if all(row.holds for row in session.rows) and not session.broken else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,47 @@
+"""A figure that misses its target is measured once more, and what breaks off keeps nothing else from being measured."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+
+from tests.bench.row import Row
+from tests.bench.session import Session
+
+
+def rows(*values: float) -> list[Row]:
+    return [Row.of(f"row {n}", [value] * 3, "times", "1", 1, target=1) for n, value in enumerate(values)]
+
+
+def benchmark(*runs: list[Row]) -> Callable[[], list[Row]]:
+    left = iter(runs)
+    return lambda: next(left)
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ([rows(1, 2)], [1, 2]),
+        ([rows(0.9, 2), rows(1.5, 3)], [1.5, 2]),
+        ([rows(0.9, 2), rows(1.5, 0.5)], [1.5, 2]),  # what held once holds
+        ([rows(0.9, 2), rows(0.8, 3)], [0.8, 2]),
+    ],
+    ids=["holds", "misses once", "another misses then", "misses twice"],
+)
+def test_what_misses_is_measured_once_more(runs: list[list[Row]], told: list[float]) -> None:
+    session = Session(io.StringIO())
+    session.measure("some", benchmark(*runs))
+    assert [row.value for row in session.rows] == told
+    assert [one.name for one in session.how] == ["some", "some, again"][: len(runs)]
+
+
+def test_benchmark_that_breaks_off_is_told_and_the_next_one_is_measured() -> None:
+    def breaks() -> list[Row]:
+        raise RuntimeError("no such node")
+
+    terminal = io.StringIO()
+    session = Session(terminal)
+    session.measure("one", breaks)
+    session.measure("other", benchmark(rows(1)))
+    assert (session.broken, [row.value for row in session.rows]) == (["one"], [1])
+    assert "no such node" in terminal.getvalue()
