@@ -40,9 +40,9 @@ from tests.integration.coordinatord.relayer.running import Stage, stage
 BLOCK_SECONDS: Final = 2
 FULL_BLOCKS: Final = 5  # the first and the last of them are partly filled
 POSTS_A_BLOCK: Final = 1024  # about what a block holds, in whole rounds
-CHAINS_A_BLOCK: Final = 512
+CHAINS_A_BLOCK: Final = 416  # the same
 LOAD: Final = 0.8
-LOADED_BLOCKS: Final = 5
+LOADED_BLOCKS: Final = 4
 LINES: Final = int(os.environ.get("BENCH_LINES", "3400"))
 BATCH_BLOCK_SECONDS: Final = 4  # time enough to sign a block's posts on a machine that does other things as well
 _LONE_CALLERS: Final = 4
