@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 DISTRIBUTION: Final = "sealed-job-coordinator"
 OURS: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
@@ -29,7 +29,7 @@ def loading() -> Iterator[None]:
     collects, known = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
-        with _standing_in():
+        with _standing_in(), _reprs_when_asked():
             yield
     finally:
         if len(sys.modules) > known:
@@ -50,6 +50,32 @@ def _standing_in() -> Iterator[None]:
     finally:
         for name in absent:
             del sys.modules[name]
+
+
+@contextmanager
+def _reprs_when_asked() -> Iterator[None]:
+    """Classes of attrs that write their `__repr__` when it is first asked for. Most of what such a class costs is the
+    text of that method and its compilation: two fifths of a start with four hundred classes, of which few are asked."""
+    from attr import _make  # noqa: PLC0415 - a program may load nothing that needs it
+
+    builder: Any = _make._ClassBuilder
+    write: Any = _make._add_repr
+    at_once = builder.add_repr
+
+    def when_asked(self: Any, ns: str | None) -> Any:
+        def __repr__(one: object) -> str:  # noqa: N807 - a method of the class that is built
+            owner = next(each for each in type(one).__mro__ if vars(each).get("__repr__") is __repr__)
+            return str(write(owner, ns).__repr__(one))
+
+        self._cls_dict["__repr__"] = self._add_method_dunders(__repr__)
+        self._repr_added = True
+        return self
+
+    builder.add_repr = when_asked
+    try:
+        yield
+    finally:
+        builder.add_repr = at_once
 
 
 def missing_extra(error: ModuleNotFoundError, program: str, extra: str) -> str:

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import attrs
 import pytest
 
 from common.extras import loading
@@ -35,6 +36,27 @@ def test_httpx_is_loaded_without_its_command_line_and_what_that_brings() -> None
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_class_of_attrs_writes_its_repr_when_that_is_asked_for() -> None:
+    def described() -> type:
+        @attrs.frozen
+        class Described:
+            name: str
+            secret: str = attrs.field(repr=False)
+            size: int = attrs.field(repr=hex)
+
+        return Described
+
+    with loading():
+        late = described()
+    once, same = described(), type("Same", (late,), {})
+    assert vars(late)["__repr__"].__code__.co_freevars  # attrs' own looks nothing up outside
+    assert not vars(once)["__repr__"].__code__.co_freevars
+    assert repr(same("a", "b", 10)) == "Same(name='a', size=0xa)"  # of a class that has none of its own
+    assert repr(late("a", "b", 10)) == repr(once("a", "b", 10)) == "Described(name='a', size=0xa)"
+    assert not vars(late)["__repr__"].__code__.co_freevars
+    assert "__repr__" not in vars(same)
 
 
 def test_nothing_is_left_out_where_nothing_was_loaded() -> None:
