@@ -29,7 +29,7 @@ SLOTS: Final = 200
 HELD: Final = 1_000
 HELD_LIMIT: Final = 200.0  # MiB, with so many jobs held
 _WAVES: Final = 3  # of as many jobs as are held
-_RUNS: Final = 9.0  # seconds of each of these: longer than it takes to claim all
+_RUNS: Final = 8.0  # seconds of each of these: longer than it takes to claim all
 _PARTS: Final = 4  # of the jobs that are measured
 _WARM: Final = 0.2  # of the jobs, before anything is measured: caches fill, pools and worker threads start
 

@@ -23,7 +23,7 @@ from tests.bench.shared import WORLD, Ground
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 
 A_MINUTE: Final = 1000
-SECONDS: Final = 21
+SECONDS: Final = 15
 DUE: Final = A_MINUTE * SECONDS // 60
 PARTS: Final = 5  # of these seconds
 JOBS: Final = 4
