@@ -65,8 +65,8 @@ class Jobs:
         Raises WaitTimedOut; PostRefused for an order that was stored and could not be posted.
         """
         path = f"/v1/jobs/{hex_of(read_job_id(job_id))}/events"
-        passed_through = () if on_change is not None else _NOT_ENDED
-        async with changes_of(self.account.transport, path, unauthorised, passed_through=passed_through) as changes:
+        passed = () if on_change is not None else _NOT_ENDED
+        async with changes_of(self.account.transport, path, unauthorised, passed=passed) as changes:
             return await self._until_ended(job_id, changes, timeout, on_change)
 
     async def _until_ended(

@@ -24,6 +24,7 @@ _STREAM: Final = "text/event-stream"
 
 # Runs its argument with the headers that the route wants.
 Authorised = Callable[[Callable[[dict[str, str]], Awaitable[None]]], Awaitable[None]]
+Take = Callable[[bytes], bool]  # True for a message that it has read, and that is worth a look
 
 
 async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
@@ -47,12 +48,11 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
 
 @attrs.define(eq=False)
 class ToldChanges:
-    """`status`: of what is waited for, as it was last read; an event that says the same is none, nor is one that says
-    what is only passed through."""
+    """`status`: of what is waited for, as it was last read; an event of it is none, nor one of what is `passed`."""
 
     transport: Transport
-    take: Callable[[bytes], bool] = lambda _: False  # True for a message that it has read, and that is worth a look
-    passed_through: Collection[str] = ()
+    take: Take = lambda _: False
+    passed: Collection[str] = ()
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
     _heard: anyio.Event = attrs.field(factory=anyio.Event)
@@ -118,11 +118,9 @@ class ToldChanges:
 
     def _came(self, data: bytes | None) -> None:
         self._heard_at = anyio.current_time()
-        if data is not None and (self.take(data) or self._is_news(_status_in(data))):
+        known = () if self.status is None else (self.status, *self.passed)
+        if data is not None and (self.take(data) or _status_in(data) not in known):
             self._heard.set()
-
-    def _is_news(self, status: Any) -> bool:
-        return self.status is None or (status != self.status and status not in self.passed_through)
 
     def _lost(self) -> None:
         """One more look: what happened since the last one may not have been told."""
@@ -141,14 +139,10 @@ def _status_in(data: bytes) -> Any:
 
 @asynccontextmanager
 async def changes_of(
-    transport: Transport,
-    path: str,
-    authorised: Authorised,
-    take: Callable[[bytes], bool] = lambda _: False,
-    passed_through: Collection[str] = (),
+    transport: Transport, path: str, authorised: Authorised, take: Take = lambda _: False, passed: Collection[str] = ()
 ) -> AsyncIterator[ToldChanges]:
     """Changes that the stream at `path` tells of, once `listen` is called, while the block runs."""
-    changes = ToldChanges(transport, take, passed_through)
+    changes = ToldChanges(transport, take, passed)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)
