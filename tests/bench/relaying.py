@@ -40,7 +40,7 @@ OPS: Final = {1: 300, 64: 500}  # by RELAY_COALESCE_MAX
 DEPTH: Final = 4096  # RELAY_MAX_DEPTH, for so many callers
 CALLERS: Final = 512
 BY_DEFAULT: Final = 32  # RELAY_MAX_DEPTH as it is unless it is set, and as many callers
-BLOCK_OPS: Final = 12_000  # more than four blocks' worth, on a fast machine as well
+BLOCK_OPS: Final = 10_200  # for four blocks on a fast machine; a provider's times bound them, as above
 BLOCK_CALLERS: Final = 3000
 LONE_OPS: Final = 6
 # Far above what a block of coalesced operations takes, so that what is measured is not this limit.
