@@ -55,14 +55,14 @@ from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 
-LINES: Final = 5_000  # the longest that there are have 50,000
+LINES: Final = 4_000  # the longest that there are have 50,000
 LINES_BY_DEFAULT: Final = 3_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
 CHECKED: Final = MOST_LINES  # as many as a worker has checked at once
 ROUNDS: Final = 15
 PARTS: Final = 5  # of what one run gives, in the order of time
 DEPTH: Final = 256  # RELAY_MAX_DEPTH, of which 32 is the default; RELAY_COALESCE_MAX is at its default
-SINGLES: Final = 24  # each takes a block
+SINGLES: Final = 20  # each takes a block
 CALLERS: Final = 4  # of single submissions, at a time
 MEMORY_LIMIT: Final = 250  # MiB above idle
 _RELAYER_SHARE: Final = 5  # the relayer alone is given a fifth of the lines

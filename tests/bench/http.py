@@ -36,7 +36,7 @@ from tests.bench.row import Row, Turns, interleaved
 
 ROUNDS: Final = 7  # of short portions: what is compared is measured within seconds
 SLOW: Final = 800  # requests of a portion, of what takes longest
-FEW: Final = 1_500  # the same of those that are told by CPU time
+FEW: Final = 1_200  # the same of those that are told by CPU time
 CONNECTIONS: Final = 16  # to each server process
 PROCESSES: Final = {2: "two", 4: "four"}
 

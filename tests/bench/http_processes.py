@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-PORTION: Final = 3_000
+PORTION: Final = 2_500
 
 
 class Ask(Protocol):

@@ -44,7 +44,7 @@ from tests.bench.machine import cpu_of
 from tests.bench.row import Row, parts
 from tests.bench.shared import WORLD, Ground
 
-JOBS: Final = 800  # of a batch: more than there are slots, so that the pace is no burst's
+JOBS: Final = 720  # of a batch: more than there are slots, so that the pace is no burst's
 PARTS: Final = 3  # of a batch
 JOBS_BY_DEFAULT: Final = 250
 OF_TWO: Final = 0.7  # of the jobs: no pace is taken of them

@@ -16,7 +16,7 @@ from tests.bench.indexing import Chain, filled, index_all, timed
 from tests.bench.row import Row
 from tests.bench.shared import WORLD, Ground
 
-LONG: Final = (800, 100)  # blocks, posts per block
+LONG: Final = (600, 100)  # blocks, posts per block
 PARTS: Final = 6  # of its blocks
 IDLE_LIMIT: Final = 150  # MiB
 IDLE_LOOKS: Final = 3

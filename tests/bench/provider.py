@@ -23,7 +23,7 @@ from tests.bench.memory import resident
 from tests.bench.row import Row, parts
 from tests.fakes.market import START, Market
 
-JOBS: Final = 1_600
+JOBS: Final = 1_200
 CPU_LIMIT: Final = 5.0  # ms per job
 SLOTS: Final = 200
 HELD: Final = 1_000

@@ -22,7 +22,7 @@ from tests.unit.svc.serve.conftest import spoken
 from tests.unit.svc.serve.market import Caller, ServedMarket, candidate
 
 _CHAT: Final = "/v1/chat/completions"
-_WARM, _COUNTED, _AT_A_TIME, _TURNS = 10, 24, 200, 3
+_WARM, _COUNTED, _AT_A_TIME, _TURNS = 8, 16, 200, 3
 _MOST_MS: Final = 30.0
 _MOST_WHOLE_MS: Final = 60.0  # with looks, the result and the fake coordinator
 _PROVIDERS: Final = (7, 8, 9)
