@@ -20,6 +20,8 @@ _NOT_SERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "hypercorn.protocol.ws_stream": ("WSStream",),
 }
 
+_OF_BUILDER: Final = ("add_repr", "_cls_dict", "_add_method_dunders", "_repr_added")
+
 
 @contextmanager
 def loading() -> Iterator[None]:
@@ -55,11 +57,15 @@ def _standing_in() -> Iterator[None]:
 @contextmanager
 def _reprs_when_asked() -> Iterator[None]:
     """Classes of attrs that write their `__repr__` when it is first asked for. Most of what such a class costs is the
-    text of that method and its compilation: two fifths of a start with four hundred classes, of which few are asked."""
+    text of that method and its compilation: two fifths of a start with four hundred classes, of which few are asked.
+    These are private members of attrs: with a release that has others, its classes are built as ever."""
     from attr import _make  # noqa: PLC0415 - a program may load nothing that needs it
 
-    builder: Any = _make._ClassBuilder
-    write: Any = _make._add_repr
+    builder: Any = getattr(_make, "_ClassBuilder", None)
+    write: Any = getattr(_make, "_add_repr", None)
+    if write is None or not all(hasattr(builder, name) for name in _OF_BUILDER):
+        yield
+        return
     at_once = builder.add_repr
 
     def when_asked(self: Any, ns: str | None) -> Any:

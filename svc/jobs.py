@@ -10,7 +10,7 @@ from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
 from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
-from svc.records import BookRow, Cancelled, Job, Progress, Summary, Why
+from svc.records import LIVE_JOB, BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
 from svc.wire.sessions import paged
@@ -23,8 +23,6 @@ _GRACE_SECONDS: Final = 600.0  # for a missed window to be noticed and ended
 _LONGEST_SECONDS: Final = 2 * 86_400 + _GRACE_SECONDS  # of any order: a day until its claim, a day for its window
 _NO_SUCH_JOB: Final = "NotTheOwner"  # or the job is not in a block yet
 _POSTING_SECONDS: Final = 60.0  # until a post that is stored has its block, for what needs that
-
-_NOT_ENDED: Final = frozenset({"queued", "in_progress"})  # as `Job.status` has them
 
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
 JobSeen = Callable[[Job], object]
@@ -65,8 +63,8 @@ class Jobs:
         Raises WaitTimedOut; PostRefused for an order that was stored and could not be posted.
         """
         path = f"/v1/jobs/{hex_of(read_job_id(job_id))}/events"
-        passed = () if on_change is not None else _NOT_ENDED
-        async with changes_of(self.account.transport, path, unauthorised, passed=passed) as changes:
+        ignored = () if on_change is not None else LIVE_JOB  # who waits for the end alone
+        async with changes_of(self.account.transport, path, unauthorised, ignored=ignored) as changes:
             return await self._until_ended(job_id, changes, timeout, on_change)
 
     async def _until_ended(

@@ -23,7 +23,7 @@ from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
 from svc.jobs import FIRST_PAUSE, LONGEST_PAUSE, Jobs, JobSeen, require_posted, seconds_left
 from svc.orders import Orders
-from svc.records import ENDED_BECAUSE, ENDED_JOB, Job, JobDetails, Progress, ProgressStep
+from svc.records import ENDED_BECAUSE, ENDED_JOB, LIVE_JOB, Job, JobDetails, Progress, ProgressStep
 from svc.results import Result, Results
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
 
@@ -204,7 +204,7 @@ _STATES: Final = {
     "failed": (JobState.CANCELLED, EndedBecause.PROVIDER_FAIL),
     "cancelled": (JobState.CANCELLED, EndedBecause.CANCEL),
 }
-if set(_STATES) - {"queued", "in_progress"} != ENDED_JOB:
+if set(_STATES) != LIVE_JOB | ENDED_JOB:
     raise AssertionError("each status of a job has its state")
 
 

@@ -11,6 +11,7 @@ Record = Shape
 Purpose = files.Purpose
 JobStatus = states.JobStatus
 BatchStatus = states.BatchStatus
+LIVE_JOB = states.LIVE_JOB
 ENDED_JOB = states.ENDED_JOB
 ENDED_BATCH = states.ENDED_BATCH
 ENDED_BECAUSE = states.ENDED_BECAUSE

@@ -82,6 +82,7 @@ JOB_STATUS: Final = (
     "the job as its client sees it: `queued` (open), `in_progress` (claimed), `completed` (settled), `failed` (failed"
     " by the provider, or reclaimed) or `cancelled` (cancelled, or expired)"
 )
+LIVE_JOB: Final = frozenset({"queued", "in_progress"})
 ENDED_JOB: Final = frozenset({"completed", "failed", "cancelled"})
 
 BatchStatus = Literal[

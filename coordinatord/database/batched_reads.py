@@ -175,7 +175,7 @@ class FreshValue(Generic[T]):
         return self._known
 
     def asking(self) -> Callable[[T], None]:
-        """Called before a read that brings the value along: takes the value when that has come."""
+        """Function that takes the value which another read brings along; to be asked for before that read is."""
         return partial(self._learn, self._clock())
 
     def forget(self) -> None:

@@ -48,11 +48,11 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
 
 @attrs.define(eq=False)
 class ToldChanges:
-    """`status`: of what is waited for, as it was last read; an event of it is none, nor one of what is `passed`."""
+    """`status`: of what is waited for, as it was last read; an event of it is none, nor one of an `ignored`."""
 
     transport: Transport
     take: Take = lambda _: False
-    passed: Collection[str] = ()
+    ignored: Collection[str] = ()
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
     _heard: anyio.Event = attrs.field(factory=anyio.Event)
@@ -118,7 +118,7 @@ class ToldChanges:
 
     def _came(self, data: bytes | None) -> None:
         self._heard_at = anyio.current_time()
-        known = () if self.status is None else (self.status, *self.passed)
+        known = () if self.status is None else (self.status, *self.ignored)
         if data is not None and (self.take(data) or _status_in(data) not in known):
             self._heard.set()
 
@@ -139,10 +139,10 @@ def _status_in(data: bytes) -> Any:
 
 @asynccontextmanager
 async def changes_of(
-    transport: Transport, path: str, authorised: Authorised, take: Take = lambda _: False, passed: Collection[str] = ()
+    transport: Transport, path: str, authorised: Authorised, take: Take = lambda _: False, ignored: Collection[str] = ()
 ) -> AsyncIterator[ToldChanges]:
     """Changes that the stream at `path` tells of, once `listen` is called, while the block runs."""
-    changes = ToldChanges(transport, take, passed)
+    changes = ToldChanges(transport, take, ignored)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)

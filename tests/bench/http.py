@@ -101,7 +101,7 @@ def _processes(own_cores: Turns, many: int, word: str) -> Row:
     gains = own_cores.ratios(f"{word} points", f"points of {word}")
     name = f"job by id, by CPU time and not by the clock: {word} processes over one PostgreSQL"
     against = f"{word} times one among others over another PostgreSQL"
-    return Row.of(name, gains, "times", against, many, target=0.75)
+    return Row.of(name, gains, "times", against, many, target=0.9)
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ is PostgreSQL's share; what ours falls short of it is the reading, checking and 
 What has to hold is the dense chain: a busy market, where the cost of an event counts. The sparse chain says what a
 block costs, since every event brings a header along that neither getLogs alone nor web3.py asks for; its targets
 are the dense one's in proportion. Measured apart, SQD's processor, which reads headers too, indexes 20k/s of the dense
-posts and 2.9k/s of the sparse ones, and getLogs alone reads 195k/s and 213k/s. Dense, 0.25 of getLogs is 2.4 times
+posts and 2.9k/s of the sparse ones, and getLogs alone reads 195k/s and 213k/s. Dense, 0.35 of getLogs is 3.4 times
 SQD; sparse, 3.4 times SQD is 0.05 of getLogs, which is 5 times the 2.2k/s of web3.py there.
 """
 
@@ -63,7 +63,7 @@ DENSE: Final = (480, 100)  # blocks, posts per block
 SPARSE: Final = (2000, 1)  # a node takes ever longer to mine a block, the more it has
 LOGGED: Final = (60, 400)
 _WARMING: Final = 6  # of those blocks, of each kind
-OF_LIMIT: Final = {"dense": 0.25, "sparse": 0.05}
+OF_LIMIT: Final = {"dense": 0.35, "sparse": 0.05}
 UNDOABLE_OF_LIMIT: Final = {"dense": 0.15}
 OF_READY: Final = 0.45
 OF_WEB3: Final = {"dense": 25, "sparse": 5}

@@ -131,6 +131,8 @@ class Measured:
 
 def verdict(found: Sequence[Measured]) -> str:
     """Whether the machine was idle enough to believe figures that missed their targets."""
+    if not found:
+        return "nothing was measured"
     disturbed = [one for one in found if one.disturbed]
     if disturbed:
         named = ", ".join(f"{one.name} ({one.stolen:.0%} and {one.others:.0%})" for one in disturbed)

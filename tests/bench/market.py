@@ -44,13 +44,13 @@ from tests.bench.machine import cpu_of
 from tests.bench.row import Row, parts
 from tests.bench.shared import WORLD, Ground
 
-JOBS: Final = 720  # of a batch: more than there are slots, so that the pace is no burst's
+JOBS: Final = 1_000  # of a batch: more than there are slots, so that the pace is no burst's
 PARTS: Final = 3  # of a batch
-JOBS_BY_DEFAULT: Final = 250
-OF_TWO: Final = 0.7  # of the jobs: no pace is taken of them
-FIRST: Final = 64
+JOBS_BY_DEFAULT: Final = 300
+OF_TWO: Final = 0.6  # of the jobs: no pace is taken of them
+FIRST: Final = 150
 SLOTS: Final = 512
-GROWTH: Final = 1.1  # times the jobs, with two of each daemon: what each does whatever comes is done twice
+GROWTH: Final = 1.4  # times the jobs, with two of each daemon: what each does whatever comes is done twice
 TARGET: Final = 80.0  # jobs a second
 OF_SLOTS: Final = 0.5  # of what the default slots would settle if each were held for two blocks
 CPU_LIMIT: Final = 50.0  # ms of all processes together; two cores take 25 for the pace that is aimed at

@@ -187,7 +187,7 @@ def rows() -> list[Row]:
             "requests",
             "by polls every 0.5 s",
             statistics.median(spent.requests for spent in polls.spent),
-            at_most=0.9,
+            at_most=0.8,
         ),
         Row.of(
             f"coordinatord's CPU by each of {waited}",
@@ -195,7 +195,7 @@ def rows() -> list[Row]:
             "ms",
             "by polls every 0.5 s",
             statistics.median(spent.cpu_ms for spent in polls.spent),
-            at_most=1.15,
+            at_most=1,
         ),
     ]
 

@@ -18,7 +18,7 @@ from svc.client import Client
 from svc.core.money import in_token
 from svc.core.orders import window_words
 from svc.errors import ApiError, ConnectionFailed
-from svc.records import Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
+from svc.records import LIVE_JOB, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
 from svc.wire.events import ToldChanges, changes_of, unauthorised
 
 PANES: Final = ("book", "jobs", "models", "providers", "market")
@@ -198,7 +198,7 @@ async def _ahead_of_blocks(client: Client, rows: Sequence[BookRow]) -> dict[str,
         if told.provisional and told.steps:
             found[job_id] = f"{told.status} ({told.steps[-1].rests_on})"
 
-    going_on = [row.job_id for row in rows if tables.status_of(row) in ("queued", "in_progress")]
+    going_on = [row.job_id for row in rows if tables.status_of(row) in LIVE_JOB]
     if client.jobs.account.tells_progress is not False:
         async with anyio.create_task_group() as tasks:
             for job_id in going_on[:_FOLLOWED]:
@@ -225,7 +225,7 @@ def brief_jobs(
 
 
 def _left(row: BookRow, now: float) -> str | None:
-    if tables.status_of(row) not in ("queued", "in_progress"):
+    if tables.status_of(row) not in LIVE_JOB:
         return None
     ends = row.expires_at if row.claimed_at == 0 else row.claimed_at + row.sla_secs
     left = max(0, round(ends - now))

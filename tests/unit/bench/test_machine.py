@@ -123,6 +123,10 @@ def test_this_machine_tells_what_was_spent() -> None:
     assert 0 < spent.ours <= spent.used <= spent.total
 
 
+def test_a_session_in_which_all_broke_off_has_no_verdict() -> None:
+    assert verdict([]) == "nothing was measured"
+
+
 def test_an_idle_machine_is_good_for_a_verdict() -> None:
     quiet, said = [attrs.evolve(HOW, others=MOST_OTHERS, stolen=MOST_STOLEN), HOW], "at most 25% stolen, 10% used"
     assert verdict(quiet) == f"the machine was idle enough for a verdict: {said} by others"

@@ -59,6 +59,18 @@ def test_class_of_attrs_writes_its_repr_when_that_is_asked_for() -> None:
     assert "__repr__" not in vars(same)
 
 
+@pytest.mark.parametrize("missing", ["_add_repr", "_ClassBuilder._add_method_dunders"])
+def test_class_of_another_attrs_is_built_as_ever(missing: str) -> None:
+    code = (
+        "import attr._make as _make; from common.extras import loading\n"
+        f"put_by = _make.{missing}; del _make.{missing}\n"
+        f"with loading(): _make.{missing} = put_by; import attrs; one = attrs.make_class('One', ['size'])\n"
+        "print(one(1), bool(vars(one)['__repr__'].__code__.co_freevars))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("One(size=1) False\n", "")
+
+
 def test_nothing_is_left_out_where_nothing_was_loaded() -> None:
     gc.unfreeze()
     with loading():
