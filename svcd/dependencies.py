@@ -155,7 +155,7 @@ async def _session(coordinator: Coordinator) -> ProviderSession:
         session = await coordinator.sessions.current()
         if isinstance(session, ProviderSession):
             return session
-        if session.status is not None and session.status < 500:
+        if session.final:
             raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
         log.warning("waiting for a session", reason=session.detail)
         await trio.sleep(_RETRY)

@@ -5,6 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import attrs
@@ -15,7 +16,7 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import recover
 from common.wire.fields import ADDRESS, Choice, Text, wire
-from coordinatord.base.errors import NotSigned, SessionRow
+from coordinatord.base.errors import NotSigned, Retryable, SessionRow
 from coordinatord.chain.registries import ProviderRegistry
 from coordinatord.database.batched_reads import BatchedReads, FreshValue
 from coordinatord.database.connections import Database, PreparedConnection
@@ -56,8 +57,10 @@ class SessionCache:
         return known.row
 
     async def opened(self) -> None:
-        """A session was opened here, maybe in place of another: that one is not found here any more."""
-        await self._taken_back.get()
+        """A session was opened here, maybe in place of another: that one is not found here any more. A database that
+        goes just now is no reason to keep the new session from its owner: whoever reads the count next learns of it."""
+        with suppress(Retryable):
+            await self._taken_back.get()
 
     async def _read(self, line: PreparedConnection, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
         asked_at = self._clock()

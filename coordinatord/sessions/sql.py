@@ -14,6 +14,7 @@ NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)
 SESSION_LIFE: Final = timedelta(seconds=limits.SESSION_LIFE)
 MOST_NONCES: Final = limits.NONCES
 MOST_SESSIONS: Final = limits.SESSIONS
+_EXPIRY: Final = "floor(extract(epoch from expires_at))::bigint"
 
 
 async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: str) -> int:
@@ -23,7 +24,7 @@ async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: 
     await connection.execute("delete from nonces where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
         "insert into nonces (nonce, address, caller, expires_at) values ($1, $2, $3, clock_timestamp() + $4)"
-        " returning floor(extract(epoch from expires_at))::bigint",
+        f" returning {_EXPIRY}",
         nonce,
         address,
         caller,
@@ -55,19 +56,23 @@ async def open_session(
     connection: Connection, nonce: str, token_hash: bytes, address: bytes, provider_id: int | None
 ) -> int | None:
     """Within a transaction: use the nonce up and open the session; returns when it expires, None if the nonce is
-    gone. Of two requests with one nonce, the delete lets one through."""
+    gone. Of two requests with one nonce, the delete lets one through. A transaction that is made again because nobody
+    knows whether it was committed finds the session that it opened."""
     used = await connection.fetchval(
         "delete from nonces where nonce = $1 and address = $2 and expires_at > clock_timestamp() returning true",
         nonce,
         address,
     )
     if used is None:
-        return None
+        opened: int | None = await connection.fetchval(
+            f"select {_EXPIRY} from sessions where token_hash = $1", token_hash
+        )
+        return opened
     await _lock(connection, address)
     await connection.execute("delete from sessions where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
         "insert into sessions (token_hash, address, provider_id, expires_at)"
-        " values ($1, $2, $3, clock_timestamp() + $4) returning floor(extract(epoch from expires_at))::bigint",
+        f" values ($1, $2, $3, clock_timestamp() + $4) returning {_EXPIRY}",
         token_hash,
         address,
         provider_id,

@@ -46,11 +46,19 @@ class CoordinatorReply:
     @property
     def code(self) -> str | None:
         """The error's code, or its type where it has none."""
-        error = self.body.get("error") if isinstance(self.body, dict) else None
-        if not isinstance(error, dict):
-            return None
-        code = error.get("code") or error.get("type")
+        code = self._error.get("code") or self._error.get("type")
         return str(code) if code is not None else None
+
+    @property
+    def param(self) -> str | None:
+        """The field that the error is about."""
+        param = self._error.get("param")
+        return str(param) if param is not None else None
+
+    @property
+    def _error(self) -> dict[str, object]:
+        error = self.fields.get("error")
+        return error if isinstance(error, dict) else {}
 
     @property
     def fields(self) -> dict[str, object]:

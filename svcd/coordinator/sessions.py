@@ -103,6 +103,8 @@ class OpSigner:
 log = structlog.get_logger(__name__)
 
 _RENEWED_BEFORE_END: Final = 60
+_NONCES: Final = 3  # tried for one session
+_BUSY: Final = 429
 
 
 @attrs.frozen(slots=True)
@@ -118,10 +120,15 @@ class ProviderSession:
 
 @attrs.frozen(slots=True)
 class SignInRefused:
-    """No session: `status` is that of the answer, or None when there was none."""
+    """No session: `status` is that of the answer, or None when there was none that says who is refused."""
 
     status: int | None
     detail: str
+
+    @property
+    def final(self) -> bool:
+        """Whether asking again would be refused again."""
+        return self.status is not None and self.status < 500 and self.status != _BUSY
 
     @property
     def advice(self) -> str:
@@ -157,6 +164,16 @@ class ProviderSessions:
             self._current = None
 
     async def _sign_in(self, give_up_at: float | None) -> ProviderSession | SignInRefused:
+        """With a further nonce when one is gone. A coordinator whose database broke off in the midst of the commit may
+        have used it up and said that it can be tried again: that must end no daemon, and no job."""
+        for _ in range(_NONCES):
+            session = await self._handshake(give_up_at)
+            if session is not None:
+                return session
+        return SignInRefused(None, f"{_NONCES} nonces were gone when they were used")
+
+    async def _handshake(self, give_up_at: float | None) -> ProviderSession | SignInRefused | None:
+        """None when the nonce was gone."""
         nonce = await self.requests.ask(
             "GET", "/auth/nonce", params={"address": self.signer.address}, give_up_at=give_up_at
         )
@@ -170,6 +187,8 @@ class ProviderSessions:
         answer = await self.requests.ask("POST", "/auth/session", json=body, give_up_at=give_up_at, resend=False)
         if isinstance(answer, Unanswered):
             return SignInRefused(None, answer.detail)
+        if answer.status == 400 and answer.param == "nonce":
+            return None
         token, ends = answer.fields.get("token"), answer.fields.get("expires_at")
         provider_id = answer.fields.get("provider_id")
         if (

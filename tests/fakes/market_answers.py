@@ -15,9 +15,14 @@ def answer(status: int, body: object = None, *, retryable: bool = False) -> http
 
 
 def error(
-    status: int, code: str | None, kind: str = "invalid_request_error", *, retryable: bool = False
+    status: int,
+    code: str | None,
+    kind: str = "invalid_request_error",
+    *,
+    param: str | None = None,
+    retryable: bool = False,
 ) -> httpx.Response:
-    envelope = {"error": {"message": "as the test wants it", "type": kind, "param": None, "code": code}}
+    envelope = {"error": {"message": "as the test wants it", "type": kind, "param": param, "code": code}}
     return answer(status, envelope, retryable=retryable)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord.base.errors import SessionRow
+from coordinatord.base.errors import Retryable, SessionRow
 from coordinatord.database.connections import Connection, Database, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.sessions.sessions import SessionCache
@@ -64,6 +64,26 @@ async def test_session_that_is_evicted_here_is_not_found_any_more(database: Data
         await opened(database, number)
     await here.opened()
     assert await here.find(first) is None
+
+
+async def test_transaction_made_again_finds_the_session_that_it_opened(database: Database) -> None:
+    """Its commit went through as the connection broke: nobody knew, and the nonce is used up."""
+    token_hash = await opened(database, 1)
+
+    async def again(connection: Connection) -> list[int | None]:
+        return [await open_session(connection, "1", token, ADDRESS, None) for token in (token_hash, b"\x09" * 32)]
+
+    ends, other = await database.transact(again)
+    stored = await database.pool.fetchval("select floor(extract(epoch from expires_at))::bigint from sessions")
+    assert (ends, other) == (stored, None)
+
+
+async def test_session_is_told_to_its_owner_though_the_database_goes_at_that_moment(database: Database) -> None:
+    here = SessionCache(database, Clock())
+    await database.end_prepared()
+    with pytest.raises(Retryable):
+        await here.find(b"\x01" * 32)
+    await here.opened()
 
 
 async def test_session_is_not_found_past_its_end(database: Database) -> None:

@@ -11,6 +11,8 @@ from tests.fakes.market_answers import Script, answer, error, instead, lost, unr
 
 pytestmark = pytest.mark.trio
 
+NONCE_GONE = error(400, None, param="nonce")
+
 
 @pytest.fixture
 def market(autojump_clock: MockClock) -> Market:
@@ -51,18 +53,20 @@ async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tel
 
 
 @pytest.mark.parametrize(
-    ("scripts", "status"),
+    ("scripts", "status_and_final"),
     [
-        ({"session": instead(error(403, "not_registered"))}, 403),
-        ({"session": instead(answer(200, {"token": "t"}))}, 200),  # no session
-        ({"session": lost()}, None),
-        ({"nonce": unreached()}, None),
-        ({"nonce": instead(error(503, None, "relay_unavailable", retryable=True))}, 503),
+        ({"session": instead(error(403, "not_registered"))}, (403, True)),
+        ({"session": instead(answer(200, {"token": "t"}))}, (200, True)),  # no session
+        ({"session": lost()}, (None, False)),
+        ({"session": instead(NONCE_GONE)}, (None, False)),
+        ({"nonce": unreached()}, (None, False)),
+        ({"nonce": instead(error(503, None, "relay_unavailable", retryable=True))}, (503, False)),
+        ({"nonce": instead(error(429, "rate_limited", "busy", retryable=True))}, (429, False)),
     ],
 )
 async def test_sign_in_that_comes_to_nothing_says_how(
     scripts: dict[str, Script],
-    status: int | None,
+    status_and_final: tuple[int | None, bool],
     autojump_clock: MockClock,
     market: Market,
     sessions: ProviderSessions,
@@ -70,8 +74,16 @@ async def test_sign_in_that_comes_to_nothing_says_how(
     market.always = scripts
     refused = await sessions.current()
     assert isinstance(refused, SignInRefused)
-    assert refused.status == status
+    assert (refused.status, refused.final) == status_and_final
     market.always = {}
+    assert isinstance(await sessions.current(), ProviderSession)
+
+
+async def test_nonce_that_was_used_up_for_nothing_is_replaced_by_another(
+    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
+) -> None:
+    """The database goes in the midst of the commit: whoever tries again as told finds the nonce gone."""
+    market.scripts["session"] = [instead(error(503, None, "not_ready", retryable=True)), instead(NONCE_GONE)]
     assert isinstance(await sessions.current(), ProviderSession)
 
 
