@@ -3,8 +3,9 @@ brings what is missing, named to whoever starts it without."""
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import WRAPPER_ASSIGNMENTS, cache, partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -20,7 +21,18 @@ _NOT_SERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "hypercorn.protocol.ws_stream": ("WSStream",),
 }
 
-_OF_BUILDER: Final = ("add_repr", "_cls_dict", "_add_method_dunders", "_repr_added")
+# Private members of attrs that its classes are built by here.
+_OF_ATTRS: Final = ("_make_repr_script", "_generate_unique_filename", "_linecache_and_compile")
+_OF_BUILDER: Final = (
+    "add_repr",
+    "_add_method_dunders",
+    "_attrs",
+    "_cls",
+    "_cls_dict",
+    "_eval_snippets",
+    "_repr_added",
+    "_script_snippets",
+)
 
 
 @contextmanager
@@ -31,7 +43,7 @@ def loading() -> Iterator[None]:
     collects, known = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
-        with _standing_in(), _reprs_when_asked():
+        with _standing_in(), _methods_when_called():
             yield
     finally:
         if len(sys.modules) > known:
@@ -55,33 +67,66 @@ def _standing_in() -> Iterator[None]:
 
 
 @contextmanager
-def _reprs_when_asked() -> Iterator[None]:
-    """Classes of attrs that write their `__repr__` when it is first asked for. Most of what such a class costs is the
-    text of that method and its compilation: two fifths of a start with four hundred classes, of which few are asked.
+def _methods_when_called() -> Iterator[None]:
+    """Classes of attrs that compile their methods when they are first called. Most of what such a class costs is their
+    text and its compilation: two fifths of a start with four hundred classes, few of whose methods are called in it.
     These are private members of attrs: with a release that has others, its classes are built as ever."""
     from attr import _make  # noqa: PLC0415 - a program may load nothing that needs it
 
     builder: Any = getattr(_make, "_ClassBuilder", None)
-    write: Any = getattr(_make, "_add_repr", None)
-    if write is None or not all(hasattr(builder, name) for name in _OF_BUILDER):
+    if not all(hasattr(_make, name) for name in _OF_ATTRS) or not all(hasattr(builder, name) for name in _OF_BUILDER):
         yield
         return
-    at_once = builder.add_repr
+    private: Any = _make
+    at_once = builder.add_repr, builder._eval_snippets
 
-    def when_asked(self: Any, ns: str | None) -> Any:
-        def __repr__(one: object) -> str:  # noqa: N807 - a method of the class that is built
-            owner = next(each for each in type(one).__mro__ if vars(each).get("__repr__") is __repr__)
-            return str(write(owner, ns).__repr__(one))
+    def add_repr(self: Any, ns: str | None) -> Any:
+        """Not even its text is written: that is the longest of all."""
+        fields, filename = self._attrs, private._generate_unique_filename(self._cls, "repr")
 
-        self._cls_dict["__repr__"] = self._add_method_dunders(__repr__)
+        def compiled() -> dict[str, Any]:
+            script, names = private._make_repr_script(fields, ns)
+            made: dict[str, Any] = private._linecache_and_compile(script, filename, names)
+            return made
+
+        self._cls_dict["__repr__"] = self._add_method_dunders(_Late(compiled)["__repr__"])
         self._repr_added = True
         return self
 
-    builder.add_repr = when_asked
+    def eval_snippets(self: Any) -> None:
+        filename = private._generate_unique_filename(self._cls, "methods")
+        for script, names, attach in self._script_snippets:
+            attach(self._cls_dict, _Late(partial(private._linecache_and_compile, script, filename, names)))
+
+    builder.add_repr, builder._eval_snippets = add_repr, eval_snippets
     try:
         yield
     finally:
-        builder.add_repr = at_once
+        builder.add_repr, builder._eval_snippets = at_once
+
+
+class _Late(dict[str, Any]):
+    """Methods by their names, of which none is compiled yet: each puts the one that it stands for in its own place, in
+    the class that has it, and calls that."""
+
+    def __init__(self, compiled: Callable[[], dict[str, Any]]) -> None:
+        super().__init__()
+        self._compiled = cache(compiled)
+
+    def __missing__(self, name: str) -> Any:
+        compiled = self._compiled
+
+        def late(*arguments: Any, **named: Any) -> Any:
+            method = compiled()[name]
+            for each in WRAPPER_ASSIGNMENTS:
+                setattr(method, each, getattr(late, each))
+            for owner in type(arguments[0]).__mro__:
+                if vars(owner).get(name) is late:
+                    setattr(owner, name, method)
+            return method(*arguments, **named)
+
+        late.__name__, late.__annotations__ = name, {}
+        return late
 
 
 def missing_extra(error: ModuleNotFoundError, program: str, extra: str) -> str:

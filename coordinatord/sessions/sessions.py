@@ -21,7 +21,6 @@ from coordinatord.chain.registries import ProviderRegistry
 from coordinatord.database.batched_reads import BatchedReads, FreshValue
 from coordinatord.database.connections import Database, PreparedConnection
 from coordinatord.sessions import sql
-from coordinatord.sessions import sql as rows
 
 _NOTICED: Final = 0.05  # seconds until what another process takes back is known here
 _MOST: Final = 65_536
@@ -37,10 +36,9 @@ class _Known:
 
 
 class SessionCache:
-    """Session cache, invalidated when any session is revoked.
-
-    The database counts revocations (evicted, dropped, changed by hand), whichever process or person makes them. That
-    count is read once for all requests of a moment; while it stands, sessions that were read stay known."""
+    """Session cache, invalidated when any session is revoked. The database counts revocations (evicted, dropped,
+    changed by hand), whichever process or person makes them. That count is read once for all requests of a moment;
+    while it stands, sessions that were read stay known."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._reads = BatchedReads[bytes, SessionRow | None](database.prepared_connection(), self._read)
@@ -113,13 +111,13 @@ class SessionService:
 
     async def issue_nonce(self, address: bytes, caller: str) -> IssuedNonce:
         nonce = secrets.token_hex(16)
-        expires_at = await self.database.transact(lambda c: rows.add_nonce(c, nonce, address, caller))
+        expires_at = await self.database.transact(lambda c: sql.add_nonce(c, nonce, address, caller))
         return IssuedNonce(nonce, expires_at)
 
     async def open(self, body: SessionBody) -> SignInOutcome:
         """The nonce is used up with the session's birth and by nothing before: a 503 on the way can be retried."""
         async with self.database.connection() as connection:
-            issued_to = await rows.nonce_address(connection, body.nonce) if _NONCE.fullmatch(body.nonce) else None
+            issued_to = await sql.nonce_address(connection, body.nonce) if _NONCE.fullmatch(body.nonce) else None
         if issued_to is None:
             raise _unknown_nonce()
         if issued_to != body.address or self._signer(body) != body.address:
@@ -145,7 +143,7 @@ class SessionService:
     async def _open(self, body: SessionBody, provider_id: int | None) -> OpenedSession:
         token = "svc_sess_" + secrets.token_urlsafe(32)
         expires_at = await self.database.transact(
-            lambda c: rows.open_session(c, body.nonce, hash_token(token), body.address, provider_id)
+            lambda c: sql.open_session(c, body.nonce, hash_token(token), body.address, provider_id)
         )
         if expires_at is None:
             raise _unknown_nonce()

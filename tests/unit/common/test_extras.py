@@ -38,37 +38,66 @@ def test_httpx_is_loaded_without_its_command_line_and_what_that_brings() -> None
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_class_of_attrs_writes_its_repr_when_that_is_asked_for() -> None:
+def test_class_of_attrs_compiles_a_method_when_that_is_first_called() -> None:
     def described() -> type:
         @attrs.frozen
         class Described:
             name: str
             secret: str = attrs.field(repr=False)
-            size: int = attrs.field(repr=hex)
+            size: int = attrs.field(repr=hex, default=10)
 
         return Described
 
     with loading():
         late = described()
     once, same = described(), type("Same", (late,), {})
-    assert vars(late)["__repr__"].__code__.co_freevars  # attrs' own looks nothing up outside
-    assert not vars(once)["__repr__"].__code__.co_freevars
-    assert repr(same("a", "b", 10)) == "Same(name='a', size=0xa)"  # of a class that has none of its own
-    assert repr(late("a", "b", 10)) == repr(once("a", "b", 10)) == "Described(name='a', size=0xa)"
-    assert not vars(late)["__repr__"].__code__.co_freevars
-    assert "__repr__" not in vars(same)
+    methods = ("__init__", "__repr__", "__eq__", "__hash__")
+    assert not any(_compiled(late, name) for name in methods)
+    assert repr(same("a", "b")) == "Same(name='a', size=0xa)"  # of a class that has none of its own
+    assert [name for name in methods if _compiled(late, name)] == ["__init__", "__repr__"]
+    assert repr(late("a", "b")) == repr(once("a", "b")) == "Described(name='a', size=0xa)"
+    assert (late("a", "b") == late("a", "b"), late("a", "b") == late("a", "c")) == (True, False)
+    assert len({late("a", "b"), late("a", "b"), late("a", "c")}) == 2
+    assert all(_compiled(late, name) for name in methods)
+    assert not vars(same).keys() & set(methods)
+    for name in methods:
+        ours, theirs = vars(late)[name], vars(once)[name]
+        assert [getattr(ours, each) for each in ABOUT] == [getattr(theirs, each) for each in ABOUT]
 
 
-@pytest.mark.parametrize("missing", ["_add_repr", "_ClassBuilder._add_method_dunders"])
+ABOUT = ("__module__", "__qualname__", "__doc__", "__annotations__")
+
+
+def _compiled(kind: type, name: str) -> bool:
+    return bool(vars(kind)[name].__code__.co_filename.startswith("<attrs generated"))
+
+
+def test_method_that_another_class_took_over_before_it_was_called_is_the_same_there() -> None:
+    with loading():
+
+        @attrs.frozen
+        class Size:
+            of: int
+
+        class Other:
+            of = 7
+            __repr__ = Size.__repr__
+            shown = Size.__repr__
+
+    assert (repr(Size(1)), repr(Other())) == (repr(Size(1)), Other().shown())
+    assert repr(Other()).endswith("Other(of=7)")
+
+
+@pytest.mark.parametrize("missing", ["_make_repr_script", "_ClassBuilder._add_method_dunders"])
 def test_class_of_another_attrs_is_built_as_ever(missing: str) -> None:
     code = (
         "import attr._make as _make; from common.extras import loading\n"
         f"put_by = _make.{missing}; del _make.{missing}\n"
         f"with loading(): _make.{missing} = put_by; import attrs; one = attrs.make_class('One', ['size'])\n"
-        "print(one(1), bool(vars(one)['__repr__'].__code__.co_freevars))"
+        "print(vars(one)['__repr__'].__code__.co_filename.split()[:2], one(1))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ran.stdout, ran.stderr) == ("One(size=1) False\n", "")
+    assert (ran.stdout, ran.stderr) == ("['<attrs', 'generated'] One(size=1)\n", "")
 
 
 def test_nothing_is_left_out_where_nothing_was_loaded() -> None:
