@@ -93,7 +93,7 @@ class Jobs:
             left = began + most - anyio.current_time()
             if left <= 0:
                 raise WaitTimedOut(f"job {job_id}", most)
-            await changes.pause(min(QUIET if changes.live else pause, left))
+            await changes.pause(min(pause, left), min(QUIET, left))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     async def cancel(self, job_id: str) -> Cancelled:

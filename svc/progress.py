@@ -126,7 +126,7 @@ class ProvisionalResults:
             if left <= 0:
                 raise WaitTimedOut(f"job {prepared.id}", most)
             if newest.told is None:
-                await changes.pause(min(QUIET if changes.live else pause, left))
+                await changes.pause(min(pause, left), min(QUIET, left))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     async def _opened(self, prepared: PreparedOrder, job: Job, told: Progress) -> Result | None:

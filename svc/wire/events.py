@@ -67,8 +67,8 @@ class ToldChanges:
         """From now on: there is something to follow."""
         self._wanted.set()
 
-    async def pause(self, seconds: float) -> None:
-        """Until a change is heard of, so many seconds at most."""
+    async def pause(self, deaf: float, live: float = QUIET) -> None:
+        """Until a change is heard of; `live` seconds at most while one would be, and `deaf` where none would."""
         async with anyio.create_task_group() as tasks:
 
             async def heard() -> None:
@@ -76,12 +76,12 @@ class ToldChanges:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(heard)
-            await self.transport.sleep(seconds)
+            await self.transport.sleep(deaf)
+            if self.live:  # maybe since just now: what is known was told once more, and nothing else
+                await self.transport.sleep(live - deaf)
             tasks.cancel_scope.cancel()
         if self._heard.is_set():
             self._heard = anyio.Event()
-
-    # --- the other side ---
 
     async def follow(self, path: str, authorised: Authorised) -> None:
         """Until cancelled, or until it is clear that there are no events to be had."""

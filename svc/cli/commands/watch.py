@@ -133,7 +133,7 @@ class _Watching:
 
             async def due() -> None:
                 looked = anyio.current_time()
-                await changes.pause(max(self.every, _QUIET) if changes.live else self.every)
+                await changes.pause(self.every, max(self.every, _QUIET))
                 await anyio.sleep(looked + min(self.every, _CLOSEST) - anyio.current_time())
                 tasks.cancel_scope.cancel()
 

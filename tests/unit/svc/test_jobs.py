@@ -8,6 +8,7 @@ import pytest
 
 from common.scalars import hex_of
 from svc.errors import InternalError, InvalidRequest, OrderRefused, WaitTimedOut
+from svc.jobs import FIRST_PAUSE
 from tests.unit.svc.fake_coordinator import DEPLOYMENT, WALLET, Answer, FakeCoordinator, failing, job
 
 pytestmark = pytest.mark.anyio
@@ -142,6 +143,20 @@ async def test_claim_is_looked_at_only_for_somebody_who_wants_to_be_told_of_it(t
     ended = await coordinator.client().jobs.wait(JOB, on_change=(lambda _: None) if told else None)
     assert ended.status == "completed"
     assert (looks, len(coordinator.to(ROUTE))) == (([1, 2], 3) if told else ([1, 1], 2))
+
+
+async def test_stream_that_begins_during_a_pause_between_looks_spares_the_next_one() -> None:
+    coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB)), Answer(200, job(JOB, "completed"))]})
+
+    async def told() -> AsyncIterator[bytes]:
+        yield message("queued")
+        await anyio.sleep(20 * FIRST_PAUSE)
+        yield message("completed")
+
+    coordinator.tell(EVENTS, Answer(200, told(), STREAM))
+    assert (await coordinator.client().jobs.wait(JOB)).status == "completed"
+    first, second = (asked.at for asked in coordinator.to(ROUTE))
+    assert second - first == pytest.approx(20 * FIRST_PAUSE)
 
 
 async def test_event_is_believed_in_nothing() -> None:
