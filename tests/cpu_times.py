@@ -20,8 +20,8 @@ FOLDER: Final = Path(__file__).parents[1] / "build" / "cpu-times"
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
-def used() -> float:
-    """CPU seconds of this process, of its living descendants, and of those that they waited for."""
+def cpu_of(*pids: int) -> list[float]:
+    """CPU seconds of each process, of its living descendants, and of those that they waited for."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -32,10 +32,18 @@ def used() -> float:
                 continue
             parents[int(entry.name)] = int(fields[1])
             ticks[int(entry.name)] = sum(map(int, fields[11:15]))  # in both modes, its own and its children's
-    ours = {os.getpid()}
-    while more := {process for process, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(ticks.get(process, 0) for process in ours) / _TICK
+    spent = []
+    for pid in pids:
+        family = {pid}
+        while more := {each for each, parent in parents.items() if parent in family} - family:
+            family |= more
+        spent.append(sum(ticks.get(each, 0) for each in family) / _TICK)
+    return spent
+
+
+def used() -> float:
+    """CPU seconds of this process and of all that it started."""
+    return cpu_of(os.getpid())[0]
 
 
 @attrs.define(eq=False)

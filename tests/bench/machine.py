@@ -21,6 +21,7 @@ import attrs
 
 from tests.bench.checking import bare_recover
 from tests.bench.row import Row
+from tests.cpu_times import cpu_of
 
 US_OF_TARGETS: Final = 79.0  # of two bare recoveries, on the machine of the targets
 MOST_OTHERS: Final = 0.10  # of the CPU, by processes that are none of ours
@@ -58,26 +59,6 @@ class Bare:
         by = "of CPU" if row.absolute == "CPU" else "by the clock"
         said = f"two bare recoveries take {us:.0f} µs {by}, and {US_OF_TARGETS:.0f} on the machine of the targets"
         return row.here(max(1.0, us / US_OF_TARGETS), said)
-
-
-def cpu_of(*pids: int) -> list[float]:
-    """Seconds of each process and of its descendants, those that ended too."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)], ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    spent = []
-    for pid in pids:
-        ours = {pid}
-        while more := {each for each, parent in parents.items() if parent in ours} - ours:
-            ours |= more
-        spent.append(sum(ticks.get(each, 0) for each in ours) / _TICK)
-    return spent
 
 
 @attrs.frozen

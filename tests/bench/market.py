@@ -40,9 +40,9 @@ from devnet.ports import pick_free
 from devnet.settings import SLOTS as DEFAULT_SLOTS
 from devnet.world import Devnet
 from svc.client import Client
-from tests.bench.machine import cpu_of
 from tests.bench.row import Row, parts
 from tests.bench.shared import WORLD, Ground
+from tests.cpu_times import cpu_of
 
 JOBS: Final = 1_000  # of a batch: more than there are slots, so that the pace is no burst's
 PARTS: Final = 3  # of a batch

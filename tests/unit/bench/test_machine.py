@@ -8,8 +8,9 @@ import attrs
 import pytest
 
 from tests.bench.history import same
-from tests.bench.machine import MOST_OTHERS, MOST_STOLEN, Bare, Measured, Spent, cpu_of, verdict
+from tests.bench.machine import MOST_OTHERS, MOST_STOLEN, Bare, Measured, Spent, verdict
 from tests.bench.row import Row
+from tests.cpu_times import cpu_of
 
 CPU = Row.of("CPU", [5, 6, 8], "ms", "4 ms", 4, at_most=1, absolute="CPU")
 TIME = Row.of("answer", [5, 6, 8], "ms", "4 ms", 4, at_most=1, absolute="clock")
