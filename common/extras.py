@@ -14,11 +14,14 @@ OURS: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
 _UNUSED: Final = "httpx._main"  # httpx's own command line: it would bring rich, a tenth of what the client imports
 _NOT_SERVED: Final[Mapping[str, tuple[str, ...]]] = {
     # Hypercorn's HTTP/2 and WebSockets, which the coordinator takes no connection to: a twentieth of its start, with
-    # their libraries. Each with the names that hypercorn takes from it.
+    # their libraries; and servers of Python's own, by which prometheus-client would serve metrics, which we do
+    # ourselves. Each with the names that are taken from it.
     "h2": ("events",),
     "h2.events": (),
     "hypercorn.protocol.h2": ("H2Protocol",),
     "hypercorn.protocol.ws_stream": ("WSStream",),
+    "http.server": ("BaseHTTPRequestHandler",),
+    "wsgiref.simple_server": ("make_server", "WSGIRequestHandler", "WSGIServer"),
 }
 
 # Private members of attrs that its classes are built by here.

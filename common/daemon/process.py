@@ -5,14 +5,14 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Final
 
 import anyio
 import attrs
 
-RELEASE: Final = version("sealed-job-coordinator")
-"""The release that runs: the one version of all three programs."""
+RELEASE: Final = "0.1.0"
+"""The release that runs: the one version of all three programs. The installation has the same from pyproject.toml, and
+to ask it would load a dozen modules."""
 
 
 class Systemd:

@@ -64,11 +64,14 @@ def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_
     ) == set()
 
 
-def test_daemon_loads_no_http2_and_no_websockets_and_whoever_wants_them_later_has_the_real_ones() -> None:
+def test_daemon_loads_no_protocols_and_no_servers_that_it_does_without_and_whoever_wants_them_later_has_the_real_ones() -> (
+    None
+):
     program = (
         "import sys; from common.extras import loading\n"
         "with loading(): import coordinatord.app\n"
-        "loaded = {'h2', 'hpack', 'hyperframe', 'priority', 'wsproto'} & set(sys.modules)\n"
+        "unused = {'h2', 'hpack', 'hyperframe', 'priority', 'wsproto', 'http.server', 'wsgiref.simple_server'}\n"
+        "loaded = unused & set(sys.modules)\n"
         "import h2.connection, hypercorn.protocol.h2\n"
         "sys.exit(sorted(loaded) or hypercorn.protocol.h2.h2.connection.H2Connection is not h2.connection.H2Connection)"
     )

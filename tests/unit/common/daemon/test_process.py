@@ -1,8 +1,17 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
+
+from common.daemon.process import RELEASE
+from common.extras import DISTRIBUTION
+
+
+def test_release_is_that_of_the_distribution() -> None:
+    assert version(DISTRIBUTION) == RELEASE
+
 
 # A process that is not root's, and whether a child of it reads its environment.
 LOOKS = """
