@@ -64,9 +64,7 @@ def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_
     ) == set()
 
 
-def test_daemon_loads_no_protocols_and_no_servers_that_it_does_without_and_whoever_wants_them_later_has_the_real_ones() -> (
-    None
-):
+def test_daemon_leaves_out_what_it_does_not_serve_and_whoever_wants_it_later_has_the_real_thing() -> None:
     program = (
         "import sys; from common.extras import loading\n"
         "with loading(): import coordinatord.app\n"
