@@ -141,13 +141,16 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
     return _row(record, Counts(0, 0, 0, expanded=False))
 
 
-async def find_by_key(connection: Connection, owner: bytes, idempotency_key: str) -> BatchRow | None:
-    """The batch that this owner created with this key, wherever the index stands."""
+async def find_made(
+    connection: Connection, batch_id: str, owner: bytes, idempotency_key: str | None
+) -> BatchRow | None:
+    """The batch that this owner created with this key, or under this id, wherever the index stands."""
     record = await connection.fetchrow(
         f"select {_COLUMNS}, c.* from batches b left join index_position p on true {_COUNTED}"
-        " where b.owner = $1 and b.idempotency_key = $2",
+        " where b.owner = $1 and (b.idempotency_key = $2 or b.id = $3)",
         owner,
         idempotency_key,
+        batch_id,
     )
     return _row(record, _counts(record)) if record is not None else None
 

@@ -24,7 +24,7 @@ async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: 
     await connection.execute("delete from nonces where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
         "insert into nonces (nonce, address, caller, expires_at) values ($1, $2, $3, clock_timestamp() + $4)"
-        f" returning {_EXPIRY}",
+        f" on conflict (nonce) do update set expires_at = excluded.expires_at returning {_EXPIRY}",
         nonce,
         address,
         caller,

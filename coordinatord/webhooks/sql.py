@@ -54,13 +54,14 @@ class NewEndpoint:
 
 
 async def add(connection: Connection, new: NewEndpoint, most: int) -> Endpoint | None:
-    """Within a transaction. None when the owner has `most` of them."""
+    """Within a transaction, which may be made again. None when the owner has `most` of them."""
     await connection.execute(
         "select pg_advisory_xact_lock(hashtextextended('webhooks ' || encode($1, 'hex'), 0))", new.owner
     )
     row = await connection.fetchrow(
         "insert into webhooks (id, owner, url, wanted, secret) select $1, $2, $3, $4, $5"
-        f" where (select count(*) from webhooks where owner = $2) < $6 returning {_COLUMNS}",
+        " where (select count(*) from webhooks where owner = $2 and id <> $1) < $6"
+        f" on conflict (id) do update set url = excluded.url returning {_COLUMNS}",
         new.id,
         new.owner,
         new.url,
