@@ -35,7 +35,7 @@ _STARTS: Final = (  # most: ms
     ("svcd run, without a configuration", ("-m", "svcd", "run", "--config", "/nowhere"), 400.0),
     ("coordinatord check --help", ("-m", "coordinatord", "check", "--help"), 200.0),
     ("coordinatord keys, without settings", ("-m", "coordinatord", "keys"), 400.0),
-    ("coordinatord serve, its modules", ("-c", _SERVE), 550.0),
+    ("coordinatord serve, its modules", ("-c", _SERVE), 400.0),
 )
 
 
