@@ -119,8 +119,8 @@ class Taken:
 
     @property
     def busiest(self) -> list[float]:
-        """Jobs a second that the busiest daemon would take with a core of its own, of the machine of the targets, by what
-        each part took; their harmonic mean is that of the whole batch. The chain and the database have several
+        """Jobs a second that the busiest daemon would take with a core of its own, of the machine of the targets, by
+        what each part took; their harmonic mean is that of the whole batch. The chain and the database have several
         processes or threads each, and a core does not bound them."""
         cpu = self.cpu
         name = max((name for name in cpu if name.startswith(_DAEMONS)), key=lambda name: cpu[name])
