@@ -13,10 +13,12 @@ scaled, and neither are ratios of two figures of the same run.
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import anyio
 import attrs
 
 from tests.bench.checking import bare_recover
@@ -28,6 +30,8 @@ MOST_OTHERS: Final = 0.10  # of the CPU, by processes that are none of ours
 MOST_STOLEN: Final = 0.25  # of the CPU, by the hypervisor: what a rented machine loses while it works hard is less
 _PORTIONS: Final = 11  # of which the median counts: one that was interrupted does not
 _PAIRS: Final = 100  # of recoveries, in a portion
+_FEW: Final = 15  # of them, beside what is measured: a hundredth of a core
+_EVERY: Final = 0.15  # seconds
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,6 +63,31 @@ class Bare:
         by = "of CPU" if row.absolute == "CPU" else "by the clock"
         said = f"two bare recoveries take {us:.0f} µs {by}, and {US_OF_TARGETS:.0f} on the machine of the targets"
         return row.here(max(1.0, us / US_OF_TARGETS), said)
+
+
+@asynccontextmanager
+async def beside(cpu: Callable[[], float] = time.thread_time) -> AsyncIterator[Callable[[], float]]:
+    """How much slower than the machine of the targets this one has been while the block ran, by the CPU time of a few
+    recoveries now and then. CPU of two runs that are minutes apart is compared by it: right before a run and right
+    after it the machine may be another, and it is another while nothing else runs."""
+    taken: list[float] = []
+
+    def pace() -> float:
+        return statistics.fmean(taken) / US_OF_TARGETS
+
+    async def take() -> None:
+        recover = bare_recover()
+        while True:
+            began = cpu()
+            for _ in range(_FEW):
+                recover()
+            taken.append((cpu() - began) / _FEW * 1e6)
+            await anyio.sleep(_EVERY)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take)
+        yield pace
+        tasks.cancel_scope.cancel()
 
 
 @attrs.frozen

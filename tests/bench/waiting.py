@@ -29,7 +29,7 @@ from devnet.ports import pick_free
 from devnet.world import Devnet
 from svc.client import Client
 from svc.records import Job
-from tests.bench.machine import US_OF_TARGETS, Bare
+from tests.bench.machine import beside
 from tests.bench.provider import cpu_seconds
 from tests.bench.row import FEWEST, Row
 from tests.bench.shared import WORLD, Ground
@@ -90,13 +90,14 @@ async def _spent(up: Devnet, client: Client, provider: int, turns: int) -> list[
     pid = up.coordinator.child.pid
     found = []
     for _ in range(turns):
-        requests, cpu, before = await _answered(up), cpu_seconds(pid), Bare.now()
-        async with anyio.create_task_group() as tasks:
-            for _ in range(WAITED):
-                tasks.start_soon(one)
-        await anyio.sleep(_SAID)
-        seconds, pace = cpu_seconds(pid) - cpu, before.and_then(Bare.now()).cpu / US_OF_TARGETS
-        found.append(_Spent((await _answered(up) - requests) / WAITED, 1000 * seconds / WAITED / pace))
+        requests, cpu = await _answered(up), cpu_seconds(pid)
+        async with beside() as pace:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(WAITED):
+                    tasks.start_soon(one)
+            await anyio.sleep(_SAID)
+        seconds = (cpu_seconds(pid) - cpu) / pace()
+        found.append(_Spent((await _answered(up) - requests) / WAITED, 1000 * seconds / WAITED))
     return found
 
 

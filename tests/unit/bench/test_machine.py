@@ -2,13 +2,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, cycle
 
+import anyio
 import attrs
 import pytest
 
 from tests.bench.history import same
-from tests.bench.machine import MOST_OTHERS, MOST_STOLEN, Bare, Measured, Spent, verdict
+from tests.bench.machine import MOST_OTHERS, MOST_STOLEN, Bare, Measured, Spent, beside, verdict
 from tests.bench.row import Row
 from tests.cpu_times import cpu_of
 
@@ -145,3 +146,11 @@ def test_no_verdict_where_others_worked_meanwhile_and_who_was_disturbed_is_named
 def test_a_benchmark_is_told_with_how_its_machine_was() -> None:
     told = "market, 60 s; two bare recoveries 158 µs of CPU, 170 by the clock; stolen 10% of the CPU, used by others 1%"
     assert str(HOW) == told
+
+
+@pytest.mark.anyio
+async def test_pace_beside_a_run_is_that_of_recoveries_and_not_of_the_run() -> None:
+    spent = accumulate(cycle([1, 15 * 158e-6]))  # by the run, and by a few pairs of recoveries
+    async with beside(lambda: next(spent)) as pace:
+        await anyio.wait_all_tasks_blocked()
+        assert pace() == pytest.approx(2)
