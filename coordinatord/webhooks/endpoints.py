@@ -121,7 +121,15 @@ class WebhookEndpoints:
 
     async def remove(self, owner: bytes, webhook_id: str) -> bool:
         """False when the owner has no such endpoint."""
-        return await self.database.transact(lambda c: sql.remove(c, webhook_id, owner))
+        removed = False
+
+        async def write(connection: Connection) -> bool:
+            """Also when the attempt before this one had removed it after all."""
+            nonlocal removed
+            removed = await sql.remove(connection, webhook_id, owner) or removed
+            return removed
+
+        return await self.database.transact(write)
 
     async def test(self, owner: bytes, webhook_id: str) -> TestOutcome:
         """Raises Retryable while the test before it waits."""

@@ -39,13 +39,16 @@ async def test_session_opens(stage: Stage, client: Party, unheard: Callable[[], 
     assert await stage.fetchval("select count(*) from nonces") == 0
 
 
-async def test_webhook_is_added_once(stage: Stage, client: Party, unheard: Callable[[], None]) -> None:
+async def test_webhook_is_added_and_removed_once(stage: Stage, client: Party, unheard: Callable[[], None]) -> None:
     await client.sign_in()
     unheard()
     body = {"url": "https://shop.example/hook"}
     added = await stage.http.post("/v1/webhooks", json=body, headers=client.authorization)
     assert added.status_code == 200, added.text
     assert await stage.fetchval("select array_agg(id) from webhooks") == [added.json()["id"]]
+    one = f"/v1/webhooks/{added.json()['id']}"
+    answers = [await stage.http.delete(one, headers=client.authorization) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 404]
 
 
 @pytest.mark.parametrize("headers", [{}, {"idempotency-key": "once"}])
