@@ -143,8 +143,8 @@ class BatchService:
         return created
 
     async def _earlier(self, connection: Connection, new: NewBatch) -> BatchRow | None:
-        """With the same key; or this one, where the transaction is made again and had been committed after all."""
-        return await batches.find_made(connection, new.id, new.owner, new.idempotency_key)
+        """The batch with the same key; or this very one, where an attempt that was taken for lost had committed it."""
+        return await batches.find_created(connection, new.id, new.owner, new.idempotency_key)
 
     async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
         async with self.database.connection() as connection:

@@ -141,7 +141,7 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
     return _row(record, Counts(0, 0, 0, expanded=False))
 
 
-async def find_made(
+async def find_created(
     connection: Connection, batch_id: str, owner: bytes, idempotency_key: str | None
 ) -> BatchRow | None:
     """The batch that this owner created with this key, or under this id, wherever the index stands."""

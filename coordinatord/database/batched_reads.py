@@ -175,7 +175,8 @@ class FreshValue(Generic[T]):
         return self._known
 
     def asking(self) -> Callable[[T], None]:
-        """Function that takes the value which another read brings along; to be asked for before that read is."""
+        """Callback for the value that another read brings along. Get it before that read is sent: its age counts from
+        here."""
         return partial(self._learn, self._clock())
 
     def forget(self) -> None:

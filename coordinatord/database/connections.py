@@ -4,8 +4,9 @@ A database may be gone without a word: its machine cut off, its disk hung. Every
 socket notices a peer that acknowledges nothing.
 
 Transactions are retried as a whole at their edge, and only there: a body handed to `transact` runs again after a
-serialization failure, a deadlock or a lost connection, so it must not do anything but SQL. It must bear to be done
-twice: where the connection is lost in the midst of the commit, that may have gone through.
+serialization failure, a deadlock or a lost connection, so it must do nothing but SQL. It must be idempotent, too: where
+the connection is lost in the middle of a commit, that may have gone through, and what is left over is at worst what a
+crash leaves.
 """
 
 import socket

@@ -124,7 +124,7 @@ class WebhookEndpoints:
         removed = False
 
         async def write(connection: Connection) -> bool:
-            """Also when the attempt before this one had removed it after all."""
+            """True, too, where an attempt that was taken for lost had removed it."""
             nonlocal removed
             removed = await sql.remove(connection, webhook_id, owner) or removed
             return removed

@@ -174,7 +174,7 @@ class Batches:
             left = began + so_far - anyio.current_time()
             if left <= 0:
                 raise WaitTimedOut(f"batch {batch_id}", so_far)
-            await changes.pause(min(every, left))
+            await changes.pause(min(every, left), min(every, left))
 
     async def results(
         self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None

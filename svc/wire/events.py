@@ -67,8 +67,8 @@ class ToldChanges:
         """From now on: there is something to follow."""
         self._wanted.set()
 
-    async def pause(self, deaf: float, live: float = QUIET) -> None:
-        """Until a change is heard of; `live` seconds at most while one would be, and `deaf` where none would."""
+    async def pause(self, polling: float, streaming: float) -> None:
+        """Until a change is heard of: `streaming` seconds at most while a stream would tell, else `polling` (fewer)."""
         async with anyio.create_task_group() as tasks:
 
             async def heard() -> None:
@@ -76,9 +76,9 @@ class ToldChanges:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(heard)
-            await self.transport.sleep(deaf)
+            await self.transport.sleep(polling)
             if self.live:  # maybe since just now: what is known was told once more, and nothing else
-                await self.transport.sleep(live - deaf)
+                await self.transport.sleep(streaming - polling)
             tasks.cancel_scope.cancel()
         if self._heard.is_set():
             self._heard = anyio.Event()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import attrs
+import httpx
 import structlog
 import trio
 
@@ -104,7 +105,6 @@ log = structlog.get_logger(__name__)
 
 _RENEWED_BEFORE_END: Final = 60
 _NONCES: Final = 3  # tried for one session
-_BUSY: Final = 429
 
 
 @attrs.frozen(slots=True)
@@ -120,7 +120,7 @@ class ProviderSession:
 
 @attrs.frozen(slots=True)
 class SignInRefused:
-    """No session: `status` is that of the answer, or None when there was none that says who is refused."""
+    """No session: `status` is that of the answer that refused it; None where none did, and another try may do."""
 
     status: int | None
     detail: str
@@ -128,7 +128,7 @@ class SignInRefused:
     @property
     def final(self) -> bool:
         """Whether asking again would be refused again."""
-        return self.status is not None and self.status < 500 and self.status != _BUSY
+        return self.status is not None and self.status < 500 and self.status != httpx.codes.TOO_MANY_REQUESTS
 
     @property
     def advice(self) -> str:

@@ -66,13 +66,13 @@ class Bare:
 
 
 @asynccontextmanager
-async def beside(cpu: Callable[[], float] = time.thread_time) -> AsyncIterator[Callable[[], float]]:
-    """How much slower than the machine of the targets this one has been while the block ran, by the CPU time of a few
-    recoveries now and then. CPU of two runs that are minutes apart is compared by it: right before a run and right
-    after it the machine may be another, and it is another while nothing else runs."""
+async def slowdown(cpu: Callable[[], float] = time.thread_time) -> AsyncIterator[Callable[[], float]]:
+    """Function that tells how many times slower than the machine of the targets this one is while the block runs, by
+    the CPU time of a few recoveries now and then. CPU of two runs that are minutes apart is divided by it: what the
+    machine is like right before a run or after it says little of the run."""
     taken: list[float] = []
 
-    def pace() -> float:
+    def times() -> float:
         return statistics.fmean(taken) / US_OF_TARGETS
 
     async def take() -> None:
@@ -86,7 +86,7 @@ async def beside(cpu: Callable[[], float] = time.thread_time) -> AsyncIterator[C
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(take)
-        yield pace
+        yield times
         tasks.cancel_scope.cancel()
 
 

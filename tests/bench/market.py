@@ -9,7 +9,7 @@ of its time.
 Then the same with a second coordinator, whose relayer has an account of its own, and a second provider behind it. Each
 coordinator has a customer with half of the lines, as callers are shared out between several. All share the cores that
 there are, so the pace tells nothing of it: CPU accounting does, by what the busiest daemon would take with a core of
-its own. Between the two the machine may become slower or faster by half: its pace during each is reckoned in.
+its own. Between the two the machine may become slower or faster by half: how slow it was during each is reckoned in.
 
     python -m tests.bench.market [--jobs 1000] [--slots 512]
 """
@@ -40,7 +40,7 @@ from devnet.ports import pick_free
 from devnet.settings import SLOTS as DEFAULT_SLOTS
 from devnet.world import Devnet
 from svc.client import Client
-from tests.bench.machine import beside
+from tests.bench.machine import slowdown
 from tests.bench.row import Row, parts
 from tests.bench.shared import WORLD, Ground
 from tests.cpu_times import cpu_of
@@ -99,7 +99,7 @@ class Taken:
     seconds: float  # from the first post to the last result that was opened
     paces: list[float]  # settled a second in between, in each part
     slices: list[dict[str, float]]  # seconds of CPU of each process, in equal parts of the time
-    pace: float  # how much slower the machine was than that of the targets
+    slowdown: float  # of the machine meanwhile, times that of the targets
     gas: float  # share of the fullest block
     held: float  # share of the slots, at most
 
@@ -123,7 +123,7 @@ class Taken:
         processes or threads each, and a core does not bound them."""
         cpu = self.cpu
         name = max((name for name in cpu if name.startswith(_DAEMONS)), key=lambda name: cpu[name])
-        return [self.pace * self.jobs / len(self.slices) / part[name] for part in self.slices]
+        return [self.slowdown * self.jobs / len(self.slices) / part[name] for part in self.slices]
 
     @property
     def each(self) -> str:
@@ -226,7 +226,7 @@ async def measured(up: Devnet, clients: Sequence[Client], jobs: int, slots: int,
     await shared_out(clients, FIRST)
     watched = _Watched(up.provider.metrics_url, slots, {**processes(up), **further})
     first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
-    async with beside() as pace, anyio.create_task_group() as tasks:
+    async with slowdown() as times_slower, anyio.create_task_group() as tasks:
         tasks.start_soon(watched.watch)
         with anyio.fail_after(_SECONDS):
             await shared_out(clients, jobs)
@@ -234,7 +234,7 @@ async def measured(up: Devnet, clients: Sequence[Client], jobs: int, slots: int,
         tasks.cancel_scope.cancel()
     ends = await _ends(up.world.anvil, up, first)
     seconds, fullest = watched.looks[-1].at - watched.looks[0].at, ends.fullest(BLOCK_GAS_LIMIT)
-    return Taken(jobs, seconds, ends.paces(jobs), watched.slices(), pace(), fullest, watched.most)
+    return Taken(jobs, seconds, ends.paces(jobs), watched.slices(), times_slower(), fullest, watched.most)
 
 
 @attrs.frozen

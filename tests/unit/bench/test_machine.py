@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from tests.bench.history import same
-from tests.bench.machine import MOST_OTHERS, MOST_STOLEN, Bare, Measured, Spent, beside, verdict
+from tests.bench.machine import MOST_OTHERS, MOST_STOLEN, Bare, Measured, Spent, slowdown, verdict
 from tests.bench.row import Row
 from tests.cpu_times import cpu_of
 
@@ -149,8 +149,8 @@ def test_a_benchmark_is_told_with_how_its_machine_was() -> None:
 
 
 @pytest.mark.anyio
-async def test_pace_beside_a_run_is_that_of_recoveries_and_not_of_the_run() -> None:
+async def test_slowdown_is_that_of_recoveries_and_not_of_the_run_beside_them() -> None:
     spent = accumulate(cycle([1, 15 * 158e-6]))  # by the run, and by a few pairs of recoveries
-    async with beside(lambda: next(spent)) as pace:
+    async with slowdown(lambda: next(spent)) as times:
         await anyio.wait_all_tasks_blocked()
-        assert pace() == pytest.approx(2)
+        assert times() == pytest.approx(2)

@@ -10,7 +10,7 @@ CPU = [
     {"anvil": 9.0, "coordinatord": 2.0, "coordinatord 2": 1.0, "svcd": 1.0},
     {"anvil": 9.0, "coordinatord": 4.0, "coordinatord 2": 1.0, "svcd": 4.0},
 ]
-TAKEN = Taken(jobs=60, seconds=10, paces=[], slices=CPU, pace=1, gas=0.3, held=0.9)
+TAKEN = Taken(jobs=60, seconds=10, paces=[], slices=CPU, slowdown=1, gas=0.3, held=0.9)
 
 
 def test_paces_are_those_of_equal_parts_of_the_blocks_without_the_first_tenth_and_the_last() -> None:
@@ -41,7 +41,7 @@ def test_the_busiest_is_one_daemon_over_the_whole_batch() -> None:
 
 
 def test_what_a_slower_machine_took_counts_as_what_that_of_the_targets_would_have() -> None:
-    slower = attrs.evolve(TAKEN, pace=1.5)
+    slower = attrs.evolve(TAKEN, slowdown=1.5)
     assert slower.busiest == [30, 15, 7.5]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -320,14 +321,22 @@ async def test_metadata_over_a_limit_is_refused_before_the_upload(
     assert "POST /v1/files" not in coordinator.routes()
 
 
-async def test_batch_is_looked_at_every_minute_until_it_ends(coordinator: FakeCoordinator) -> None:
+@pytest.mark.parametrize(("asked", "every"), [({}, 60.0), ({"every": 5.0}, 5.0)])
+async def test_batch_is_looked_at_every_minute_or_as_asked_until_it_ends(
+    asked: dict[str, float], every: float, coordinator: FakeCoordinator
+) -> None:
+    async def quiet() -> AsyncIterator[bytes]:
+        yield b": a stream that tells nothing\n\n"
+        await anyio.sleep_forever()
+
     states = ["validating", "in_progress", "finalizing", "completed"]
     coordinator.tell("GET /v1/batches/b1", *[Answer(200, batch(status)) for status in states])
+    coordinator.tell("GET /v1/batches/b1/events", Answer(200, quiet(), {"content-type": "text/event-stream"}))
     seen: list[str] = []
-    ended = await coordinator.client().batches.wait("b1", progress=lambda batch: seen.append(batch.status))
+    ended = await coordinator.client().batches.wait("b1", progress=lambda batch: seen.append(batch.status), **asked)
     assert (ended.status, seen) == ("completed", states)
     times = [asked.at for asked in coordinator.to("GET /v1/batches/b1")]
-    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([60.0] * 3)
+    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([every] * 3)
 
 
 async def test_coordinator_that_is_away_for_a_while_is_waited_for(coordinator: FakeCoordinator) -> None:
