@@ -149,10 +149,6 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 # them share two cores well.
 WORKERS ?= 4
 
-.PHONY: house
-house: setup ## counts of the sources: files, lengths, names that two things have, docstrings
-	@$(BIN)/python -m tests.house
-
 .PHONY: pytest
 pytest: setup ## unit, integration and end-to-end tests
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
