@@ -6,7 +6,7 @@ pool, node, store, keys  closed last
 """
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -17,6 +17,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from common.daemon.process import RELEASE, Systemd
+from common.daemon.supervision import Loop, Supervisor
 from common.native.library import LIBRARY
 from coordinatord.application import compose
 from coordinatord.base import metrics
@@ -40,7 +41,7 @@ from coordinatord.dependencies import (
     open_dependencies,
     prepare,
 )
-from coordinatord.escrow.hosting import EscrowDependencies, open_escrow
+from coordinatord.escrow.hosting import Escrow, EscrowDependencies, open_escrow
 from coordinatord.http.middleware import Origins
 from coordinatord.indexer.agreement import CheckedSource
 from coordinatord.indexer.fetch import Source
@@ -54,7 +55,7 @@ from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signers import AccountSigner
 from coordinatord.relayer.worker import run_relayer
 from coordinatord.server.connections import ConnectionLimits
-from coordinatord.server.serving import listening_socket, serve_metrics, serve_until
+from coordinatord.server.serving import listening_socket, open_metrics, serve_until
 from coordinatord.system.routes import Stopping
 from coordinatord.webhooks.delivery import run_deliveries
 
@@ -77,15 +78,14 @@ async def run(config: Config) -> None:
             await escrow.custody.begin()
         relaying = relaying_of(dependencies)
         containers = containers_of(dependencies)
+        loops = background_tasks(dependencies, relaying, janitor_of(dependencies, containers), escrow)
+        loops["watchdog"] = systemd.keep_alive
+        if config.metrics_port:
+            refresh = _pool_metrics(dependencies.database)
+            metrics_port = open_metrics(config.metrics_host, config.metrics_port, refresh)
+            loops["metrics"] = (await stack.enter_async_context(metrics_port)).serve
         async with anyio.create_task_group() as background:
-            background.start_soon(systemd.keep_alive)
-            start_background(background, dependencies, relaying)
-            if escrow is not None:
-                background.start_soon(escrow.custody.run)
-            background.start_soon(janitor_of(dependencies, containers).run)
-            if config.metrics_port:
-                refresh = _pool_metrics(dependencies.database)
-                await background.start(serve_metrics, config.metrics_host, config.metrics_port, refresh)
+            start_background(background, dependencies.supervisor, loops)
             stop = anyio.Event()
             background.start_soon(_stop_when_told, stop)
             app = compose(dependencies, relaying, containers, escrow, stopping)
@@ -145,29 +145,40 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
     )
 
 
-def start_background(tasks: TaskGroup, dependencies: Dependencies, relaying: Relaying) -> None:
-    """Start the tasks that move relays to the chain and the chain into the index."""
-    tasks.start_soon(dependencies.notices.listen, dependencies.database)
-    tasks.start_soon(relaying.run)
-    tasks.start_soon(dependencies.events.run)
-    tasks.start_soon(dependencies.progress.run)
-    tasks.start_soon(dependencies.lasting.run)
-    tasks.start_soon(keep_offers, dependencies.database, dependencies.offered)
+def background_tasks(
+    dependencies: Dependencies, relaying: Relaying, janitor: Janitor, escrow: Escrow | None
+) -> dict[str, Loop]:
+    """Every background task of the daemon by its name, the same name in log, metrics and readiness."""
+    config, database, notices = dependencies.config, dependencies.database, dependencies.notices
+    reclaimer = ReclaimWorker(database, notices, config.addresses.job_registry, max_depth=config.relay_max_depth)
+    loops: dict[str, Loop] = {
+        "notices": partial(notices.listen, database),
+        "relay_waits": relaying.run,
+        "events": dependencies.events.run,
+        "progress": dependencies.progress.run,
+        "lasting_requests": dependencies.lasting.run,
+        "pending_offers": partial(keep_offers, database, dependencies.offered),
+        "indexer": partial(index, dependencies),
+        "relayer": partial(relay, dependencies),
+        "reclaimer": reclaimer.run,
+        "batches": batch_worker_of(dependencies).run,
+        "janitor": janitor.run,
+    }
     if len(dependencies.nodes.all) > 1:
-        tasks.start_soon(watch_nodes, dependencies)
-    tasks.start_soon(index, dependencies)
-    tasks.start_soon(relay, dependencies)
+        loops["nodes"] = partial(watch_nodes, dependencies)
     for signer in former_relayers(dependencies):
-        tasks.start_soon(follow_former, dependencies, signer)
-    registry, depth = dependencies.config.addresses.job_registry, dependencies.config.relay_max_depth
-    tasks.start_soon(ReclaimWorker(dependencies.database, dependencies.notices, registry, max_depth=depth).run)
-    tasks.start_soon(batch_worker_of(dependencies).run)
-    config = dependencies.config
+        loops[f"former_relayer_0x{signer.address.hex()}"] = partial(follow_former, dependencies, signer)
     if config.webhooks_key:
         private = config.webhooks_private == "allow"
-        tasks.start_soon(
-            partial(run_deliveries, dependencies.database, dependencies.notices, config.webhooks_key, private=private)
-        )
+        loops["webhooks"] = partial(run_deliveries, database, notices, config.webhooks_key, private=private)
+    if escrow is not None:
+        loops["escrow"] = escrow.custody.run
+    return loops
+
+
+def start_background(tasks: TaskGroup, supervisor: Supervisor, loops: Mapping[str, Loop]) -> None:
+    for name, loop in loops.items():
+        tasks.start_soon(supervisor.run, name, loop)
 
 
 def batch_worker_of(dependencies: Dependencies) -> BatchWorker:

@@ -145,6 +145,7 @@ def compose(
         block_time_ms=config.block_time_ms,
         ready_lag_blocks=config.ready_lag_blocks,
         role=dependencies.role,
+        supervisor=dependencies.supervisor,
     )
     windows = MarketWindows(reads.lists, readiness.is_ready)
     sessions = SessionService(domains, database, providers, SessionCache(database))

@@ -11,9 +11,11 @@ import structlog
 from common import abi
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
+from common.daemon.supervision import Supervisor
 from common.domains import Domains
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
+from coordinatord.base import metrics
 from coordinatord.base.concurrency import InTray, LastingTasks, StartupPatience
 from coordinatord.base.errors import Retryable
 from coordinatord.book.pending import MOST_HANDED_OVER
@@ -121,8 +123,13 @@ class Dependencies:
     progress: ProgressHub = attrs.field(
         init=False, default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices), takes_self=True)
     )
+    supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures))
     lasting: LastingTasks = attrs.field(init=False, factory=LastingTasks)
     offered: InTray[PendingJob | bytes] = attrs.field(init=False, factory=lambda: InTray(MOST_HANDED_OVER))
+
+
+def _count_task_failures(task: str, number: int) -> None:
+    metrics.task_failures.labels(task).inc(number)
 
 
 async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final, TypeVar
 
 import attrs
@@ -17,13 +18,14 @@ import structlog
 import trio
 
 from common.daemon.process import RELEASE, Systemd
+from common.daemon.supervision import Loop
 from common.messages.providers import Ask
 from svcd import metrics
 from svcd.backends.backend import watch
 from svcd.configuration.config import DaemonConfig
 from svcd.dependencies import DaemonDependencies, Equipment, prepare
-from svcd.health import DaemonHealth, serve_metrics
-from svcd.journal.journal import open_journal
+from svcd.health import DaemonHealth, open_metrics
+from svcd.journal.journal import Journal, open_journal
 from svcd.stages.ahead import AheadLimits
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup
@@ -50,22 +52,36 @@ async def run(config: DaemonConfig) -> None:
     metrics.start_at_zero(config.slots)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
+        health = DaemonHealth(journal)
+        loops: dict[str, Loop] = {
+            "watchdog": systemd.keep_alive,
+            "journal_cleanup": journal.keep_small,
+            "health": health.watch,
+        }
+        if config.metrics_port:
+            metrics_port = open_metrics(config.metrics_host, config.metrics_port, health)
+            loops["metrics"] = (await stack.enter_async_context(metrics_port)).serve
         async with trio.open_nursery() as background:
-            health = DaemonHealth(journal)
             await background.start(_watch_signals, drain)
-            if config.metrics_port:
-                await background.start(serve_metrics, config.metrics_host, config.metrics_port, health)
-            background.start_soon(systemd.keep_alive)
-            background.start_soon(journal.keep_small)
-            background.start_soon(health.watch)
+            for name, loop in loops.items():
+                background.start_soon(health.supervisor.run, name, loop)
             # Ready to be supervised: a coordinator that is away is waited for, and is no reason to be restarted.
             systemd.say("READY=1", "STATUS=waiting for the coordinator")
-            ground = await _unless_stopped(drain, lambda: prepare(config, stack, journal, clock))
+            prepared = partial(_prepared, config, stack, journal, clock)
+            ground = await _unless_stopped(drain, partial(health.supervisor.run, "preparation", prepared))
             if ground is not None:
                 systemd.say("STATUS=working")
                 await Daemon(ground, drain, health).work(lambda: systemd.say("STOPPING=1"))
             background.cancel_scope.cancel()
     log.info("stopped")
+
+
+async def _prepared(config: DaemonConfig, stack: AsyncExitStack, journal: Journal, clock: Clock) -> DaemonDependencies:
+    """Prepare, and close what was opened when that fails, so that it can be tried again."""
+    async with AsyncExitStack() as opened:
+        ground = await prepare(config, opened, journal, clock)
+        stack.push_async_exit(opened.pop_all())
+    return ground
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -86,22 +102,24 @@ class Daemon:
         offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
         asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal)
         guard = self._guard()
+        supervise = self.health.supervisor.run
         async with trio.open_nursery() as commitments:
             await self._start_commitments(commitments, pipeline, offers, guard)
-            await _unless_stopped(self.drain, guard.at_start)
-            commitments.start_soon(guard.run)
+            await _unless_stopped(self.drain, partial(supervise, "guard", guard.at_start))
+            commitments.start_soon(supervise, "guard", guard.run)
             async with trio.open_nursery() as intake:
 
                 def begin(model: str) -> None:
                     one = ground.equipment[model]
                     asks.want(self._asks_of(one))
                     self.health.expect(model, one.config.poll_seconds)
-                    intake.start_soon(self._poller(one, exclusions, offers).run)
+                    intake.start_soon(supervise, f"poller:{model}", self._poller(one, exclusions, offers).run)
 
                 for model in ground.offered:
                     begin(model)
-                intake.start_soon(asks.run)
-                intake.start_soon(Catalogue(ground.coordinator, ground.equipment, ground.model_ids, begin).run)
+                catalogue = Catalogue(ground.coordinator, ground.equipment, ground.model_ids, begin)
+                intake.start_soon(supervise, "asks", asks.run)
+                intake.start_soon(supervise, "catalogue", catalogue.run)
                 log.info("working", release=RELEASE, provider_id=ground.provider_id, models=sorted(ground.offered))
                 await self.drain.begun.wait()
                 stopping()
@@ -128,26 +146,32 @@ class Daemon:
         settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
         failer = Failer(coordinator, signer, clock, lookup, pipeline)
         opener = self._opener(pipeline)
-        for _ in range(min(ground.slots.capacity, _MOST_WORKERS)):
-            nursery.start_soon(claimer.serve)
-            nursery.start_soon(pipeline.serve, pipeline.to_open, opener.step)
-            nursery.start_soon(pipeline.serve, pipeline.to_settle, settler.step)
-            nursery.start_soon(pipeline.serve, pipeline.to_fail, failer.step)
-        for _ in range(os.cpu_count() or 1):
-            nursery.start_soon(pipeline.serve, pipeline.to_seal, sealer.step)
-            nursery.start_soon(pipeline.serve, pipeline.to_upload, uploader.step)
-        for name, one in ground.equipment.items():
-            runner = Runner(name, one.backend, one.breaker, timings, pipeline, drain)
-            nursery.start_soon(watch, one.breaker, one.backend, name)
-            for _ in range(one.config.slots):
-                nursery.start_soon(pipeline.serve, pipeline.to_run[name], runner.step)
-        nursery.start_soon(Capacity(coordinator, signer, ground.provider_id, ground.slots, ground.journal).run)
+        capacity = Capacity(coordinator, signer, ground.provider_id, ground.slots, ground.journal)
         reconciler = Reconciler(
             *(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline),
             claimed_by_another=guard.claimed_by_another,
         )
-        await _unless_stopped(drain, reconciler.at_start)
-        nursery.start_soon(reconciler.run)
+        waiting, computing = min(ground.slots.capacity, _MOST_WORKERS), os.cpu_count() or 1
+        workers: list[tuple[str, int, Loop]] = [
+            ("claimer", waiting, claimer.serve),
+            ("opener", waiting, partial(pipeline.serve, pipeline.to_open, opener.step)),
+            ("settler", waiting, partial(pipeline.serve, pipeline.to_settle, settler.step)),
+            ("failer", waiting, partial(pipeline.serve, pipeline.to_fail, failer.step)),
+            ("sealer", computing, partial(pipeline.serve, pipeline.to_seal, sealer.step)),
+            ("uploader", computing, partial(pipeline.serve, pipeline.to_upload, uploader.step)),
+            ("capacity", 1, capacity.run),
+        ]
+        for name, one in ground.equipment.items():
+            runner = Runner(name, one.backend, one.breaker, timings, pipeline, drain)
+            run_jobs = partial(pipeline.serve, pipeline.to_run[name], runner.step)
+            workers.append((f"runner:{name}", one.config.slots, run_jobs))
+            workers.append((f"breaker:{name}", 1, partial(watch, one.breaker, one.backend, name)))
+        supervise = self.health.supervisor.run
+        for task, count, loop in workers:
+            for _ in range(count):
+                nursery.start_soon(supervise, task, loop)
+        await _unless_stopped(drain, partial(supervise, "reconciler", reconciler.at_start))
+        nursery.start_soon(supervise, "reconciler", reconciler.run)
 
     def _guard(self) -> Guard:
         ground = self.ground
@@ -209,7 +233,7 @@ class Daemon:
         slots, grace = self.ground.slots, self.ground.config.shutdown_grace_seconds
         with trio.move_on_after(grace):
             async with trio.open_nursery() as last:
-                last.start_soon(asks.withdraw)
+                last.start_soon(self.health.supervisor.run, "asks", asks.withdraw)
                 with trio.move_on_after(max(grace / 2, grace - _LAST_SECONDS)):
                     await slots.until_empty()
                 self.drain.cut()

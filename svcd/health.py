@@ -1,16 +1,16 @@
 """Health of the daemon, and the server of /healthz and /metrics."""
 
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NoReturn
 
-import anyio
 import attrs
 import structlog
 import trio
-from anyio.abc import TaskStatus
 from prometheus_client import generate_latest
 
-from common.daemon.metrics_server import PageAnswer, serve_pages
+from common.daemon.metrics_server import TEXT, PageAnswer, PageServer, open_pages
+from common.daemon.supervision import Supervisor
 from svcd import metrics
 from svcd.errors import HOLD_REASONS, HoldReason
 from svcd.journal.journal import Journal
@@ -40,6 +40,7 @@ class DaemonHealth:
     """`holds`: for what nothing is claimed now; None until it was looked at for the first time."""
 
     journal: Journal
+    supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures))
     holds: tuple[Hold, ...] | None = None
     _heard: dict[str, float] = attrs.field(factory=dict)
     _pauses: dict[str, float] = attrs.field(factory=dict)
@@ -82,6 +83,8 @@ class DaemonHealth:
         """None when all is well."""
         if not self.journal.works:
             return "the journal cannot be written"
+        if self.supervisor.failing is not None:
+            return f"the task {self.supervisor.failing} fails again and again; the log has its errors"
         if self.holds:
             return "; ".join(hold.detail for hold in self.holds)
         now = trio.current_time()
@@ -91,10 +94,8 @@ class DaemonHealth:
         return None
 
 
-async def serve_metrics(
-    host: str, port: int, health: DaemonHealth, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """Serve /metrics and /healthz until cancelled; the port that was bound is the start's value."""
+def open_metrics(host: str, port: int, health: DaemonHealth) -> AbstractAsyncContextManager[PageServer]:
+    """Bind the port of /metrics and /healthz. Fatal when it is taken. A 503 carries the reason in a header."""
 
     def page(method: bytes, path: bytes) -> PageAnswer:
         if method not in (b"GET", b"HEAD"):
@@ -102,11 +103,13 @@ async def serve_metrics(
         match path:
             case b"/metrics":
                 return PageAnswer(b"200 OK", generate_latest(REGISTRY))
-            case b"/healthz" if health.problem is None:
-                return PageAnswer(b"200 OK", b"ok\n")
             case b"/healthz":
-                return PageAnswer(b"503 Service Unavailable", b"unhealthy\n")
+                problem = health.problem
+                if problem is None:
+                    return PageAnswer(b"200 OK", b"ok\n")
+                reason = problem.encode("ascii", "backslashreplace").replace(b"\r", b" ").replace(b"\n", b" ")
+                return PageAnswer(b"503 Service Unavailable", b"unhealthy\n", (*TEXT, (b"x-svcd-reason", reason)))
             case _:
                 return PageAnswer(b"404 Not Found", b"only /metrics and /healthz\n")
 
-    await serve_pages(host, port, page, "metrics.host, metrics.port", task_status=task_status)
+    return open_pages(host, port, page, "metrics.host, metrics.port")

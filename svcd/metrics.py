@@ -63,6 +63,16 @@ claims_withheld = Gauge(
     registry=REGISTRY,
 )
 backend_retries = Counter("svcd_backend_retries_total", "Backend attempts retried", ["model"], registry=REGISTRY)
+task_failures = Counter(
+    "svcd_task_failures_total",
+    "Unexpected failures of background tasks, each followed by a restart",
+    ["task"],
+    registry=REGISTRY,
+)
+
+
+def count_task_failures(task: str, number: int) -> None:
+    task_failures.labels(task).inc(number)
 
 
 def start_at_zero(models: Iterable[str]) -> None:

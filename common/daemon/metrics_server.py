@@ -1,12 +1,14 @@
 """Small HTTP server for /metrics, /healthz and pages of operators, on a port of its own: not for callers."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, NoReturn
 
 import anyio
 import attrs
 import structlog
-from anyio.abc import SocketAttribute, SocketStream, TaskStatus
+from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.stapled import MultiListener
 
 from common.daemon.process import Fatal
 
@@ -14,7 +16,8 @@ log = structlog.get_logger(__name__)
 
 _LONGEST_HEAD: Final = 8192
 _PATIENCE: Final = 5.0  # seconds for one request and its answer
-_TEXT: Final = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+_ACCEPT_RETRY_S: Final = 1.0
+TEXT: Final = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 @attrs.frozen(slots=True)
@@ -23,35 +26,57 @@ class PageAnswer:
 
     status: bytes
     body: bytes
-    headers: tuple[tuple[bytes, bytes], ...] = _TEXT
+    headers: tuple[tuple[bytes, bytes], ...] = TEXT
 
 
 # A method and a path (without its query) to what is answered.
 Page = Callable[[bytes, bytes], PageAnswer]
 
 
-async def serve_pages(
-    host: str, port: int, page: Page, settings: str, *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """Serve `page` until cancelled. Starts with the port that was bound; Fatal, naming `settings`, when it is taken."""
+@attrs.frozen(slots=True, eq=False)
+class PageServer:
+    """A bound port whose requests `page` answers."""
+
+    listener: MultiListener[SocketStream]
+    page: Page
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.extra(SocketAttribute.local_port))  # noqa: S610 - no Django here
+
+    async def serve(self) -> NoReturn:
+        """Answer requests until cancelled. Pause when no connection can be accepted: the process may have no file
+        descriptor left."""
+        while True:
+            try:
+                async with anyio.create_task_group() as requests:
+                    await self.listener.serve(self._converse, requests)
+            except* OSError as errors:
+                log.warning("connection not accepted", port=self.port, reason=str(errors.exceptions[0]))
+            await anyio.sleep(_ACCEPT_RETRY_S)
+
+    async def _converse(self, stream: SocketStream) -> None:
+        try:
+            async with stream:
+                with anyio.move_on_after(_PATIENCE):
+                    await _answer(stream, self.page)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, OSError):
+            return
+        except Exception:
+            log.exception("metrics request failed", port=self.port)
+
+
+@asynccontextmanager
+async def open_pages(host: str, port: int, page: Page, settings: str) -> AsyncIterator[PageServer]:
+    """Bind the port. Fatal, naming `settings`, when it is taken."""
     try:
         listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
     except OSError as error:
         raise Fatal(f"{settings}: {host}:{port}: {error.strerror or error}; choose another") from None
-    bound = int(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no Django here
-    log.info("metrics served", host=host, port=bound)
-
-    async def answer(stream: SocketStream) -> None:
-        async with stream:
-            with anyio.move_on_after(_PATIENCE):
-                try:
-                    await _answer(stream, page)
-                except (anyio.EndOfStream, anyio.BrokenResourceError):
-                    return
-
     async with listener:
-        task_status.started(bound)
-        await listener.serve(answer)
+        server = PageServer(listener, page)
+        log.info("metrics served", host=host, port=server.port)
+        yield server
 
 
 async def _answer(stream: SocketStream, page: Page) -> None:

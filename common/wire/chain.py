@@ -36,10 +36,10 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
     ]
     lag: SignedDigits | None
     code: Annotated[
-        Omittable[Literal["stopping", "no_relayer_role"]],
+        Omittable[str],
         said(
-            "what is missing where the index is not: `stopping` (the process ends), `no_relayer_role` (the account may"
-            " not post or settle)"
+            "anything else that keeps the process from being ready: `stopping`, `no_relayer_role` (the account may not"
+            " post or settle), `database_unavailable`, or `task_failing:NAME` (a background task fails again and again)"
         ),
     ] = None
 

@@ -1,4 +1,4 @@
-"""Every metric of the coordinator, in one place. Importing modules record; `serve_metrics` in the root exposes them."""
+"""Every metric of the coordinator, in one place. Importing modules record; `open_metrics` exposes them."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -9,6 +9,12 @@ _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 build_info = Gauge("coordinatord_build_info", "1, by the version that runs", ["version"], registry=REGISTRY)
 unknown_variables = Gauge(
     "coordinatord_unknown_variables", "Environment variables that look like settings and are none", registry=REGISTRY
+)
+task_failures = Counter(
+    "coordinatord_task_failures_total",
+    "Unexpected failures of background tasks, each followed by a restart",
+    ["task"],
+    registry=REGISTRY,
 )
 clock_ahead = Gauge(
     "coordinatord_clock_ahead_seconds",

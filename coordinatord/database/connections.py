@@ -10,8 +10,8 @@ crash leaves.
 """
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import anyio
@@ -29,17 +29,31 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 5.0  # seconds for one read by key
 
-# What ends a connection, or its statements when a migration ran under them. Reading again does no harm.
-_LOST: Final = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.OperatorInterventionError,
+# Everything that PostgreSQL, asyncpg and the operating system raise when the database, or the way to it, fails. A
+# violated constraint or a value that PostgreSQL rejects is no such failure: it is a bug of ours, see `is_our_bug`.
+DATABASE_ERRORS: Final = (
+    asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.InvalidCachedStatementError,
-    asyncpg.OutdatedSchemaCacheError,
-    ConnectionError,
+    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
+    OSError,  # TimeoutError is one; so are a name server that is down, a socket file that is gone, no free descriptor
 )
+_OUR_BUGS: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
+
+
+def is_our_bug(error: BaseException) -> bool:
+    """True for an error that another attempt would raise again, because our statement or its values are wrong."""
+    return isinstance(error, _OUR_BUGS)
+
+
+@contextmanager
+def retryable_errors() -> Iterator[None]:
+    """Raise Retryable in place of any failure of the database. Only roles use asyncpg outside of this block."""
+    try:
+        yield
+    except DATABASE_ERRORS as error:
+        if is_our_bug(error):
+            raise
+        raise database_unavailable(error) from error
 
 
 class PreparedConnection:
@@ -66,13 +80,12 @@ class PreparedConnection:
         try:
             self._reading = True
             return await self._fetch(query, arguments)
-        except _LOST as error:
+        except DATABASE_ERRORS as error:
             self.drop()
-            if not kept:
-                raise _away(error) from error
-        except TimeoutError as error:
-            self.drop()
-            raise _away(error) from error
+            if is_our_bug(error):
+                raise
+            if not kept or isinstance(error, TimeoutError):
+                raise database_unavailable(error) from error
         finally:
             self._reading = False
             if self._ended is not None:
@@ -107,14 +120,10 @@ class PreparedConnection:
         return rows
 
 
-def _away(cause: BaseException) -> Retryable:
-    return Retryable("not_ready", f"the database did not answer ({type(cause).__name__}); try again")
-
-
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
-# Nothing was committed when one of these is raised before COMMIT was sent; the body may run again.
+# Errors after which a transaction is tried again at once. The other failures need time: the caller hears of them.
 _AGAIN = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -126,7 +135,6 @@ _AGAIN = (
     asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
     ConnectionError,
 )
-_EXHAUSTED = (asyncpg.TooManyConnectionsError, TimeoutError, asyncpg.DiskFullError, asyncpg.QueryCanceledError)
 
 _STATEMENT_TIMEOUT: Final = 10.0
 _ROLES_SHARE: Final = 10  # times as long for a connection of one's own: the indexer writes ranges, the janitor sweeps
@@ -158,11 +166,9 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A pooled connection, for reads and single statements."""
-        try:
+        with retryable_errors():
             async with self.pool.acquire(timeout=self._acquire_timeout) as connection:
                 yield connection
-        except (*_AGAIN, *_EXHAUSTED) as error:
-            raise database_unavailable(error) from error
 
     @asynccontextmanager
     async def connection_for_lists(self) -> AsyncIterator[Connection]:
@@ -180,7 +186,7 @@ class Database:
 
     async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run `body` in a transaction, again when it was rolled back through no fault of its own."""
-        try:
+        with retryable_errors():
             async for attempt in _attempts():
                 with attempt:
                     async with (
@@ -188,8 +194,6 @@ class Database:
                         connection.transaction(),
                     ):
                         return await body(connection)
-        except (*_AGAIN, *_EXHAUSTED) as error:
-            raise database_unavailable(error) from error
         raise AssertionError("tenacity returns or raises")
 
     def prepared_connection(self, patience: float | None = None) -> PreparedConnection:
@@ -212,20 +216,17 @@ class Database:
         """A connection whose statements may take any time, as those of migrations do."""
         connection = await self._connect(None)
         try:
-            yield connection
-        except (*_AGAIN, *_EXHAUSTED) as error:
-            raise database_unavailable(error) from error
+            with retryable_errors():
+                yield connection
         finally:
             with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
                 await connection.close(timeout=_CLOSING_SECONDS)
 
     async def _connect(self, statement_timeout: float | None) -> "asyncpg.Connection[asyncpg.Record]":
-        try:
+        with retryable_errors():
             connection = await asyncpg.connect(
                 self.dsn, timeout=self._acquire_timeout, command_timeout=statement_timeout
             )
-        except (*_AGAIN, *_EXHAUSTED, OSError) as error:
-            raise database_unavailable(error) from error
         await _notice_silence(connection)
         return connection
 
@@ -291,7 +292,7 @@ async def open_database(
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
         raise Fatal(f"DATABASE_URL: {refused}") from None
-    except (*_AGAIN, *_EXHAUSTED, OSError) as error:
+    except DATABASE_ERRORS as error:
         raise database_unavailable(error) from error
     database = Database(pool, dsn, acquire_timeout, max(1, largest // 2), statement_timeout)
     try:

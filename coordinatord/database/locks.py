@@ -16,20 +16,14 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Connection, Database
+from coordinatord.database.connections import DATABASE_ERRORS, Connection, Database
 
 log = structlog.get_logger(__name__)
 
 CLAIM_INTERVAL = 1.0  # seconds between attempts; with the death of a process its lock is free at once
 
 
-_TERM_ENDERS = (
-    Retryable,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
-    OSError,
-)
+_TERM_ENDERS = (Retryable, *DATABASE_ERRORS)
 
 
 def lock_key(role: str) -> int:
@@ -105,7 +99,7 @@ async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncItera
             try:
                 with anyio.CancelScope(shield=True):  # a statement that is cut off would take the connection with it
                     await connection.execute("select")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+            except DATABASE_ERRORS:
                 return
 
     failure: Exception | None = None  # raised as it is, not in a group

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import anyio
-import asyncpg
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Database
+from coordinatord.database.connections import DATABASE_ERRORS, Database
 
 log = structlog.get_logger(__name__)
 
@@ -57,13 +56,7 @@ class Notices:
         while True:
             try:
                 await self._one_connection(database)
-            except (
-                Retryable,
-                asyncpg.PostgresError,
-                asyncpg.InterfaceError,
-                asyncpg.InternalClientError,
-                OSError,
-            ) as error:
+            except (Retryable, *DATABASE_ERRORS) as error:
                 log.warning("notices lost", reason=str(error) or type(error).__name__)
             await anyio.sleep(0.5)
 
@@ -80,5 +73,5 @@ class Notices:
                 # A connection that only listens never learns that the other side is gone without a word.
                 await connection.fetchval("select 1", timeout=_PATIENCE)
         finally:
-            with anyio.move_on_after(2, shield=True), suppress(asyncpg.InterfaceError, OSError):
+            with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):
                 await connection.close(timeout=1)

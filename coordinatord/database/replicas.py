@@ -12,13 +12,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
-import asyncpg
 import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.database.batched_reads import FreshValue, Snapshot
-from coordinatord.database.connections import Database, PreparedConnection, open_database
+from coordinatord.database.connections import DATABASE_ERRORS, Database, PreparedConnection, open_database
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +25,7 @@ _PATIENCE: Final = 1.0  # seconds for a connection of a standby, and for a read 
 _SHORTEST_REST: Final = 0.05
 _LONGEST_REST: Final = 15.0
 # A standby may be away, cancel a read for what it replays, or not have a migration yet.
-_NO_ANSWER: Final = (Retryable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError)
+_NO_ANSWER: Final = (Retryable, *DATABASE_ERRORS, ValueError)
 
 S = TypeVar("S")
 T = TypeVar("T")

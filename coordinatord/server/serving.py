@@ -8,15 +8,15 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import anyio
-from anyio.abc import TaskStatus
 from hypercorn.config import Config as HypercornConfig
 from prometheus_client import generate_latest
 from starlette.types import ASGIApp
 
-from common.daemon.metrics_server import PageAnswer, serve_pages
+from common.daemon.metrics_server import PageAnswer, PageServer, open_pages
 from common.daemon.process import Fatal
 from common.wire import limits
 from coordinatord.base.metrics import REGISTRY
@@ -92,12 +92,11 @@ def listening_socket(port: int, host: str) -> socket.socket:
     return listening
 
 
-async def serve_metrics(
-    host: str, port: int, refresh: Callable[[], None], *, task_status: TaskStatus[int] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """Serve /metrics, and the operators' page of it, until cancelled, on a port of its own: it is for operators, not
-    for callers. Started when the port is bound; Fatal when it cannot be. `refresh` sets the gauges that are only
-    computed when somebody reads them."""
+def open_metrics(host: str, port: int, refresh: Callable[[], None]) -> AbstractAsyncContextManager[PageServer]:
+    """Bind the operators' port, which serves /metrics and a page of it. Fatal when it is taken.
+
+    `refresh` sets the gauges that are only computed when a request reads them.
+    """
     files = operators_page()
 
     def page(method: bytes, path: bytes) -> PageAnswer:
@@ -111,4 +110,4 @@ async def serve_metrics(
             return PageAnswer(b"404 Not Found", b"only GET / and /metrics\n")
         return PageAnswer(b"200 OK", file.body, file.headers)
 
-    await serve_pages(host, port, page, "METRICS_HOST, METRICS_PORT", task_status=task_status)
+    return open_pages(host, port, page, "METRICS_HOST, METRICS_PORT")

@@ -8,6 +8,7 @@ import anyio
 import attrs
 
 from common.address_book import AddressBook
+from common.daemon.supervision import Supervisor
 from common.quotes import Terms
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
@@ -31,7 +32,7 @@ class ReadinessReport:
     cursor: int | None
     head_block: int | None
     lag: int | None
-    relays: bool = True  # False: the relayer's account has no role, so that nothing can be posted or settled
+    fault: str | None = None  # what else stands in the way, in one word: the body's `code`
 
 
 class ReadinessCheck:
@@ -45,6 +46,7 @@ class ReadinessCheck:
         block_time_ms: int,
         ready_lag_blocks: int,
         role: RelayerRole,
+        supervisor: Supervisor,
         patience: float = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,6 +55,7 @@ class ReadinessCheck:
         self._patience = patience
         self._rpc = rpc
         self._role = role
+        self._supervisor = supervisor
         self._keep = block_time_ms / 1000
         self._ready_lag = ready_lag_blocks
         self._clock = clock
@@ -65,7 +68,7 @@ class ReadinessCheck:
         return (await self.report()).ready
 
     async def report(self) -> ReadinessReport:
-        """Never raises: a database that does not answer reads as an index that has not started."""
+        """Never raises. A database that does not answer is reported as `cold_start`, with `database_unavailable`."""
         if self._last is not None and (self._fresh() or self._asking.locked()):
             return self._last
         async with self._asking:
@@ -82,11 +85,16 @@ class ReadinessCheck:
         with anyio.move_on_after(self._patience):
             head = await self._head()
         position: IndexPosition | None = None
+        fault: str | None = None
+        if self._role.is_missing:
+            fault = "no_relayer_role"
+        elif self._supervisor.failing is not None:
+            fault = f"task_failing:{self._supervisor.failing}"
         try:
             position = await read_position_in_time(self._line)
         except Retryable:
-            position = None
-        report = attrs.evolve(judge(position, head, self._ready_lag), relays=not self._role.is_missing)
+            fault = "database_unavailable"
+        report = attrs.evolve(judge(position, head, self._ready_lag), fault=fault)
         if report.lag is not None:
             metrics.index_lag.set(report.lag)
         return report

@@ -17,11 +17,8 @@ from coordinatord.system.readiness import ChainNow, DeploymentReads, ReadinessCh
 
 
 def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
-    """A node that is stopping is not ready, whatever its index says; nor is one that cannot post. `reason` is of the
-    index alone, `code` of what else stands in the way."""
-    code: Any = OMITTED
-    if stopping or not report.relays:
-        code = "stopping" if stopping else "no_relayer_role"
+    """`reason` describes the index. `code` names anything else that keeps the node from being ready."""
+    code: Any = "stopping" if stopping else report.fault or OMITTED
     body = chain.ReadinessShape(
         ready=report.ready and code is OMITTED,
         reason=report.reason,

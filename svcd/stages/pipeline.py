@@ -63,17 +63,24 @@ class Pipeline:
         )
 
     async def serve(self, channel: DeadlineChannel[T], step: Callable[[T], Awaitable[None]]) -> NoReturn:
-        """One worker of a stage. A job that fails takes nothing with it but itself."""
+        """One worker of a stage. A failed step ends its job only, and no other."""
         while True:
             item = await channel.receive()
             try:
-                with item.held.work():
-                    await step(item)
-            except WorkFailed as failure:
-                await self.give_up(item.held, failure)
-            except Exception as bug:  # the specification's `internal_error`: counted and logged as our fault
-                log.exception("a stage met an unexpected failure", job=item.held.name)
-                await self.give_up(item.held, WorkFailed("internal_error", type(bug).__name__))
+                await self._work(item, step)
+            except Exception:
+                item.held.slot.give_back()  # the reconciler finds the job in the journal and resumes it
+                raise
+
+    async def _work(self, item: T, step: Callable[[T], Awaitable[None]]) -> None:
+        try:
+            with item.held.work():
+                await step(item)
+        except WorkFailed as failure:
+            await self.give_up(item.held, failure)
+        except Exception as bug:  # the specification's `internal_error`: counted and logged as our fault
+            log.exception("a stage met an unexpected failure", job=item.held.name)
+            await self.give_up(item.held, WorkFailed("internal_error", type(bug).__name__))
 
     async def give_up(self, held: ClaimedJob, failure: WorkFailed) -> None:
         if failure.reason in _ESCROW_AWAY:

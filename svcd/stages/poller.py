@@ -144,7 +144,7 @@ class Poller:
     async def _offer(self, job: Job, slot: Slot, *, pending: bool) -> None:
         try:
             await self.offers.send(job.expires_at, Offer(job, self.model.name, slot, pending))
-        except trio.Cancelled:  # told to stop while the claimers are all busy
+        except BaseException:  # among them Cancelled: the daemon stops while all claimers are busy
             slot.give_back()
             raise
 

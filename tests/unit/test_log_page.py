@@ -33,7 +33,7 @@ def logged(daemon: str) -> set[LogEvent]:
                 if is_log_call(node):
                     assert isinstance(node, ast.Call)
                     assert isinstance(node.func, ast.Attribute)
-                    fields = sorted(keyword.arg or "…" for keyword in node.keywords)
+                    fields = [keyword.arg or "…" for keyword in node.keywords if keyword.arg != "exc_info"]
                     for name in names(node.args[0]):
                         level = LEVELS[node.func.attr]
                         extra = ["exception"] if node.func.attr == "exception" else []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.server.serving import listening_socket, serve_metrics
+from coordinatord.server.serving import listening_socket, open_metrics
 
 HOST = "127.0.0.1"
 
@@ -30,4 +30,5 @@ def test_address_that_is_none_of_this_machines_is_said_by_its_variable() -> None
 @pytest.mark.anyio
 async def test_port_for_metrics_that_is_taken_is_said(taken: int) -> None:
     with pytest.raises(Fatal, match=f"METRICS_PORT: {HOST}:{taken}: "):
-        await serve_metrics(HOST, taken, lambda: None)
+        async with open_metrics(HOST, taken, lambda: None):
+            pass

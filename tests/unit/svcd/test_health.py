@@ -3,7 +3,7 @@ import httpx
 import pytest
 import trio
 
-from svcd.health import DaemonHealth, serve_metrics
+from svcd.health import DaemonHealth, open_metrics
 
 pytestmark = pytest.mark.trio
 
@@ -16,9 +16,13 @@ class Journal:
 async def test_health_follows_the_journal_and_metrics_hold_every_series_from_the_start() -> None:
     journal = Journal()
     health = DaemonHealth(journal)  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as http:
-        port = await nursery.start(serve_metrics, "127.0.0.1", 0, health)
-        base = f"http://127.0.0.1:{port}"
+    async with (
+        open_metrics("127.0.0.1", 0, health) as server,
+        trio.open_nursery() as nursery,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        nursery.start_soon(server.serve)
+        base = f"http://127.0.0.1:{server.port}"
         assert (await http.get(f"{base}/healthz")).status_code == 503  # not at work yet
         health.expect("m", 2.0)
         healthy = await http.get(f"{base}/healthz")
@@ -26,6 +30,7 @@ async def test_health_follows_the_journal_and_metrics_hold_every_series_from_the
         journal.works = False
         unhealthy = await http.get(f"{base}/healthz")
         assert (unhealthy.status_code, unhealthy.text) == (503, "unhealthy\n")
+        assert unhealthy.headers["x-svcd-reason"] == "the journal cannot be written"
         metrics = await http.get(f"{base}/metrics")
         assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
         for name in (

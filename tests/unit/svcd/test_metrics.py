@@ -4,7 +4,7 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from svcd.errors import HOLD_REASONS, KNOWN_REASONS
-from svcd.metrics import REGISTRY, start_at_zero
+from svcd.metrics import REGISTRY, count_task_failures, start_at_zero
 
 _PACKAGE = Path(__file__).parents[3] / "svcd"
 
@@ -29,11 +29,13 @@ ADDED = {
     "svcd_jobs_ahead": ("counter", ("outcome",)),
     "svcd_pending_offers": ("counter", ("outcome",)),
     "svcd_unpaid_amount": ("counter", ()),
+    "svcd_task_failures": ("counter", ("task",)),
 }
 
 
 def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:
     start_at_zero(["m"])
+    count_task_failures("guard", 0)
     served = {
         family.name: (family.type, tuple(label for label in family.samples[0].labels if label != "le"))
         for family in REGISTRY.collect()

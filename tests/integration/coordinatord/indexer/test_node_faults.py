@@ -11,10 +11,11 @@ import anyio
 import attrs
 import pytest
 
+from common.daemon.supervision import Supervisor
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import open_rpc
+from coordinatord.chain.rpc import Rpc, open_rpc
 from coordinatord.database.connections import Connection, Database
 from coordinatord.indexer.fetch import Source
 from coordinatord.indexer.follow import IndexFollower
@@ -56,11 +57,23 @@ def relayer_of(world: World) -> RelayerRole:
     return role_in(address_book(world), bytes.fromhex(world.cast.with_role("relayer")[0].address[2:]))
 
 
+def readiness_of(database: Database, rpc: Rpc, world: World, patience: float = 3) -> ReadinessCheck:
+    return ReadinessCheck(
+        database,
+        rpc,
+        block_time_ms=0,
+        ready_lag_blocks=2,
+        role=relayer_of(world),
+        supervisor=Supervisor(lambda task, number: None),
+        patience=patience,
+    )
+
+
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
     async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=2) as rpc:
         source = Source(rpc, Decoder(address_book(world)))
-        readiness = ReadinessCheck(database, rpc, block_time_ms=0, ready_lag_blocks=2, role=relayer_of(world))
+        readiness = readiness_of(database, rpc, world)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
 
 
@@ -69,14 +82,13 @@ async def test_database_that_hangs_makes_unready_until_it_answers(
 ) -> None:
     await behind.follower.catch_up(connection)
     async with open_rpc(world.anvil.rpc_url) as rpc:
-        readiness = ReadinessCheck(
-            database, rpc, block_time_ms=0, ready_lag_blocks=2, role=relayer_of(world), patience=1
-        )
+        readiness = readiness_of(database, rpc, world, patience=1)
         assert (await readiness.report()).ready
         async with connection.transaction():
             await connection.execute("lock table index_position")
             with anyio.fail_after(60):
-                assert not (await readiness.report()).ready
+                report = await readiness.report()
+            assert (report.ready, report.reason, report.fault) == (False, "cold_start", "database_unavailable")
         assert (await readiness.report()).ready
 
 

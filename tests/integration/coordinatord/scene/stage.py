@@ -171,7 +171,9 @@ async def staged(
             anyio.create_task_group() as tasks,
         ):
             if relayer:
-                app.start_background(tasks, ground, relaying)
+                loops = app.background_tasks(ground, relaying, janitor, None)
+                del loops["janitor"]  # tests sweep when they like
+                app.start_background(tasks, ground.supervisor, loops)
             else:
                 listen, index = partial(ground.notices.listen, database), partial(app.index, ground)
                 for part in (relaying.run, index, listen, ground.progress.run, ground.lasting.run):

@@ -1,0 +1,114 @@
+"""Supervision of background tasks: log, count and restart a task that fails.
+
+    supervisor = Supervisor(count_failures)
+    tasks.start_soon(supervisor.run, "indexer", index)
+
+    running ──raises──► waiting (backoff with jitter, at most 30 s) ──► running again
+       └──returns, is cancelled, or raises Fatal──► ended
+
+A task that has failed ten times in a row is reported by `failing`, and is still restarted. A minute without a failure
+ends the row.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import anyio
+import attrs
+import structlog
+import tenacity
+
+from common.daemon.process import Fatal
+
+log = structlog.get_logger(__name__)
+
+FAILURES_IN_A_ROW: Final = 10
+HEALTHY_AFTER_S: Final = 60.0
+MAX_BACKOFF_S: Final = 30.0
+_FIRST_BACKOFF_S: Final = 0.2
+
+T = TypeVar("T")
+Loop = Callable[[], Awaitable[object]]
+
+
+@attrs.define(eq=False)
+class Supervisor:
+    """Runs the background tasks of one process.
+
+    `count_failures` receives the name of a task and how many failures to add. It is called with 0 when the task starts,
+    so that the metric has a series for the task.
+    """
+
+    count_failures: Callable[[str, int], object]
+    _rows: list["_FailureRow"] = attrs.field(factory=list)
+
+    @property
+    def failing(self) -> str | None:
+        """Name of a task that has failed ten times in a row, if there is one."""
+        return next((row.task for row in self._rows if row.is_long), None)
+
+    async def run(self, task: str, loop: Callable[[], Awaitable[T]]) -> T:
+        """Run `loop` until it returns, is cancelled or raises Fatal. Restart it after any other exception."""
+        row = _FailureRow(task)
+        self._rows.append(row)
+        self.count_failures(task, 0)
+
+        async def run_once() -> T:
+            row.running_since = anyio.current_time()
+            try:
+                return await loop()
+            except BaseExceptionGroup as group:
+                failures, cancellation = group.split(Exception)
+                if failures is None or cancellation is None or _is_fatal(failures):
+                    raise
+                self._failed(row, failures)  # the task is cancelled: report the failure, and end
+                raise cancellation from None
+
+        def failed(state: tenacity.RetryCallState) -> None:
+            if state.outcome is not None and (error := state.outcome.exception()) is not None:
+                self._failed(row, error)
+            state.attempt_number = row.failures  # tenacity computes the backoff from it
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, Exception) and not _is_fatal(error)),
+            after=failed,
+            wait=tenacity.wait_random_exponential(multiplier=_FIRST_BACKOFF_S, max=MAX_BACKOFF_S),
+            sleep=anyio.sleep,
+            reraise=True,
+        )
+        try:
+            return await retrying(run_once)
+        finally:
+            self._rows.remove(row)
+
+    def _failed(self, row: "_FailureRow", error: BaseException) -> None:
+        row.add()
+        self.count_failures(row.task, 1)
+        log.exception("task failed", task=row.task, failures_in_a_row=row.failures, exc_info=error)
+
+
+@attrs.define(eq=False)
+class _FailureRow:
+    """Failures of one task, each within a minute of the restart before it."""
+
+    task: str
+    failures: int = 0
+    running_since: float | None = None  # None during a backoff
+
+    def add(self) -> None:
+        self.failures = 1 if self._is_over else self.failures + 1
+        self.running_since = None
+
+    @property
+    def is_long(self) -> bool:
+        return self.failures >= FAILURES_IN_A_ROW and not self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self.running_since is not None and anyio.current_time() - self.running_since >= HEALTHY_AFTER_S
+
+
+def _is_fatal(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(Fatal) is not None
+    return isinstance(error, Fatal)

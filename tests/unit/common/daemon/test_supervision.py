@@ -1,0 +1,137 @@
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from common.daemon.process import Fatal
+from common.daemon.supervision import FAILURES_IN_A_ROW, HEALTHY_AFTER_S, MAX_BACKOFF_S, Supervisor
+
+pytestmark = pytest.mark.trio
+
+
+def failing_for(times: float, error: Callable[[], Exception]) -> Callable[[], Awaitable[int]]:
+    """A loop that raises so many times, and then returns the number of its runs."""
+    runs = 0
+
+    async def loop() -> int:
+        nonlocal runs
+        runs += 1
+        if runs <= times:
+            raise error()
+        return runs
+
+    return loop
+
+
+@pytest.fixture
+def counted() -> Counter[str]:
+    return Counter()
+
+
+@pytest.fixture
+def supervisor(counted: Counter[str]) -> Supervisor:
+    return Supervisor(lambda task, number: counted.update({task: number}))
+
+
+async def test_failed_task_is_logged_counted_and_restarted(
+    supervisor: Supervisor, counted: Counter[str], autojump_clock: MockClock
+) -> None:
+    with capture_logs() as logs:
+        assert await supervisor.run("indexer", failing_for(3, lambda: ValueError("0xzz"))) == 4
+    assert counted == {"indexer": 3}
+    assert [(entry["event"], entry["task"], entry["failures_in_a_row"]) for entry in logs] == [
+        ("task failed", "indexer", number) for number in (1, 2, 3)
+    ]
+    assert str(logs[0]["exc_info"]) == "0xzz"
+
+
+async def test_task_in_good_order_has_a_series_at_zero(supervisor: Supervisor, counted: Counter[str]) -> None:
+    await supervisor.run("janitor", failing_for(0, ValueError))
+    assert counted == {"janitor": 0}
+
+
+async def test_backoff_is_at_most_thirty_seconds(supervisor: Supervisor, autojump_clock: MockClock) -> None:
+    pauses: list[float] = []
+    last = -math.inf
+
+    async def loop() -> None:
+        nonlocal last
+        pauses.append(trio.current_time() - last)
+        last = trio.current_time()
+        if len(pauses) < 60:
+            raise OSError
+
+    await supervisor.run("relayer", loop)
+    assert max(pauses[1:]) <= MAX_BACKOFF_S
+    assert max(pauses[30:]) > MAX_BACKOFF_S / 2
+    assert len(set(pauses[30:])) > 10  # jitter: processes that fail together do not come back together
+
+
+@pytest.mark.parametrize(
+    "error",
+    [lambda: Fatal("chainId"), lambda: ExceptionGroup("", [KeyError(), ExceptionGroup("", [Fatal("chainId")])])],
+    ids=["alone", "in_a_group"],
+)
+async def test_fatal_ends_the_task(supervisor: Supervisor, error: Callable[[], Exception]) -> None:
+    with pytest.raises((Fatal, ExceptionGroup)):
+        await supervisor.run("relayer", failing_for(math.inf, error))
+
+
+async def test_ten_failures_in_a_row_are_reported_until_it_recovers(
+    supervisor: Supervisor, autojump_clock: MockClock
+) -> None:
+    runs = 0
+
+    async def loop() -> None:
+        nonlocal runs
+        runs += 1
+        assert supervisor.failing == ("events" if runs > FAILURES_IN_A_ROW else None)
+        if runs <= FAILURES_IN_A_ROW:
+            raise KeyError
+        await trio.sleep(HEALTHY_AFTER_S)
+        assert supervisor.failing is None
+
+    await supervisor.run("events", loop)
+    assert runs == FAILURES_IN_A_ROW + 1
+
+
+async def test_failures_a_minute_apart_are_no_row(supervisor: Supervisor, autojump_clock: MockClock) -> None:
+    runs = 0
+
+    async def loop() -> None:
+        nonlocal runs
+        runs += 1
+        await trio.sleep(HEALTHY_AFTER_S)
+        assert supervisor.failing is None
+        if runs <= 2 * FAILURES_IN_A_ROW:
+            raise KeyError
+
+    await supervisor.run("events", loop)
+
+
+async def test_failure_during_cancellation_is_logged(supervisor: Supervisor, counted: Counter[str]) -> None:
+    """A child of the task raises while the daemon stops: its error must not end the daemon with a traceback."""
+
+    async def child() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("too late")
+
+    async def loop() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+            await trio.sleep_forever()
+
+    with capture_logs() as logs:
+        async with trio.open_nursery() as daemon:
+            daemon.start_soon(supervisor.run, "batches", loop)
+            await trio.testing.wait_all_tasks_blocked()
+            daemon.cancel_scope.cancel()
+    assert counted == {"batches": 1}
+    assert [entry["event"] for entry in logs] == ["task failed"]
