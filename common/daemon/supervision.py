@@ -11,9 +11,11 @@ ends the row.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import anyio
+import anyio.lowlevel
 import attrs
 import structlog
 import tenacity
@@ -29,6 +31,10 @@ _FIRST_BACKOFF_S: Final = 0.2
 
 T = TypeVar("T")
 Loop = Callable[[], Awaitable[object]]
+
+
+class StrayCancellation(Exception):
+    """A task was cancelled from within, and not by the daemon."""
 
 
 @attrs.define(eq=False)
@@ -57,12 +63,20 @@ class Supervisor:
             row.running_since = anyio.current_time()
             try:
                 return await loop()
-            except BaseExceptionGroup as group:
-                failures, cancellation = group.split(Exception)
-                if failures is None or cancellation is None or _is_fatal(failures):
+            except Exception:
+                raise
+            except BaseException as error:
+                failures = error.subgroup(Exception) if isinstance(error, BaseExceptionGroup) else None
+                if failures is not None and _is_fatal(failures):
+                    raise failures from None
+                try:
+                    await anyio.lowlevel.checkpoint()
+                except BaseException:  # the daemon cancels the task, or ends
+                    if failures is not None:
+                        self._failed(row, failures)
                     raise
-                self._failed(row, failures)  # the task is cancelled: report the failure, and end
-                raise cancellation from None
+                # Nothing cancelled the task: a library leaked a cancellation of its own.
+                raise failures or StrayCancellation from error
 
         def failed(state: tenacity.RetryCallState) -> None:
             if state.outcome is not None and (error := state.outcome.exception()) is not None:
@@ -84,7 +98,8 @@ class Supervisor:
     def _failed(self, row: "_FailureRow", error: BaseException) -> None:
         row.add()
         self.count_failures(row.task, 1)
-        log.exception("task failed", task=row.task, failures_in_a_row=row.failures, exc_info=error)
+        with suppress(Exception):  # a log that cannot be written, on a full disk for example, must not end the task
+            log.exception("task failed", task=row.task, failures_in_a_row=row.failures, exc_info=error)
 
 
 @attrs.define(eq=False)

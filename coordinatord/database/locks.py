@@ -7,7 +7,7 @@ of meeting those of its successor.
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import anyio
@@ -74,7 +74,7 @@ async def _one_term(
             term.cancel_scope.cancel()
     finally:
         metrics.roles_held.labels(role).set(0)
-        with anyio.move_on_after(2, shield=True):
+        with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):  # it would hide why the term ended
             await connection.close(timeout=1)
 
 

@@ -18,7 +18,7 @@ Named = tuple[bytes, str]  # an upload's owner and content id
 UNATTACHED: Final = timedelta(seconds=300)  # what an upload lives until a job or a batch refers to it
 UPLOADING: Final = timedelta(hours=1)  # beyond the time of one part; a row without a cid after that was left by a crash
 HOLD: Final = timedelta(minutes=15)  # far beyond the wait for a receipt
-_REMOVAL_LEASE: Final = timedelta(seconds=120)
+REMOVAL_LEASE: Final = timedelta(seconds=120)
 _COLUMNS: Final = "id, owner, purpose, filename, cid, commitment, bytes, lines, attached, created_at, expires_at"
 _LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
 _NAMED: Final = (
@@ -209,7 +209,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
         " and (removing_until is null or removing_until < clock_timestamp())"
         " order by expires_at limit $1 for update skip locked) returning id, upload_id",
         limit,
-        _REMOVAL_LEASE,
+        REMOVAL_LEASE,
     )
     return [Doomed(row["id"], row["upload_id"]) for row in rows]
 
@@ -221,7 +221,7 @@ async def give_up(connection: Connection, file_id: str) -> Doomed | None:
         "update files set removing_until = clock_timestamp() + $2, expires_at = clock_timestamp()"
         " where id = $1 and cid is null and removing_until is null returning id, upload_id",
         file_id,
-        _REMOVAL_LEASE,
+        REMOVAL_LEASE,
     )
     return None if row is None else Doomed(row["id"], row["upload_id"])
 

@@ -106,11 +106,13 @@ async def staged(
     seen: list[Seen],
     *,
     relayer: bool = True,
+    sweeps: bool = False,
     connection_wait: float = 60,
     make_escrow: Callable[[Dependencies], AbstractAsyncContextManager[Escrow | None]] | None = None,
 ) -> AsyncIterator[Stage]:
-    """`relayer=False`: what is queued stays queued. `connection_wait`: seconds for a connection of the pool. The escrow
-    is the configured one unless one is made; what it does beside requests is left to the test."""
+    """`relayer=False`: what is queued stays queued. `sweeps`: the janitor runs; else tests call `Stage.sweep`.
+    `connection_wait`: seconds for a connection of the pool. The escrow is the configured one unless one is made; what
+    it does beside requests is left to the test."""
     node, store = Faults(), Faults()
     async with (
         httpx.AsyncClient(transport=node, timeout=30) as node_client,
@@ -172,7 +174,8 @@ async def staged(
         ):
             if relayer:
                 loops = app.background_tasks(ground, relaying, janitor, None)
-                del loops["janitor"]  # tests sweep when they like
+                if not sweeps:
+                    del loops["janitor"]
                 app.start_background(tasks, ground.supervisor, loops)
             else:
                 listen, index = partial(ground.notices.listen, database), partial(app.index, ground)

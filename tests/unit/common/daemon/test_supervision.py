@@ -1,7 +1,9 @@
+import asyncio
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import anyio
 import pytest
 import trio
 import trio.testing
@@ -10,8 +12,6 @@ from trio.testing import MockClock
 
 from common.daemon.process import Fatal
 from common.daemon.supervision import FAILURES_IN_A_ROW, HEALTHY_AFTER_S, MAX_BACKOFF_S, Supervisor
-
-pytestmark = pytest.mark.trio
 
 
 def failing_for(times: float, error: Callable[[], Exception]) -> Callable[[], Awaitable[int]]:
@@ -38,6 +38,7 @@ def supervisor(counted: Counter[str]) -> Supervisor:
     return Supervisor(lambda task, number: counted.update({task: number}))
 
 
+@pytest.mark.trio
 async def test_failed_task_is_logged_counted_and_restarted(
     supervisor: Supervisor, counted: Counter[str], autojump_clock: MockClock
 ) -> None:
@@ -50,11 +51,13 @@ async def test_failed_task_is_logged_counted_and_restarted(
     assert str(logs[0]["exc_info"]) == "0xzz"
 
 
+@pytest.mark.trio
 async def test_task_in_good_order_has_a_series_at_zero(supervisor: Supervisor, counted: Counter[str]) -> None:
     await supervisor.run("janitor", failing_for(0, ValueError))
     assert counted == {"janitor": 0}
 
 
+@pytest.mark.trio
 async def test_backoff_is_at_most_thirty_seconds(supervisor: Supervisor, autojump_clock: MockClock) -> None:
     pauses: list[float] = []
     last = -math.inf
@@ -77,11 +80,13 @@ async def test_backoff_is_at_most_thirty_seconds(supervisor: Supervisor, autojum
     [lambda: Fatal("chainId"), lambda: ExceptionGroup("", [KeyError(), ExceptionGroup("", [Fatal("chainId")])])],
     ids=["alone", "in_a_group"],
 )
+@pytest.mark.trio
 async def test_fatal_ends_the_task(supervisor: Supervisor, error: Callable[[], Exception]) -> None:
     with pytest.raises((Fatal, ExceptionGroup)):
         await supervisor.run("relayer", failing_for(math.inf, error))
 
 
+@pytest.mark.trio
 async def test_ten_failures_in_a_row_are_reported_until_it_recovers(
     supervisor: Supervisor, autojump_clock: MockClock
 ) -> None:
@@ -100,6 +105,7 @@ async def test_ten_failures_in_a_row_are_reported_until_it_recovers(
     assert runs == FAILURES_IN_A_ROW + 1
 
 
+@pytest.mark.trio
 async def test_failures_a_minute_apart_are_no_row(supervisor: Supervisor, autojump_clock: MockClock) -> None:
     runs = 0
 
@@ -114,6 +120,7 @@ async def test_failures_a_minute_apart_are_no_row(supervisor: Supervisor, autoju
     await supervisor.run("events", loop)
 
 
+@pytest.mark.trio
 async def test_failure_during_cancellation_is_logged(supervisor: Supervisor, counted: Counter[str]) -> None:
     """A child of the task raises while the daemon stops: its error must not end the daemon with a traceback."""
 
@@ -135,3 +142,21 @@ async def test_failure_during_cancellation_is_logged(supervisor: Supervisor, cou
             daemon.cancel_scope.cancel()
     assert counted == {"batches": 1}
     assert [entry["event"] for entry in logs] == ["task failed"]
+
+
+@pytest.mark.parametrize("leaks", ["alone", "with_an_error"])
+def test_leaked_cancellation_restarts_the_task(leaks: str) -> None:
+    """asyncio knows no owner of a CancelledError: one that a library lets out must not end the task in silence."""
+    counted = Counter[str]()
+    supervisor = Supervisor(lambda task, number: counted.update({task: number}))
+    runs = 0
+
+    async def loop() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            cancelled = asyncio.CancelledError()
+            raise cancelled if leaks == "alone" else BaseExceptionGroup("", [cancelled, ValueError()])
+
+    anyio.run(supervisor.run, "notices", loop)
+    assert (runs, counted) == (2, {"notices": 1})

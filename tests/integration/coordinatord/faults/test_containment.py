@@ -1,0 +1,225 @@
+"""Foreign exceptions at every place where a background task waits end neither the daemon nor the task."""
+
+import asyncio
+import math
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+import asyncpg
+import attrs
+import httpx
+import pytest
+import structlog
+from structlog.typing import EventDict
+
+from common.daemon import supervision
+from common.scalars import base64_of
+from coordinatord import app, janitor
+from coordinatord.base.metrics import REGISTRY
+from coordinatord.batches import worker
+from coordinatord.database import locks
+from coordinatord.files import sql as files_sql
+from coordinatord.pins import objects_sql
+from coordinatord.webhooks import delivery
+from devnet.world import World
+from tests.faults.crash_points import ForeignErrors
+from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
+from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
+from tests.integration.coordinatord.webhooks.receiver import receiving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+
+SETTINGS: Final = {"WEBHOOKS_KEY": "5e" * 32, "WEBHOOKS_PRIVATE": "allow"}
+QUIET_ROUNDS: Final = 3  # without a new place, after which every place has been met
+
+
+@attrs.frozen
+class Watched:
+    """A coordinator whose background tasks are watched. `runs`: how often each was started, and how often it ended."""
+
+    stage: Stage
+    errors: ForeignErrors
+    logged: set[BaseException]
+    started: Counter[str]
+    ended: Counter[str]
+
+    @property
+    def running(self) -> set[str]:
+        return {task for task, starts in self.started.items() if starts > self.ended[task]}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restarts at once, and sweeps all the time."""
+    monkeypatch.setattr(supervision, "MAX_BACKOFF_S", 0.02)
+    monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once: readiness stays on
+    monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.05)
+    monkeypatch.setattr(janitor, "INTERVAL", 0.2)
+    monkeypatch.setattr(worker, "_LONGEST_BACK_OFF", 0.05)
+    for name in ("_TURN_SECONDS", "_FIRST_PAUSE", "_LONGEST_PAUSE"):
+        monkeypatch.setattr(delivery, name, 0.5)
+    monkeypatch.setattr(delivery, "SCHEDULE", [0.5] * len(delivery.SCHEDULE))
+    for module in (files_sql, objects_sql):  # of what a failed upload left: until it may be stored again
+        monkeypatch.setattr(module, "REMOVAL_LEASE", timedelta(seconds=0.5))
+
+
+@contextmanager
+def logged_exceptions() -> Iterator[set[BaseException]]:
+    """Every exception that is logged with its traceback, with its causes and the members of groups."""
+    found: set[BaseException] = set()
+
+    def note(_: object, __: str, event: EventDict) -> EventDict:
+        error = sys.exc_info()[1] if event.get("exc_info") is True else event.get("exc_info")
+        if isinstance(error, BaseException):
+            found.update(leaves(error))
+        raise structlog.DropEvent
+
+    processors = structlog.get_config()["processors"]
+    before = list(processors)
+    processors[:] = [note]
+    try:
+        yield found
+    finally:
+        processors[:] = before
+
+
+@contextmanager
+def closed_connections_forgiven() -> Iterator[None]:
+    """Ignore what asyncpg reports when an answer comes on a connection that was closed within a statement."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), asyncpg.InternalClientError):
+            (before or asyncio.AbstractEventLoop.default_exception_handler)(loop, context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)
+
+
+@pytest.fixture
+async def watched(
+    world: World, database_url: str, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Watched]:
+    errors = ForeignErrors("coordinatord")
+    started, ended = Counter[str](), Counter[str]()
+    background_tasks = app.background_tasks
+
+    def counting(task: str, loop: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+        async def run() -> None:
+            started[task] += 1
+            try:
+                await loop()
+            finally:
+                ended[task] += 1
+
+        return run
+
+    def watched_tasks(*arguments: Any) -> dict[str, supervision.Loop]:
+        loops = background_tasks(*arguments)
+        return {task: counting(task, errors.watch(task, loop)) for task, loop in loops.items()}
+
+    monkeypatch.setattr(app, "background_tasks", watched_tasks)
+    seen: list[Seen] = []
+    with logged_exceptions() as logged, errors.planted(), closed_connections_forgiven():
+        async with staged(world, configured(world, database_url, **SETTINGS), seen, sweeps=True) as stage:
+            yield Watched(stage, errors, logged, started, ended)
+            errors.enabled = False
+
+
+@attrs.frozen
+class Activity:
+    """One of everything that background tasks work on."""
+
+    client: Party
+    provider: Party
+    batching: Batching
+
+    async def round(self) -> None:
+        jobs = [await self._post(), await self._post()]
+        lines = [self.batching.submitter.line(), self.batching.submitter.line()]
+        batch = await self.batching.create(*lines)
+        jobs += [line["job_id"] for line in lines]
+        for job in jobs:
+            await until_done(lambda job=job: self.client.http.get(f"/v1/jobs/{job}"), 200)  # type: ignore[misc]
+            await self._run(self.provider.claim(job))
+        for job in jobs[::2]:
+            await self._run(self.provider.settle(job, result=base64_of(b"sealed result")))
+        for job in jobs[1::2]:
+            await self._run(self.provider.fail(job))
+        await self.batching.until(batch["id"], status="completed")
+
+    async def _post(self) -> str:
+        order = await self.client.paid()
+        posted = await until_done(lambda: self.client.http.post("/v1/jobs", json=order), 201)
+        job: str = posted.json()["job_id"]
+        return job
+
+    async def _run(self, op: Body) -> None:
+        await until_done(lambda: self.provider.run(op), 201)
+
+
+async def until_done(act: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
+    """Repeat a request until it is answered with `status`, as far as the coordinator says that it may be repeated."""
+    with anyio.fail_after(120):
+        while (answer := await act()).status_code != status:
+            assert answer.status_code in (404, 503, 504), answer.text
+            await anyio.sleep(0.05)
+    return answer
+
+
+def leaves(error: BaseException) -> set[BaseException]:
+    """The exceptions of a group, and those that each followed from."""
+    found: set[BaseException] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+            waiting += [each.__context__] if each.__context__ is not None else []
+    return found
+
+
+async def test_foreign_errors_end_neither_daemon_nor_task(watched: Watched) -> None:
+    stage = watched.stage
+    wallets, registry = stage.world.cast, stage.ground.config.addresses.job_registry
+    client, provider = (
+        Party(wallet_of(wallet), stage.ground.domains, registry, stage.http, wallet.box_key)
+        for wallet in (wallets.with_role("client")[0], wallets.with_role("provider")[0])
+    )
+    await client.sign_in()
+    await provider.sign_in("provider")
+    activity = Activity(client, provider, await Batching.of(stage, client))
+    async with receiving() as receiver:
+        hook = {"url": receiver.url}
+        assert (await stage.http.post("/v1/webhooks", json=hook, headers=client.authorization)).status_code == 200
+        quiet = 0
+        while quiet < QUIET_ROUNDS:
+            before = len(watched.errors.raised)
+            await activity.round()
+            quiet = quiet + 1 if len(watched.errors.raised) == before else 0
+        watched.errors.enabled = False
+        silent = [
+            (task, place, error)
+            for (task, place), error in watched.errors.raised.items()
+            if error not in watched.logged | watched.errors.in_libraries and not isinstance(error, OSError)
+        ]
+        assert silent == []
+        assert len(watched.errors.raised) > 150
+        met = {task for task, _ in watched.errors.raised}
+        assert (watched.started.keys() - met, watched.started.keys() - watched.running) == (set(), set())
+        failures = {task: REGISTRY.get_sample_value("coordinatord_task_failures_total", {"task": task}) for task in met}
+        assert all(failures.values()), failures
+        told = len(receiver.got)
+        await activity.round()
+        await receiver.heard(told + 1)
