@@ -141,6 +141,14 @@ class Reconciler:
         on_chain = job if job is not None else entry.job
         ends = self._window_ends(on_chain)
         held = ClaimedJob(on_chain, entry.model, slot, ends, recovered=True)
+        try:
+            await self._pass_on(held, entry, decided)
+        except BaseException:
+            slot.give_back()  # no stage has the job: the next round resumes it
+            raise
+
+    async def _pass_on(self, held: ClaimedJob, entry: JobEntry, decided: Verdict) -> None:
+        on_chain, ends = held.job, held.sla_ends
         match decided:
             case "settled":
                 await self.pipeline.settled(held, None)
@@ -160,6 +168,6 @@ class Reconciler:
                 await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(ends, sealed)
             case "work":
                 if entry.state == "claiming":
-                    await journal.claimed(job_id)
+                    await self.pipeline.journal.claimed(on_chain.job_id)
                     metrics.jobs_claimed.inc()
                 await self.pipeline.to_open.send(ends, held)

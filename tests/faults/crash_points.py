@@ -14,9 +14,7 @@ the places are found by running into them, until a run from start to end meets n
 import asyncio
 import gc
 import inspect
-import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -29,8 +27,6 @@ import trio
 
 ROOT: Final = Path(__file__).parents[2]
 Place = tuple[str, ...]
-_APART_S: Final = 0.05  # seconds between two planted errors of one task
-_PRIMITIVES: Final = ("_core", "_backends", "asyncio")  # folders of anyio's and asyncio's own locks and task groups
 Waits = Callable[[Coroutine[Any, Any, Any]], BaseException | None]
 _WATCHING: ContextVar["Waits | None"] = ContextVar("watching", default=None)
 
@@ -58,7 +54,7 @@ class CrashPoints:
 
         loop = asyncio.get_running_loop()
         former = loop.get_task_factory()
-        loop.set_task_factory(_watching_tasks)
+        loop.set_task_factory(watching_tasks)
         try:
             with scope:
                 await watched(work, waits)
@@ -68,64 +64,11 @@ class CrashPoints:
 
     def is_new(self, coroutine: object) -> Place | None:
         """The place that it waits at, when nobody did before."""
-        place = tuple(_lines_of(coroutine, self.package))
+        place = tuple(lines_of(coroutine, self.package))
         if place in self.met or not any(file in line for line in place for file in self.through):
             return None
         self.met[place] = None
         return place
-
-
-@attrs.define(eq=False)
-class ForeignErrors:
-    """Raises exceptions that no code expects, one at each place where a watched coroutine waits, each place once.
-
-        with ForeignErrors("coordinatord").planted() as errors:
-            tasks.start_soon(errors.watch("indexer", index))
-
-    Under asyncio the tasks that a watched coroutine starts are watched as well. Where a library waits, the exception is
-    raised when the wait is over, because the library's own state has to stay whole. Elsewhere it is raised at once.
-    Nothing is raised within locks and task groups: they cannot raise, and would stay taken.
-    """
-
-    package: str
-    kinds: Sequence[Callable[[str], Exception]] = (ValueError, OverflowError, OSError, KeyError)
-    enabled: bool = True
-    raised: dict[tuple[str, Place], Exception] = attrs.field(factory=dict)
-    in_libraries: set[Exception] = attrs.field(factory=set)  # those that a library may have replaced by its own
-    _last: dict[str, float] = attrs.field(factory=dict)
-
-    @contextmanager
-    def planted(self) -> Iterator["ForeignErrors"]:
-        """For asyncio: watch the tasks of tasks."""
-        loop = asyncio.get_running_loop()
-        former = loop.get_task_factory()
-        loop.set_task_factory(_watching_tasks)
-        try:
-            yield self
-        finally:
-            self.enabled = False
-            loop.set_task_factory(former)
-
-    def watch(self, name: str, work: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
-        def waits(coroutine: Coroutine[Any, Any, Any]) -> Exception | None:
-            place = tuple(_lines_of(coroutine, self.package))
-            if not self.enabled or not place or (name, place) in self.raised or _waits_in_primitive(coroutine):
-                return None
-            now = anyio.current_time()
-            if now - self._last.get(name, -math.inf) < _APART_S:  # the one before is still on its way out
-                return None
-            self._last[name] = now
-            number = len(self.raised)
-            error = self.kinds[number % len(self.kinds)](f"planted error {number}")
-            self.raised[name, place] = error
-            if _waits_in_a_library(coroutine):
-                self.in_libraries.add(error)
-            return error
-
-        async def awaited() -> Any:
-            return await work()
-
-        return partial(watched, awaited, waits)
 
 
 async def watched(work: Callable[[], Coroutine[Any, Any, Any]], waits: Waits) -> Any:
@@ -153,7 +96,7 @@ class TrioCrashPoints(trio.abc.Instrument):
             self.scope.cancel()
 
 
-def _frames(coroutine: object) -> Iterator[FrameType]:
+def frames_of(coroutine: object) -> Iterator[FrameType]:
     """The frames that wait, from the outermost to the innermost."""
     waiting: object | None = coroutine
     while waiting is not None:
@@ -170,8 +113,8 @@ def _frames(coroutine: object) -> Iterator[FrameType]:
         waiting = following
 
 
-def _lines_of(coroutine: object, package: str) -> Iterator[str]:
-    for frame in _frames(coroutine):
+def lines_of(coroutine: object, package: str) -> Iterator[str]:
+    for frame in frames_of(coroutine):
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(ROOT / package):
             yield f"{path.relative_to(ROOT)}:{frame.f_lineno}"
@@ -179,7 +122,7 @@ def _lines_of(coroutine: object, package: str) -> Iterator[str]:
             yield frame.f_code.co_name  # begin, commit or rollback: of one line of ours
 
 
-def _watching_tasks(
+def watching_tasks(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
 ) -> "asyncio.Task[Any]":
     waits = _WATCHING.get()
@@ -190,19 +133,10 @@ async def _steps(coroutine: Coroutine[Any, Any, Any], waits: Waits) -> Any:
     return await _Steps(coroutine, waits)
 
 
-def _waits_in_a_library(coroutine: object) -> bool:
+def waits_in_a_library(coroutine: object) -> bool:
     """True within a library that keeps state over the wait, trio's scheduler among them."""
     libraries = ("/asyncpg/", "/aiohttp/", "/httpx/", "/trio/")
-    return any(library in frame.f_code.co_filename for frame in _frames(coroutine) for library in libraries)
-
-
-def _waits_in_primitive(coroutine: object) -> bool:
-    """True within a lock or the end of a task group, of anyio or asyncio."""
-    return any(
-        frame.f_code.co_name.startswith(("acquire", "__aexit__"))
-        and Path(frame.f_code.co_filename).parts[-2] in _PRIMITIVES
-        for frame in _frames(coroutine)
-    )
+    return any(library in frame.f_code.co_filename for frame in frames_of(coroutine) for library in libraries)
 
 
 @attrs.frozen(eq=False)
@@ -221,7 +155,7 @@ class _Steps:
             except StopIteration as end:
                 return end.value
             error = self.waits(self.coroutine)
-            if error is not None and not _waits_in_a_library(self.coroutine):
+            if error is not None and not waits_in_a_library(self.coroutine):
                 step = partial(self.coroutine.throw, error)
                 continue
             try:

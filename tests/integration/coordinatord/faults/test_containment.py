@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +13,6 @@ import asyncpg
 import attrs
 import httpx
 import pytest
-import structlog
-from structlog.typing import EventDict
 
 from common.daemon import supervision
 from common.scalars import base64_of
@@ -27,7 +24,7 @@ from coordinatord.files import sql as files_sql
 from coordinatord.pins import objects_sql
 from coordinatord.webhooks import delivery
 from devnet.world import World
-from tests.faults.crash_points import ForeignErrors
+from tests.faults.foreign_errors import ForeignErrors, logged_exceptions
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
@@ -67,26 +64,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "SCHEDULE", [0.5] * len(delivery.SCHEDULE))
     for module in (files_sql, objects_sql):  # of what a failed upload left: until it may be stored again
         monkeypatch.setattr(module, "REMOVAL_LEASE", timedelta(seconds=0.5))
-
-
-@contextmanager
-def logged_exceptions() -> Iterator[set[BaseException]]:
-    """Every exception that is logged with its traceback, with its causes and the members of groups."""
-    found: set[BaseException] = set()
-
-    def note(_: object, __: str, event: EventDict) -> EventDict:
-        error = sys.exc_info()[1] if event.get("exc_info") is True else event.get("exc_info")
-        if isinstance(error, BaseException):
-            found.update(leaves(error))
-        raise structlog.DropEvent
-
-    processors = structlog.get_config()["processors"]
-    before = list(processors)
-    processors[:] = [note]
-    try:
-        yield found
-    finally:
-        processors[:] = before
 
 
 @contextmanager
@@ -175,19 +152,6 @@ async def until_done(act: Callable[[], Awaitable[httpx.Response]], status: int) 
             assert answer.status_code in (404, 503, 504), answer.text
             await anyio.sleep(0.05)
     return answer
-
-
-def leaves(error: BaseException) -> set[BaseException]:
-    """The exceptions of a group, and those that each followed from."""
-    found: set[BaseException] = set()
-    waiting: list[BaseException] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-            waiting += [each.__context__] if each.__context__ is not None else []
-    return found
 
 
 async def test_foreign_errors_end_neither_daemon_nor_task(watched: Watched) -> None:
