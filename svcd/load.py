@@ -57,16 +57,18 @@ def read_probe(table: Mapping[str, object]) -> ProbeSettings:
     return read_table({"kind": "slots", **table}, ProbeSettings)  # type: ignore[arg-type] # a union is a type
 
 
-# One bounded GET of a load probe: an answer that is late, long or no success is no reading.
+# One bounded GET of a load probe.
 
-_LONGEST: Final = 8 * 2**20  # a large server's /metrics has a few hundred KiB
+# The /metrics of a large server has a few hundred KiB.
+MAX_ANSWER_BYTES: Final = 2 * 2**20
 
 
 async def fetch(client: httpx.AsyncClient, url: str, seconds: float) -> bytes | None:
+    """Return the body, or None if the answer is late, too long or not a success."""
     with trio.move_on_after(seconds):
         try:
             async with opened(client, "GET", url) as response:
-                return await read_whole(response, _LONGEST) if response.is_success else None
+                return await read_whole(response, MAX_ANSWER_BYTES) if response.is_success else None
         except (httpx.RequestError, LongAnswer):
             return None
     return None
@@ -131,6 +133,9 @@ _USAGE: Final = (
     "lmdeploy_gpu_cache_usage_perc",
 )
 _PREFIXES: Final = re.compile("^ray_")
+# The parser is written in Python, and quadratic in the length of a line. It runs on the event loop.
+MAX_LINE_CHARS: Final = 4096
+MAX_PARSED_CHARS: Final = 256 * 1024
 
 
 @attrs.frozen(slots=True)
@@ -145,14 +150,21 @@ class PrometheusProbe:
 
 
 def load_in_exposition(text: str, settings: PrometheusSettings, slots: int) -> float | None:
-    """None where the text is malformed or holds none of the series."""
-    try:
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    except (ValueError, KeyError, IndexError):  # what the parser raises for lines that it cannot read
+    """Return None if the text has none of the series, or if one of them is malformed or too long."""
+    running_names = settings.running or _RUNNING
+    waiting_names = settings.waiting or _WAITING
+    usage_names = settings.usage or _USAGE
+    lines = _lines_of(text, [*running_names, *waiting_names, *usage_names])
+    if sum(map(len, lines)) > MAX_PARSED_CHARS or any(len(line) > MAX_LINE_CHARS for line in lines):
         return None
-    running = _values(samples, settings.running or _RUNNING, settings.labels)
-    waiting = _values(samples, settings.waiting or _WAITING, settings.labels)
-    usage = _values(samples, settings.usage or _USAGE, settings.labels)
+    try:
+        families = text_string_to_metric_families("\n".join(lines))
+        samples = [sample for family in families for sample in family.samples]
+    except (ValueError, KeyError, IndexError, OverflowError):  # raised by the parser for malformed lines
+        return None
+    running = _values(samples, running_names, settings.labels)
+    waiting = _values(samples, waiting_names, settings.labels)
+    usage = _values(samples, usage_names, settings.labels)
     if not running and not waiting and not usage:
         return None
     # Engines behind one address each have a series: their requests add up, and the fullest cache is what stalls.
@@ -160,7 +172,14 @@ def load_in_exposition(text: str, settings: PrometheusSettings, slots: int) -> f
     return max(0.0, min(1.0, max([requests / (settings.full_at or slots), *usage])))
 
 
-def _values(samples: Iterable[Sample], names: tuple[str, ...], labels: dict[str, str]) -> list[float]:
+def _lines_of(text: str, names: Iterable[str]) -> list[str]:
+    """Return the lines that hold samples of these series. Takes time linear in the text."""
+    wanted = {_plain(name) for name in names}
+    found = re.finditer(r"^[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[^\n]*", text, re.MULTILINE)
+    return [line[0] for line in found if _plain(line[1]) in wanted]
+
+
+def _values(samples: Iterable[Sample], names: Iterable[str], labels: dict[str, str]) -> list[float]:
     wanted = {_plain(name) for name in names}
     values = [
         _float(sample.value)
@@ -171,7 +190,7 @@ def _values(samples: Iterable[Sample], names: tuple[str, ...], labels: dict[str,
 
 
 def _float(value: float) -> float:
-    """The parser makes whole numbers of some, however long they are."""
+    """Convert a sample's value, which the parser returns as an int of any length if it looks like one."""
     try:
         return float(value)
     except OverflowError:

@@ -1,6 +1,8 @@
+import time
+
 import pytest
 
-from svcd.load import PrometheusSettings, load_in_exposition, read_probe
+from svcd.load import MAX_ANSWER_BYTES, PrometheusSettings, load_in_exposition, read_probe
 
 
 def settings(**entries: object) -> PrometheusSettings:
@@ -57,9 +59,15 @@ def test_every_known_servers_names_are_understood(text: str, load: float) -> Non
         "vllm:num_requests_running{ 3",
         "vllm:num_requests_running NaN\n",
         f"tgi_queue_size {'9' * 400}\n",  # no float holds it
+        f"tgi_queue_size 1 {'9' * 400}\n",
+        f'tgi_queue_size{{model="{"a" * 5000}"}} 1\n',
+        'tgi_queue_size{model="a"} 1\n' * 20_000,
         "<html>",
     ],
-    ids=["empty", "another series", "cut off", "no number", "beyond all numbers", "html"],
+    ids=[
+        *("empty", "another series", "cut off", "no number", "number too large", "timestamp too large"),
+        *("label too long", "too many series", "html"),
+    ],
 )
 def test_without_a_known_series_there_is_no_reading(text: str) -> None:
     assert load_in_exposition(text, settings(), slots=8) is None
@@ -69,3 +77,21 @@ def test_a_configuration_may_name_series_labels_and_what_is_full() -> None:
     text = 'busy{model="a"} 2\nbusy{model="b"} 20\nvllm:num_requests_running 99\n'
     chosen = settings(running=["busy"], labels={"model": "a"}, full_at=4)
     assert load_in_exposition(text, chosen, slots=8) == 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'tgi_queue_size{model="' + '\\"' * MAX_ANSWER_BYTES + '"} 1\n',
+        'other{model="' + '\\"' * 50_000 + '"} 1\ntgi_queue_size 1\n',
+        ('tgi_queue_size{model="' + '\\"' * 2000 + '"} 1\n') * 64,
+        "tgi_queue_size " * (MAX_ANSWER_BYTES // 15),
+        "\n" * MAX_ANSWER_BYTES,
+        " " * MAX_ANSWER_BYTES,
+    ],
+    ids=["one label", "label of another series", "long labels", "one line", "empty lines", "spaces"],
+)
+def test_hostile_text_is_read_in_bounded_time(text: str) -> None:
+    start = time.process_time()
+    load_in_exposition(text, settings(), slots=8)
+    assert time.process_time() - start < 2
