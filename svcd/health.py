@@ -82,7 +82,7 @@ class DaemonHealth:
     def problem(self) -> str | None:
         """None when all is well."""
         if not self.journal.works:
-            return "the journal cannot be written"
+            return "the journal cannot be read or written"
         if self.supervisor.failing is not None:
             return f"the task {self.supervisor.failing} fails again and again; the log has its errors"
         if self.holds:

@@ -4,6 +4,7 @@ Synchronous, and used by one thread at a time: `svcd.journal.journal` sees to th
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
@@ -124,7 +125,16 @@ class OwnerRecord:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Every commit is on the disk when it returns. Fatal for a file that is not this journal's."""
+    """Open the journal's database. Every commit is on the disk when it returns.
+
+    Raises `Fatal` for a file that is not this journal's. The files are for the daemon's user alone.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        for private in path.parent.glob(f"{path.name}*"):  # SQLite gives new -wal and -shm files the database's mode
+            private.chmod(0o600)
+    except OSError as broken:
+        raise Fatal(f"the journal {path} cannot be used: {broken.strerror}") from None
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     try:
         _set_up(connection)

@@ -1,8 +1,8 @@
 """Journal of the provider's commitments, written before they are acted on.
 
 A write returns when it is on the disk. Writers that come while a commit is under way share the next one, so that two
-hundred jobs at once do not wait for two hundred syncs. A disk that refuses is tried again for as long as the caller
-waits: acting without the entry is what the journal is there to prevent.
+hundred jobs at once do not wait for two hundred syncs. If the disk refuses a read or a write, it is retried for as long
+as the caller waits: acting without the entry is what the journal is there to prevent.
 """
 
 import fcntl
@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NoReturn, TypeVar
 
@@ -45,7 +45,10 @@ class ResultFiles:
         self._sync_directory()
 
     def open(self, job_id: bytes) -> BinaryIO:
-        return self._path(job_id).open("rb")
+        try:
+            return self._path(job_id).open("rb")
+        except FileNotFoundError as missing:
+            raise LookupError(f"result file missing: {missing.filename}") from missing
 
     def has(self, job_id: bytes) -> bool:
         return job_id in self._kept
@@ -78,7 +81,7 @@ T = TypeVar("T")
 
 _REMEMBERED: Final = 3 * 86_400  # no order lives longer than two days: one until its claim, one until its SLA
 _TIDIED_EVERY: Final = 3600.0
-_PAUSE: Final = 1.0
+_RETRY_S: Final = 1.0
 _FURTHEST: Final = 3540  # seconds ahead that a time is signed: the chain takes an hour, by its own clock
 
 
@@ -98,7 +101,7 @@ class Journal:
         self._wall = wall
         self._turn = trio.Lock()  # of whoever uses the connection: it is not to be shared
         self._pending: list[_PendingWrite] = []
-        self.works = True  # the last commit went through
+        self.works = True  # False while the disk refuses reads or writes
 
     # --- jobs ---------------------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ class Journal:
     async def sealed(self, job_id: bytes, completion_tok: int, result: bytes) -> None:
         inline = result if len(result) <= LONGEST_ROW else None
         if inline is None:
-            await self._patiently(lambda: self._files.store(job_id, result))
+            await self._retried(lambda: self._files.store(job_id, result))
         await self._write(entries.sealed(job_id, completion_tok, inline, len(result), self._wall()))
 
     async def uploaded(self, job_id: bytes, cid: str) -> None:
@@ -127,7 +130,7 @@ class Journal:
     async def ended(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
         await self._write(entries.ended(job_id, state, reason, self._wall()))
         if self._files.has(job_id):
-            await self._patiently(lambda: self._files.remove(job_id))
+            await self._retried(lambda: self._files.remove(job_id))
 
     async def live(self) -> list[JobEntry]:
         return await self._read(entries.read_live)
@@ -149,7 +152,7 @@ class Journal:
     async def open_result(self, job_id: bytes) -> bytes | BinaryIO:
         """The sealed bytes of a job: themselves, or the open file that holds them."""
         inline = await self._read(lambda connection: entries.read_result(connection, job_id))
-        return inline if inline is not None else await trio.to_thread.run_sync(self._files.open, job_id)
+        return inline if inline is not None else await self._retried(lambda: self._files.open(job_id))
 
     async def forget(self) -> None:
         """What ended too long ago to play any part."""
@@ -164,7 +167,7 @@ class Journal:
         """Before anything is at work: result files that belong to no job that is held are removed, too."""
         await self.forget()
         live = [entry.job.job_id for entry in await self.live()]
-        await self._patiently(lambda: self._files.remove_all_but(live))
+        await self._retried(lambda: self._files.remove_all_but(live))
 
     async def belongs_to(self, home: Home) -> None:
         """Fatal for the journal of another wallet or market: its jobs would be looked for where they never were, and
@@ -215,12 +218,11 @@ class Journal:
             # Not to be left half-way: what the thread commits must be known to be committed.
             with trio.CancelScope(shield=True):
                 changed = await trio.to_thread.run_sync(_commit, self._connection, [one.statement for one in batch])
-        except sqlite3.OperationalError as refused:
+        except Exception as error:
             self._pending = batch + self._pending
-            await self._wait_for_disk(refused)
-        except Exception:
-            self._pending = batch + self._pending  # one of them is at fault: each writer finds out for itself
-            raise
+            if not _is_disk_failure(error):
+                raise  # one statement is at fault: each writer finds out for itself
+            await self._wait_for_disk(error)
         else:
             self.works = True
             for one, rows in zip(batch, changed, strict=True):
@@ -228,20 +230,37 @@ class Journal:
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         async with self._turn:
-            return await trio.to_thread.run_sync(read, self._connection)
+            return await self._retried(lambda: read(self._connection))
 
-    async def _patiently(self, act: Callable[[], None]) -> None:
+    async def _retried(self, act: Callable[[], T]) -> T:
+        """Run `act` in a thread, again and again while the disk refuses it."""
+        refused = False
         while True:
             try:
-                return await trio.to_thread.run_sync(act)
-            except OSError as refused:
-                await self._wait_for_disk(refused)
+                result = await trio.to_thread.run_sync(act)
+            except Exception as error:
+                if not _is_disk_failure(error):
+                    raise
+                refused = True
+                await self._wait_for_disk(error)
+            else:
+                if refused:
+                    self.works = not self._pending  # a pending write finds out for itself
+                return result
 
     async def _wait_for_disk(self, refused: Exception) -> None:
         if self.works:
-            log.error("the journal cannot be written", reason=str(refused))
+            log.error("journal unavailable", reason=str(refused))
         self.works = False
-        await trio.sleep(_PAUSE)
+        await trio.sleep(_RETRY_S)
+
+
+def _is_disk_failure(error: Exception) -> bool:
+    """True for a full, broken or locked disk, and for a damaged database. False for a mistake of the program.
+
+    `DatabaseError` itself reports a damaged file. Its other subclasses report wrong statements and values.
+    """
+    return isinstance(error, OSError | sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 
 
 def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> list[int]:
@@ -261,7 +280,10 @@ def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> list
 async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
     """Holds the state directory for this process alone: two daemons on one wallet would work against each other."""
     try:
-        (directory / "results").mkdir(mode=0o700, parents=True, exist_ok=True)
+        for private in (directory, directory / "results"):
+            private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(PermissionError):  # a volume of another user's, with access by group: its files are private
+                private.chmod(0o700)
         lock = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as broken:
         raise Fatal(f"the state directory {directory} cannot be used: {broken.strerror}") from None

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,27 @@ async def test_journal_that_is_closed_keeps_no_file_open_and_nor_does_a_look_at_
     assert open_files(tmp_path) == []
     assert not is_in_use(tmp_path)
     assert open_files(tmp_path) == []
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("older", [False, True], ids=["new", "left by an older svcd"])
+async def test_state_directory_is_for_its_user_alone(older: bool, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    if older:
+        (state / "results").mkdir(mode=0o755, parents=True)
+        with closing(sqlite3.connect(state / JOURNAL_FILE)) as connection:
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("create table unrelated (n)")
+            assert stat.S_IMODE((state / f"{JOURNAL_FILE}-wal").stat().st_mode) == 0o644
+    mask = os.umask(0o022)
+    try:
+        async with open_journal(state, lambda: 0.0) as journal:
+            await journal.note("name", 1)
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [state, *state.iterdir()]}
+    finally:
+        os.umask(mask)
+    files = [f"{JOURNAL_FILE}{suffix}" for suffix in ("", "-wal", "-shm")]
+    assert modes == {"state": 0o700, "results": 0o700, "lock": 0o600, **dict.fromkeys(files, 0o600)}
 
 
 def test_every_commit_is_on_the_disk_when_it_returns_and_readers_need_not_wait(tmp_path: Path) -> None:
