@@ -100,7 +100,7 @@ class Daemon:
         exclusions.remember(await ground.journal.failed_before())
         pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
         offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
-        asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal)
+        asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal, self.health)
         guard = self._guard()
         supervise = self.health.supervisor.run
         async with trio.open_nursery() as commitments:

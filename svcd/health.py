@@ -66,6 +66,11 @@ class DaemonHealth:
             hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.holds
         )
 
+    @property
+    def is_alone(self) -> bool:
+        """True once the guard has looked, and while it knows of no other daemon on this wallet."""
+        return self.holds is not None and all(hold.reason != "other_daemon" for hold in self.holds)
+
     async def watch(self) -> NoReturn:
         """Tells the log when it turns, either way: /healthz says no reasons."""
         told = self.problem

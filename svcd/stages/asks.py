@@ -20,6 +20,7 @@ from svcd.coordinator.outcomes import OpMined, describe
 from svcd.coordinator.requests import CoordinatorReply, Unanswered
 from svcd.coordinator.sessions import OpSigner, SignInRefused
 from svcd.errors import Unavailable
+from svcd.health import DaemonHealth
 from svcd.job.held import Slots
 from svcd.journal.journal import Journal
 
@@ -34,42 +35,53 @@ _JUMP: Final = 60  # seconds by which signed_at is moved on when the chain has a
 
 @attrs.define(slots=True, eq=False)
 class AskPublisher:
+    """Publishes and withdraws this daemon's asks. The asks of another daemon on the same wallet are left alone."""
+
     coordinator: Coordinator
     signer: OpSigner
     provider_id: int
     journal: Journal
+    health: DaemonHealth
     _wanted: frozenset[Ask] = frozenset()
+    _own: frozenset[Ask] = frozenset()  # published by this daemon, or found on the book as wanted
     _jump: int = 0
     _told: bool = False  # that it is not listed
-    _unheard: frozenset[Ask] = frozenset()  # published, and no word of it: they may come onto the book yet
+    _unheard: frozenset[Ask] = frozenset()  # published without an answer: they may come onto the book yet
 
     def want(self, asks: Iterable[Ask]) -> None:
-        """These, too."""
+        """Publish these as well."""
         self._wanted |= frozenset(asks)
 
     async def run(self) -> NoReturn:
         while True:
             try:
-                done = await self.publish(self._wanted)
+                done = self.health.is_alone and await self.publish()
             except (Unavailable, Refused) as error:
                 log.warning("asks not compared", reason=str(error))
                 done = False
             await trio.sleep(_EVERY if done else _RETRY)
 
     async def withdraw(self) -> None:
-        """All of them; a coordinator that does not answer is told a few times and then left."""
+        """Withdraw this daemon's asks, with a few attempts."""
         for _ in range(3):
+            if not self.health.is_alone:
+                return
             try:
-                if await self.publish(frozenset(), besides=self._unheard):
+                own = self._own & (await self._posted() | self._unheard)
+                if await self._publish(frozenset(), own):
                     return
             except (Unavailable, Refused) as error:
                 log.warning("asks not withdrawn", reason=str(error))
             await trio.sleep(1)
 
-    async def publish(self, wanted: frozenset[Ask], besides: frozenset[Ask] = frozenset()) -> bool:
-        """True when there is nothing more to do about it for a while. `besides`: taken for posted, too."""
+    async def publish(self) -> bool:
+        """Make the book show the wanted asks and no others. Return False if there is more to do soon."""
         posted = await self._posted()
-        outstanding = differing(wanted, posted | besides)
+        self._own |= posted & self._wanted
+        return await self._publish(self._wanted, posted)
+
+    async def _publish(self, wanted: frozenset[Ask], posted: frozenset[Ask]) -> bool:
+        outstanding = differing(wanted, posted)
         quotes = outstanding[: limits.SNAPSHOT_QUOTES]
         metrics.asks_published.set(len(posted))
         if not quotes:
@@ -81,14 +93,16 @@ class AskPublisher:
         self._told = False
         signed_at = await self.journal.next_time(_SIGNED_AT, skip=self._jump)
         body = self.signer.asks(self.provider_id, signed_at, quotes)
-        self._unheard |= frozenset(quote for quote in quotes if quote in wanted)
+        published = frozenset(quote for quote in quotes if quote in wanted)
+        self._own |= published
+        self._unheard |= published
         answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
         if isinstance(answer, CoordinatorReply) and answer.status == 200:
             self._jump, self._unheard = 0, frozenset()
             log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
-            posted = await self._posted()
-            metrics.asks_published.set(len(posted))
-            return len(quotes) == len(outstanding) or not differing(wanted, posted)
+            now_posted = await self._posted()
+            metrics.asks_published.set(len(now_posted))
+            return len(quotes) == len(outstanding) or not differing(wanted, now_posted)
         self._refused(answer)
         return False
 

@@ -129,6 +129,40 @@ async def test_daemon_that_polls_already_keeps_another_from_beginning(
         await all_is_well(running, market, "other_daemon")
 
 
+@pytest.mark.parametrize("rates", [(100, 200), (5, 5)], ids=["the same asks", "other asks"])
+async def test_second_daemon_leaves_the_firsts_asks_alone(
+    rates: tuple[int, int], autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.rival, market.asks = True, {(1, 600): rates}
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(200)
+        assert (market.asks, market.snapshots) == ({(1, 600): rates}, [])
+        running.drain.begin()
+        await trio.sleep(100)
+    assert (market.asks, market.snapshots) == ({(1, 600): rates}, [])
+
+
+async def test_daemon_stopped_before_its_first_look_withdraws_nothing(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    market.rival, market.asks = True, {(1, 600): (100, 200)}
+    market.always["providers"] = instead(error(503, "not_ready", "not_ready"))
+    async with start(models=(MODEL,)) as running:
+        await trio.sleep(10)
+        running.drain.begin()
+        await trio.sleep(100)
+    assert (market.asks, market.snapshots) == ({(1, 600): (100, 200)}, [])
+
+
+async def test_asks_of_another_hand_are_not_withdrawn(autojump_clock: MockClock, market: Market, start: Start) -> None:
+    async with start(models=(MODEL,)) as running:
+        await running.until(lambda: market.asks == {(1, 600): (100, 200)})
+        market.asks = {(1, 600): (7, 7), (3, 600): (8, 8)}
+        running.drain.begin()
+        await trio.sleep(100)
+    assert market.asks == {(1, 600): (7, 7), (3, 600): (8, 8)}
+
+
 async def test_claim_by_another_hand_stops_claims_and_is_left_to_it(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
