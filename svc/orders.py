@@ -1,6 +1,7 @@
 """An order's way to the coordinator: probe, pin, seal, sign, quote, pay, submit."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -33,6 +34,7 @@ from svc.core.orders import (
     probe_body,
     seal_order,
     shape,
+    shape_probe,
     window_seconds,
     window_words,
 )
@@ -84,11 +86,11 @@ class Orders:
 
     async def probe(self, request: OrderRequest) -> tuple[Candidate, ...]:
         """Live providers for this request, the best first."""
-        return await self._probe(await self._shaped(request))
+        return await self._probe(await self._shaped(request, shape_probe))
 
     async def prepare(self, request: OrderRequest) -> PreparedOrder:
         """Bid, sealed and signed; nothing is owed yet."""
-        shaped = await self._shaped(request)
+        shaped = await self._shaped(request, shape)
         await self._check_window(request.window, shaped)
         for name in shaped.unlisted:
             message = f"{shaped.model.id} does not list the parameter {name!r}; it is sent as it is"
@@ -214,10 +216,10 @@ class Orders:
         wanted = window_words(shaped.sla_secs)
         return f" of {wanted}; prices are asked for {', '.join(map(window_words, asked))}" if asked else f" of {wanted}"
 
-    async def _shaped(self, request: OrderRequest) -> Shaped:
+    async def _shaped(self, request: OrderRequest, shaping: Callable[[OrderRequest, Model], Shaped]) -> Shaped:
         model = await self.account.model(request.model)
         try:
-            return shape(request, model)
+            return shaping(request, model)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
 

@@ -42,6 +42,8 @@ Modality = Literal["text", "embeddings", "image", "video"]
 Input = Mapping[str, object]
 
 EMBEDDINGS_ENDPOINT: Final = "/v1/embeddings"
+IMAGES_ENDPOINT: Final = "/v1/images/generations"
+TEXT_ENDPOINTS: Final = frozenset({"/v1/responses", "/v1/chat/completions"})
 
 # In the order in which the first that is not zero decides the output units of a text request.
 OUTPUT_CAPS: Final = ("max_output_tokens", "max_tokens", "max_completion_tokens")

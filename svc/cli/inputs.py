@@ -3,7 +3,7 @@
 import functools
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -11,40 +11,33 @@ import attrs
 import click
 
 from common import escrow, strict_json
+from common.pricing.assets import IMAGES_ENDPOINT
 from common.refusal import Refused
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.client import Client
-from svc.core.orders import DEFAULT_WINDOW, WINDOW_FORMS, WINDOW_REFUSED, is_window, window_seconds
+from svc.core.orders import (
+    DEFAULT_WINDOW,
+    WINDOW_FORMS,
+    WINDOW_REFUSED,
+    PreparedOrder,
+    is_window,
+    window_seconds,
+)
 from svc.errors import OrderRefused
+from svc.records import Model
 
 STDIN: Final = "-"
 
 Input = str | dict[str, Any]
 
 
-def read_input(text: str | None, file: str | None, params: Sequence[str], stdin: BinaryIO) -> Input:
-    """A text, or an object that is the model's own input.
+def read_input(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
+    """Return a text, or an object that is the model's own input.
 
-    A file (or standard input) that holds one JSON object is that object; anything else is text. `params`, each
-    `name=value`, are added to the object; a text goes into it as `input` then. Raises click.UsageError.
+    A file (or standard input) that holds one JSON object is that object; anything else is text.
+    Raises click.UsageError.
     """
-    given = _given(text, file, stdin)
-    if not params:
-        return given
-    wrapped = {"input": given} if isinstance(given, str) else given
-    return wrapped | dict(_param(param) for param in params)
-
-
-def read_bytes(file: str, stdin: BinaryIO) -> bytes:
-    """Without the mark that some editors put before UTF-8: behind it JSON would be taken, and bought, as a text."""
-    try:
-        return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
-    except OSError as error:
-        raise click.UsageError(f"{file}: {error.strerror}") from None
-
-
-def _given(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
     if text is not None and file is not None:
         raise click.UsageError("give the input as an argument or as a file, not as both")
     if text is not None and text != STDIN:
@@ -56,6 +49,31 @@ def _given(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
     if text is None and file is None and stdin.isatty():
         raise click.UsageError("no input: give it as an argument, with --file, or on standard input")
     return _text_or_object(read_bytes(file or STDIN, stdin), file or "standard input")
+
+
+def text_input(text: str, model: Model) -> dict[str, Any]:
+    """Return the input object for a text, under the key that the model's schema lists for it.
+
+    The price of an image order follows from the image parameters that it names, so one is named.
+    """
+    schema = model.svc.params_schema or {}
+    listed = schema.get("properties")
+    properties = listed if isinstance(listed, dict) else {}
+    endpoint = model.svc.endpoint
+    makes_images = endpoint == IMAGES_ENDPOINT or (endpoint is None and "num_images" in properties)
+    keys = ("prompt", "input", "messages") if makes_images else ("input", "prompt", "messages")
+    default = "prompt" if makes_images else "input"
+    key = next((key for key in keys if properties.get(key, False) is not False), default)
+    content = [{"role": "user", "content": text}] if key == "messages" else text
+    return {key: content, "num_images": 1} if makes_images else {key: content}
+
+
+def read_bytes(file: str, stdin: BinaryIO) -> bytes:
+    """Without the mark that some editors put before UTF-8: behind it JSON would be taken, and bought, as a text."""
+    try:
+        return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None
 
 
 def _text_or_object(raw: bytes, name: str) -> Input:
@@ -77,8 +95,8 @@ def _text_or_object(raw: bytes, name: str) -> Input:
     return parsed
 
 
-def _param(param: str) -> tuple[str, Any]:
-    """A value that reads as JSON is that value: numbers, true, lists; any other is a text."""
+def read_param(param: str) -> tuple[str, Any]:
+    """Read `name=value`. A value that is valid JSON is that value (number, true, list); any other is a text."""
     name, equals, value = param.partition("=")
     if not name or not equals:
         raise click.UsageError(f"--param {param}: write it as name=value")
@@ -96,12 +114,19 @@ EMBEDDINGS: Final = "/v1/embeddings"
 
 @attrs.frozen
 class OrderOptions:
-    """`terms` are those of the client's methods that take an order."""
+    """`params` are added to the input. `terms` are those of the client's methods that take an order."""
 
     model: str
-    input: Input
+    given: Input
+    params: dict[str, Any]
     terms: dict[str, Any]
     max_amount: int | None
+
+    async def prepare(self, client: Client) -> PreparedOrder:
+        given = self.given
+        if isinstance(given, str):
+            given = text_input(given, await client.models.get(self.model))
+        return await client.prepare(self.model, given | self.params, **self.terms)
 
 
 def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
@@ -130,8 +155,9 @@ def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
             terms["endpoint"] = EMBEDDINGS
         max_amount = given.pop("max_amount")
         model, text, file, params = (given.pop(name) for name in ("model", "text", "file", "params"))
-        model_input = read_input(text, file, params, sys.stdin.buffer)
-        return command(order=OrderOptions(model, model_input, terms, max_amount), **given)
+        model_input = read_input(text, file, sys.stdin.buffer)
+        read_params = dict(read_param(param) for param in params)
+        return command(order=OrderOptions(model, model_input, read_params, terms, max_amount), **given)
 
     return with_order
 

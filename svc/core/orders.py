@@ -11,7 +11,7 @@ from common.box import PublicKey
 from common.envelope import Envelope
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
-from common.pricing.assets import Modality, modality_of
+from common.pricing.assets import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality, modality_of
 from common.pricing.units import Units, units_of
 from common.quotes import Terms, job_id
 from common.refusal import Refused
@@ -265,7 +265,14 @@ class Shaped:
 
 
 def shape(request: OrderRequest, model: Model) -> Shaped:
-    """Raises Refused, naming the field at fault."""
+    """Check a request that is to be bought, and price it. Raises Refused, naming the field at fault."""
+    shaped = shape_probe(request, model)
+    _require_served(request, shaped)
+    return shaped
+
+
+def shape_probe(request: OrderRequest, model: Model) -> Shaped:
+    """Price a request that only asks for candidates: its input may still be incomplete. Raises Refused."""
     if not model.svc.enabled:
         raise Refused(f"{model.id} takes no new orders", "model")
     if request.provider is not None and not 0 < request.provider < 2**32:
@@ -284,6 +291,23 @@ def shape(request: OrderRequest, model: Model) -> Shaped:
         custom_id=read_custom_id(request.custom_id),
         unlisted=unlisted,
     )
+
+
+def _require_served(request: OrderRequest, shaped: Shaped) -> None:
+    """Raise Refused for what no provider of the model could answer, by the route that the model publishes."""
+    model, modality, unlisted = shaped.model, shaped.modality, shaped.unlisted
+    serves = model.svc.endpoint
+    if serves is None:
+        return
+    if request.endpoint == EMBEDDINGS_ENDPOINT != serves:
+        raise Refused(f"{model.id} makes no embeddings: it serves {serves}", "endpoint")
+    if serves == EMBEDDINGS_ENDPOINT and "input" not in shaped.input:
+        raise Refused(f"{model.id} makes embeddings of its input: name the texts as input", "input")
+    if serves == IMAGES_ENDPOINT and modality != "image" and request.units_out is None:
+        example = '{"prompt": "a cat", "num_images": 1}'
+        raise Refused(f"{model.id} makes images: name num_images, width or resolution, as in {example}", "input")
+    if serves in TEXT_ENDPOINTS and modality in ("image", "video") and unlisted:
+        raise Refused(f"{model.id} answers with text and makes no {modality}: leave out {', '.join(unlisted)}", "input")
 
 
 def _schema(model: Model) -> Mapping[str, object] | None:

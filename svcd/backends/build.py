@@ -5,15 +5,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import attrs
 import httpx
-import trio
 
 from common.daemon.process import Fatal
-from common.pricing.units import text_units
-from common.strict_json import canonical
 from svcd.backends import confined
 from svcd.backends.backend import Backend
+from svcd.backends.echo import EchoBackend
 from svcd.backends.exec import ExecBackend
 from svcd.backends.http import HttpBackend
 from svcd.backends.openai import OpenAIBackend
@@ -25,39 +22,6 @@ from svcd.backends.settings import (
     OpenAISettings,
     ServerSettings,
 )
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
-
-# The demo's backend: answers with what it was given. It needs no server, and its answers can be checked.
-
-
-@attrs.frozen(slots=True)
-class EchoBackend:
-    settings: EchoSettings
-
-    async def run(self, work: ModelWork) -> WorkOutput:
-        if trio.current_time() + self.settings.delay_seconds >= work.deadline:
-            raise WorkFailed("deadline_wait", "the delay would end past the deadline")
-        await trio.sleep(self.settings.delay_seconds)
-        units = _units(work)
-        return WorkOutput(work.input, units, {"units": units})
-
-    async def is_up(self) -> bool:
-        return True
-
-    async def unknown_name(self, model: str) -> str | None:
-        return None
-
-
-def _units(work: ModelWork) -> int:
-    match work.modality:
-        case "text":
-            return min(text_units(len(canonical(work.input))), work.units_out)
-        case "embeddings":
-            return 0
-        case "image" | "video":
-            return work.units_out
-
 
 _NO_LANDLOCK: Final = (
     "an exec backend's programs must be kept from svcd's keys, and this kernel has no Landlock (Linux 5.13 and"

@@ -73,6 +73,7 @@ async def run(
     \b
       svc run demo/text-small "Why is the sky blue?" --window 1h
       svc run demo/text-small --file letter.txt -p max_output_tokens=200 --provider 3
+      svc run demo/image-small "a cat" -p width=512 -p height=512
       echo '{"input": "hi", "seed": 7}' | svc run demo/text-small --rate-in 150000 --rate-out 600000
     """
     output, place = connection.output, Destination(out, folder, raw)
@@ -82,7 +83,7 @@ async def run(
         with place.opened() as opened, output.gauge() as gauge:
             gauge.show("sealing")
             await check_window(client, output, order.terms)
-            prepared = await client.prepare(order.model, order.input, **order.terms)
+            prepared = await order.prepare(client)
             gauge.show("asking the price")
             quoted, chain = await client.quote(prepared), await client.chain()
             gauge.show("paying")
@@ -181,7 +182,7 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
     output = connection.output
     async with connection.client(wallet=True) as client:
         await check_window(client, output, order.terms)
-        prepared = await client.prepare(order.model, order.input, **order.terms)
+        prepared = await order.prepare(client)
         quoted = await client.quote(prepared)
         try:
             await client.check_quote(prepared, quoted, max_amount=order.max_amount)
@@ -235,7 +236,7 @@ async def submit(connection: Connection, order: OrderOptions, *, only_check: boo
     connection.output.next = NOT_POSTED
     async with connection.client(wallet=True) as client:
         await check_window(client, connection.output, order.terms)
-        prepared = await client.prepare(order.model, order.input, **order.terms)
+        prepared = await order.prepare(client)
         if only_check:
             return show_checked(connection.output, await client.check(prepared), await client.chain())
         connection.output.say(f"posting job {prepared.id}")

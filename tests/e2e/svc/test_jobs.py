@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from svc.cli.exit_codes import Exit
+from svcd.payload.media import Picture, measure
 from tests.e2e.svc.conftest import Svc
 
 _MODEL = "demo/text-small"
@@ -17,6 +18,21 @@ def test_run_writes_the_output_alone_to_standard_output(svc: Svc, tmp_path: Path
     assert ended.code == Exit.DONE, ended.err
     assert json.loads(ended.out) == {"input": "Dear [seal],", "seed": 7}
     assert "paid 0.002" in ended.err
+
+
+def test_image_is_bought_with_a_text_alone(svc: Svc, tmp_path: Path) -> None:
+    ended = svc("run", "demo/image-small", "a cat", "--window", "1m", "--out-dir", str(tmp_path))
+    assert ended.code == Exit.DONE, ended.err
+    (file,) = tmp_path.iterdir()
+    assert file.suffix == ".png"
+    assert measure(file.read_bytes()) == Picture(64, 64)
+
+
+def test_embeddings_are_bought_with_a_text_alone(svc: Svc) -> None:
+    ended = svc("run", "demo/embed-small", "a cat", "--window", "1m", "-p", "dimensions=3")
+    assert ended.code == Exit.DONE, ended.err
+    (row,) = json.loads(ended.out)["data"]
+    assert len(row["embedding"]) == 3
 
 
 def test_open_job_under_json_says_what_it_cost(svc: Svc) -> None:
@@ -69,6 +85,8 @@ def test_job_that_nobody_takes_is_still_running_until_it_is_cancelled(svc: Svc) 
         (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": "0x12"}, Exit.NO_KEY, "does not hold a private key"),
         (("run", "no/such", "hi"), {}, Exit.REFUSED, "svc models lists what there is"),
         (("run", _MODEL, "hi", "-p", "stream=true"), {}, Exit.USAGE, "stream"),
+        (("run", _MODEL, "hi", "-p", "width=512"), {}, Exit.USAGE, "makes no image: leave out width"),
+        (("run", _MODEL, "hi", "--embeddings"), {}, Exit.USAGE, "makes no embeddings: it serves /v1/responses"),
         (("run", _MODEL, "hi", "--max-amount", "5"), {}, Exit.REFUSED, "above the ceiling of 0.000005 Dev Dollar"),
         (("quote", _MODEL, "hi", "--max-amount", "5"), {}, Exit.REFUSED, "above the ceiling of 0.000005 Dev Dollar"),
         (("run", _MODEL, "hi", "--out", "/nowhere/at/all"), {}, Exit.USAGE, "No such file"),

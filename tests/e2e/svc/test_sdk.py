@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from svc.client import Client
+from svc.errors import OrderRefused
 from tests.e2e.conftest import Market
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +31,18 @@ async def test_designated_and_open_jobs_come_back_opened(client: Client) -> None
     offered = await client.run(_MODEL, "for anybody", window="async", rate_in=asks[0], rate_out=asks[1], timeout=120)
     assert (designated.output, offered.output) == ({"input": "for one provider"}, {"input": "for anybody"})
     assert (designated.job.svc.designated > 0, offered.job.svc.designated) == (True, 0)
+
+
+async def test_images_and_embeddings_are_bought(client: Client) -> None:
+    image = await client.run("demo/image-small", {"prompt": "a cat", "num_images": 2}, window="1m", timeout=120)
+    assert [list(row) for row in image.output["data"]] == [["b64_json"]] * 2
+    embedded = await client.run("demo/embed-small", {"input": ["a", "b"]}, window="1m", timeout=120)
+    assert [len(row["embedding"]) for row in embedded.output["data"]] == [64, 64]
+
+
+async def test_text_for_an_image_model_is_refused_before_payment(client: Client) -> None:
+    with pytest.raises(OrderRefused, match="demo/image-small makes images: name num_images, width or resolution"):
+        await client.run("demo/image-small", "a cat", window="1m")
 
 
 async def test_batch_comes_back_in_file_order(client: Client) -> None:

@@ -4,6 +4,7 @@ The market's demo provider gives back what it was given, which comes as its JSON
 others with a real model.
 """
 
+import base64
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import attrs
 import openai
 import pytest
 
+from svcd.payload.media import Picture, measure
 from tests.e2e.svc.conftest import Market, Svc
 
 MODEL = "demo/text-small"
@@ -97,6 +99,22 @@ def test_streams_of_both_routes_are_those_that_the_client_understands(server: Se
     assert chunks[-1].usage is not None
     assert given(response.output_text) == "streamed"
     assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+def test_embeddings_are_vectors(server: Server) -> None:
+    with server.client() as client:
+        answer = client.embeddings.create(model="demo/embed-small", input=["a", "b"])
+        (plain,) = client.embeddings.create(model="demo/embed-small", input="a", encoding_format="float").data
+    assert [len(row.embedding) for row in answer.data] == [64, 64]
+    assert answer.data[0].embedding == pytest.approx(plain.embedding, abs=1e-6)
+    assert answer.usage.prompt_tokens > 0
+
+
+def test_images_are_pictures(server: Server) -> None:
+    with server.client() as client:
+        answer = client.images.generate(model="demo/image-small", prompt="a cat", n=2, size="512x512")
+    pictures = [base64.b64decode(row.b64_json or "") for row in answer.data or []]
+    assert [measure(picture) for picture in pictures] == [Picture(64, 64)] * 2
 
 
 async def _both(client: openai.AsyncOpenAI) -> AsyncIterator[str]:

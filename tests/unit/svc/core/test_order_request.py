@@ -50,6 +50,38 @@ def test_request_that_no_order_can_carry_is_refused_by_name(request_: OrderReque
     assert refused.value.param == param
 
 
+def serving(endpoint: str | None) -> Model:
+    return Model("m", "x", ModelDetails(3, True, {"properties": {"input": {}, "prompt": {}}}, endpoint))
+
+
+IMAGES, EMBEDDINGS, CHAT = "/v1/images/generations", "/v1/embeddings", "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "request_", "words"),
+    [
+        (IMAGES, OrderRequest("m", "a cat"), "m makes images: name num_images, width or resolution"),
+        (IMAGES, OrderRequest("m", {"prompt": "a cat", "duration": 3}), "m makes images"),
+        (IMAGES, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m makes no embeddings"),
+        (CHAT, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m makes no embeddings: it serves /v1/chat"),
+        (
+            CHAT,
+            OrderRequest("m", {"input": "a", "width": 512}),
+            "m answers with text and makes no image: leave out width",
+        ),
+        (EMBEDDINGS, OrderRequest("m", {"prompt": "a cat"}), "name the texts as input"),
+    ],
+)
+def test_request_that_the_model_cannot_serve_is_refused(endpoint: str, request_: OrderRequest, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        shape(request_, serving(endpoint))
+    shape(request_, serving(None))
+
+
+def test_image_whose_units_the_client_names_needs_no_parameter() -> None:
+    assert shape(OrderRequest("m", {"prompt": "a cat"}, units_out=2**20), serving(IMAGES)).units.units_out == 2**20
+
+
 @pytest.mark.parametrize("provider", [1, 2**32 - 1])
 def test_any_number_of_a_provider_that_an_order_can_hold_is_taken(provider: int) -> None:
     assert shape(OrderRequest("m", "x", provider=provider), MODEL).provider == provider

@@ -322,7 +322,7 @@ async def test_look_that_takes_too_long_is_wrong(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = backed(kind="echo")
-    monkeypatch.setattr("svcd.backends.build.EchoBackend.is_up", _never)
+    monkeypatch.setattr("svcd.backends.echo.EchoBackend.is_up", _never)
     findings = await examined(Market(lambda: START), tmp_path, **slow)
     (late,) = [finding for finding in findings if finding.right is False]
     assert (late.what, late.detail) == ("backend of demo/text", "no answer in 15 s")
