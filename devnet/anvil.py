@@ -16,7 +16,7 @@ from devnet.child import Child, Program, running
 from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
-CHAIN_ID: Final = 31337
+CHAIN_ID: Final = 31337  # of a chain for tests; each devnet has an id of its own
 # The phrase that every Ethereum tool uses for tests: its keys are public, and so is all that they hold.
 MNEMONIC: Final = "test test test test test test test test test test test junk"
 FUNDED_ACCOUNTS: Final = 20
@@ -61,7 +61,7 @@ def binary(contracts: Path = _CONTRACTS) -> Path:
 
 @asynccontextmanager
 async def running_anvil(
-    port: int, home: Path, logs: Path, *, block_gas_limit: int = BLOCK_GAS_LIMIT
+    port: int, home: Path, logs: Path, *, chain_id: int = CHAIN_ID, block_gas_limit: int = BLOCK_GAS_LIMIT
 ) -> AsyncIterator[Anvil]:
     """A fresh chain that mines a block for each transaction (see `Anvil.mine_every`).
 
@@ -71,7 +71,7 @@ async def running_anvil(
     command = (
         str(binary()),
         *("--host", LOOPBACK, "--port", str(port)),
-        *("--chain-id", str(CHAIN_ID)),
+        *("--chain-id", str(chain_id)),
         *("--mnemonic", MNEMONIC, "--accounts", str(FUNDED_ACCOUNTS), "--balance", "1000000"),
         *("--hardfork", HARDFORK, "--gas-limit", str(block_gas_limit), "--enable-tx-gas-limit"),
         "--no-request-size-limit",  # batched calls pass its default of 2 MB
@@ -85,7 +85,7 @@ async def running_anvil(
 
         async def answers() -> bool:
             try:
-                return int(await _call(client, url, "eth_chainId"), 16) == CHAIN_ID
+                return int(await _call(client, url, "eth_chainId"), 16) == chain_id
             except httpx.TransportError:
                 return False
 

@@ -27,9 +27,10 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
         for port in chosen.listening:
             if port.chosen is None and listening[port.flag] != port.usual:
                 say(f"port {port.usual} is taken: the {port.service} listens on {listening[port.flag]} instead")
+        chain_id = settings.random_chain_id() if chosen.chain_id is None else chosen.chain_id
         say("starting the chain, the pin store and the database (1 of 4)")
         async with (
-            running_anvil(listening[settings.RPC], state.anvil, state.logs) as anvil,
+            running_anvil(listening[settings.RPC], state.anvil, state.logs, chain_id=chain_id) as anvil,
             running_pin_store(listening[settings.PIN_STORE], state.pins, state.logs) as pins,
             running_postgres(listening[settings.DATABASE], state.postgres, state.logs) as postgres,
             create_task_group() as watches,

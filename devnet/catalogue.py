@@ -9,7 +9,6 @@ from common.wire.market import ENDPOINT_KEYWORD
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.terms import ModelTerms as TradedModel
 from devnet.accounts import Cast
-from devnet.anvil import CHAIN_ID
 
 TOKEN_DECIMALS: Final = 6
 
@@ -76,10 +75,10 @@ MODELS: Final = (
 )
 
 
-def terms_of_trade(cast: Cast, token: str) -> MarketTerms:
+def terms_of_trade(cast: Cast, token: str, chain_id: int) -> MarketTerms:
     """What the admin deploys, and goes on to own."""
     return MarketTerms(
-        chain_id=CHAIN_ID,
+        chain_id=chain_id,
         token=token,
         decimals=TOKEN_DECIMALS,
         owner=cast.admin.address,

@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 
 from common.refusal import Refused
 from common.scalars import read_hex
+from coordinatord.relayer.fees import DEVNET_CHAIN_IDS
 from devnet import demo, funding, manifest, stop
 from devnet.accounts import DevWallet
 from devnet.app import local_world
@@ -33,6 +34,7 @@ def overview(up: Devnet, settings: DevnetSettings) -> str:
         ("its metrics", up.coordinator.metrics_url),
         ("provider's metrics", up.provider.metrics_url),
         ("chain", world.anvil.rpc_url),
+        ("chain id", str(market.chain_id)),
         ("database", world.postgres.url().replace(world.postgres.password, "***")),
         ("pin store", f"{world.pins.endpoint}/{world.pins.bucket}"),
         ("gateway", world.pins.gateway),
@@ -63,6 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         return stop.main([str(options.state_dir)])
     settings = DevnetSettings(
         state_dir=options.state_dir,
+        chain_id=options.chain_id,
         block_time=None if options.automine else options.block_time,
         rpc_port=options.rpc_port,
         database_port=options.database_port,
@@ -180,6 +183,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_options(command: argparse.ArgumentParser) -> None:
     _add_state_dir(command)
+    which = f"of the chain (default: one at random from {DEVNET_CHAIN_IDS.start} to {DEVNET_CHAIN_IDS[-1]})"
+    command.add_argument("--chain-id", type=_chain_id, metavar="ID", help=which)
     pace = command.add_mutually_exclusive_group()
     pace.add_argument(
         "--block-time",
@@ -205,6 +210,10 @@ def _add_state_dir(command: argparse.ArgumentParser) -> None:
 
 def _seconds(text: str) -> int:
     return _between(text, 1, 3600)
+
+
+def _chain_id(text: str) -> int:
+    return _between(text, 1, 2**53 - 1)
 
 
 def _whole(text: str) -> int:

@@ -101,6 +101,7 @@ def exports(state_dir: Path, key_file: Path | None = None) -> str:
     described = described_in(state_dir)
     client = next(account for account in described["accounts"] if account["role"] == "client")
     values = {
+        "DEVNET_CHAIN_ID": str(described["addresses"]["chainId"]),
         "SVC_BASE_URL": described["base_url"],
         "SVC_PIN_GATEWAY": described["gateway"],
         "SVC_RPC_URL": described["rpc_url"],

@@ -20,7 +20,6 @@ from coordinatord.market.node import connect
 from coordinatord.market.preflight import check_chain_and_token
 from coordinatord.market.sending import SendOptions
 from devnet.accounts import Cast, DevWallet
-from devnet.anvil import CHAIN_ID
 from devnet.catalogue import terms_of_trade
 
 # The contracts of the local chain: deployed as `coordinatord market` deploys them, called from unlocked accounts.
@@ -108,9 +107,9 @@ async def deploy_issued(chain: MarketChain, wallets: Cast) -> tuple[AsyncContrac
 
 
 def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
-    terms = terms_of_trade(wallets, token)
     options = SendOptions(poll_seconds=_RECEIPT_POLL_SECONDS)
     with connect(rpc_url) as node:
+        terms = terms_of_trade(wallets, token, node.chain_id())
         facts, _ = check_chain_and_token(node, terms)
         admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
         return MarketDeployment(node, admin, terms, options, _unheard).carry_out(facts, DeploymentJournal(None, {}))
@@ -129,6 +128,7 @@ _CEILING: Final = 4_096  # what a provider asks for, and not this, decides: half
 class DevnetMarket:
     """Where the market is on the chain."""
 
+    chain_id: int
     deploy_block: int
     token: str
     token_name: str
@@ -143,7 +143,7 @@ class DevnetMarket:
     def address_book(self) -> dict[str, Any]:
         """What a coordinator takes as its address book."""
         return {
-            "chainId": CHAIN_ID,
+            "chainId": self.chain_id,
             "deployBlock": self.deploy_block,
             "jobRegistry": self.jobs,
             "providerRegistry": self.providers,
@@ -162,6 +162,7 @@ async def open_market(contracts: MarketContracts, cast: Cast) -> DevnetMarket:
         provider.address: await _admit(contracts, cast, provider) for provider in cast.with_role("provider")
     }
     return DevnetMarket(
+        book.chain_id,
         book.deploy_block,
         contracts.token.address,
         book.token_domain.name,

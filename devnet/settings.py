@@ -1,10 +1,12 @@
 """Settings of the local world that a person may choose."""
 
+import secrets
 from pathlib import Path
 from typing import Final
 
 import attrs
 
+from coordinatord.relayer.fees import DEVNET_CHAIN_IDS
 from devnet.ports import ANY_ADDRESS, WantedPort
 
 # Of each model, of the demo provider. A job holds one for two or three blocks, from its claim to its settle: with so
@@ -17,6 +19,7 @@ class DevnetSettings:
     """A port that is None is the service's usual one or, where that is taken, a free one."""
 
     state_dir: Path = Path(".devnet")
+    chain_id: int | None = None  # None: chosen at random, so that two devnets can be told apart
     block_time: int | None = 1  # seconds; None: a block for each transaction
     rpc_port: int | None = None
     database_port: int | None = None
@@ -38,6 +41,10 @@ class DevnetSettings:
             WantedPort("coordinator's metrics", METRICS, 9402, self.metrics_port),
             WantedPort("provider's metrics", PROVIDER_METRICS, 9403, self.provider_metrics_port),
         )
+
+
+def random_chain_id() -> int:
+    return secrets.choice(DEVNET_CHAIN_IDS)
 
 
 RPC: Final = "--rpc-port"

@@ -61,6 +61,8 @@ class FeeCeiling:
 
 
 NO_CEILING: Final = FeeCeiling()
+DEVNET_CHAIN_IDS: Final = range(1_900_000_000, 2_000_000_000)
+_DEVELOPMENT_CEILING: Final = (100_000, 10_000)  # fees of a development chain are made up
 # In gwei, by chain id: far above what these chains have asked for but in their worst hours, and far below what empties
 # an account. (fee, tip)
 _CEILINGS: Final = {
@@ -71,7 +73,7 @@ _CEILINGS: Final = {
     137: (5_000, 1_000),
     8453: (10, 2),
     17000: (1_000, 100),
-    31337: (100_000, 10_000),  # a development chain: its fees are made up
+    31337: _DEVELOPMENT_CEILING,
     42161: (20, 2),
     43114: (1_000, 100),
     84532: (100, 10),
@@ -84,7 +86,7 @@ _CEILINGS: Final = {
 
 def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
     """The settings, and where they are not set, what suits the chain; no limit on a chain that is not known here."""
-    usual = _CEILINGS.get(chain_id, (None, None))
+    usual = _DEVELOPMENT_CEILING if chain_id in DEVNET_CHAIN_IDS else _CEILINGS.get(chain_id, (None, None))
     cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
     return FeeCeiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
 

@@ -73,7 +73,7 @@ class Market:
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
     """One for all tests that want no more than that there is one."""
     state = tmp_path_factory.mktemp("market") / "state"
-    devnet = launched(state, "--automine")
+    devnet = launched(state, "--automine", "--chain-id", "31337")
     with devnet.process:
         devnet.wait_up()
         exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(state).splitlines())

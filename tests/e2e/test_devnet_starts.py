@@ -16,36 +16,51 @@ from eth_account import Account
 from nacl.public import PrivateKey
 
 import devnet
+from coordinatord.relayer.fees import DEVNET_CHAIN_IDS
+from devnet import manifest
 from tests.e2e.conftest import Market, Start, free_ports
 
 
 def test_manifest_holds_all_that_a_program_needs_to_attach(market: Market) -> None:
-    manifest = json.loads((market.state / "devnet.json").read_text())
+    described = json.loads((market.state / "devnet.json").read_text())
     command = market.devnet.process.args
     assert isinstance(command, list)
-    assert manifest["base_url"] == f"http://127.0.0.1:{command[command.index('--api-port') + 1]}"
-    assert {"gateway", "rpc_url", "metrics_url", "database_url"} < manifest.keys()
-    assert manifest["pin_store"].keys() == {"endpoint", "key", "secret", "bucket", "region"}
-    assert manifest["addresses"].keys() == {
+    assert described["base_url"] == f"http://127.0.0.1:{command[command.index('--api-port') + 1]}"
+    assert {"gateway", "rpc_url", "metrics_url", "database_url"} < described.keys()
+    assert described["pin_store"].keys() == {"endpoint", "key", "secret", "bucket", "region"}
+    assert described["addresses"].keys() == {
         *("chainId", "deployBlock", "jobRegistry", "providerRegistry", "askRegistry"),
         *("paytoken", "paymentTokenDecimals", "tokenDomain"),
     }
-    assert [model.keys() for model in manifest["models"]] == [{"id", "model_id", "endpoint"}] * 3
-    roles = [account["role"] for account in manifest["accounts"]]
+    assert [model.keys() for model in described["models"]] == [{"id", "model_id", "endpoint"}] * 3
+    roles = [account["role"] for account in described["accounts"]]
     assert {role: roles.count(role) for role in ("admin", "relayer", "client", "provider")} == {
         **{"admin": 1, "relayer": 2},
         **{"client": 4, "provider": 3},
     }
-    for account in manifest["accounts"]:
+    for account in described["accounts"]:
         assert Account.from_key(account["private_key"]).address == account["address"]
         if account["role"] == "provider":
             secret = PrivateKey(bytes.fromhex(account["box_secret"][2:]))
             assert "0x" + bytes(secret.public_key).hex() == account["box_key"]
-    ports = {urlsplit(manifest[url]).port for url in ("base_url", "gateway", "rpc_url", "metrics_url", "database_url")}
+    ports = {urlsplit(described[url]).port for url in ("base_url", "gateway", "rpc_url", "metrics_url", "database_url")}
     for port in ports:  # its keys are public: other addresses of this machine get nobody
         with socket.socket() as elsewhere:
             assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
     assert (market.state / "devnet.json").stat().st_mode & 0o077 == 0
+
+
+def test_address_book_of_another_devnet_is_refused(market: Market, start: Start, tmp_path: Path) -> None:
+    other = start("--automine")
+    chain_id = other.wait_up()["addresses"]["chainId"]
+    assert chain_id in DEVNET_CHAIN_IDS
+    exported = dict(line.split()[1].split("=", 1) for line in manifest.exports(other.state).splitlines())
+    assert exported["DEVNET_CHAIN_ID"] == str(chain_id)
+    exported["SVC_ADDRESSES_FILE"] = market.environment["SVC_ADDRESSES_FILE"]
+    program = [str(Path(sys.executable).with_name("svc")), "quote", "demo/text-small", "hello", "--window", "1h"]
+    refused = subprocess.run(program, env={**os.environ, **exported}, capture_output=True, text=True, check=False)
+    assert refused.returncode == 3
+    assert f"chain id: known 31337, told {chain_id}" in refused.stderr
 
 
 def interval_of(url: str) -> object:

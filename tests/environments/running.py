@@ -30,7 +30,7 @@ class Up:
             escrow = client.get(f"{self.manifest['base_url']}/key").json()["escrow_public_key"]
             request = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
             chain = client.post(self.manifest["rpc_url"], json=request).json().get("result")
-        if (ready, chain) != (200, "0x7a69"):
+        if (ready, chain) != (200, hex(self.manifest["addresses"]["chainId"])):
             raise Failed(f"the coordinator answers {ready}, the chain {chain}")
         if self.manifest["escrow_key"] != f"0x{escrow}":
             raise Failed(f"devnet.json tells the escrow's key as {self.manifest['escrow_key']}, GET /key as {escrow}")

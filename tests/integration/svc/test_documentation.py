@@ -72,6 +72,7 @@ def _like_the_repository(folder: Path, shop: Shop) -> None:
         "base_url": shop.base_url,
         "gateway": shop.gateway,
         "rpc_url": shop.world.anvil.rpc_url,
+        "addresses": shop.world.market.address_book,
         "accounts": [{"role": "client", "private_key": client.private_key}],
     }
     (folder / ".devnet" / "devnet.json").write_text(json.dumps(described))

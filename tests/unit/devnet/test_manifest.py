@@ -10,10 +10,17 @@ from devnet.manifest import exports
 
 def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
     accounts = [{"role": role, "private_key": f"0x{role}"} for role in ("admin", "client")]
-    described = {"base_url": "http://a", "gateway": "http://b", "rpc_url": "http://c d", "accounts": accounts}
+    described = {
+        "base_url": "http://a",
+        "gateway": "http://b",
+        "rpc_url": "http://c d",
+        "accounts": accounts,
+        "addresses": {"chainId": 5},
+    }
     (tmp_path / "devnet.json").write_text(json.dumps(described))
     words = [shlex.split(line) for line in exports(tmp_path).splitlines()]
     assert words == [
+        ["export", "DEVNET_CHAIN_ID=5"],
         ["export", "SVC_BASE_URL=http://a"],
         ["export", "SVC_PIN_GATEWAY=http://b"],
         ["export", "SVC_RPC_URL=http://c d"],
@@ -30,7 +37,9 @@ def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
 
 def test_exports_for_a_wallet_of_ones_own_take_the_first_clients_away(tmp_path: Path) -> None:
     account = {"role": "client", "private_key": "0x11"}
-    described = {"base_url": "http://a", "gateway": "http://b", "rpc_url": "http://c", "accounts": [account]}
+    described = {"base_url": "http://a", "gateway": "http://b", "rpc_url": "http://c", "accounts": [account]} | {
+        "addresses": {"chainId": 5}
+    }
     (tmp_path / "devnet.json").write_text(json.dumps(described))
     lines = exports(tmp_path, Path("my wallet.key")).splitlines()
     assert lines[0] == "unset SVC_WALLET_KEY"

@@ -103,6 +103,10 @@ def test_settings_win_over_what_suits_the_chain_and_an_unknown_chain_has_no_ceil
     assert ceiling_of(1, None, None) == FeeCeiling(500 * GWEI, 20 * GWEI)
     assert ceiling_of(1, 60, None) == FeeCeiling(60 * GWEI, 20 * GWEI)
     assert ceiling_of(987654, None, None) == NO_CEILING
+    development = ceiling_of(31337, None, None)
+    assert development == FeeCeiling(100_000 * GWEI, 10_000 * GWEI)
+    assert [ceiling_of(each, None, None) for each in (1_900_000_000, 1_999_999_999)] == [development] * 2
+    assert [ceiling_of(each, None, None) for each in (1_899_999_999, 2_000_000_000)] == [NO_CEILING] * 2
     assert ceiling_of(987654, None, 3) == FeeCeiling(None, 3 * GWEI)
 
 
