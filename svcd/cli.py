@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_init(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "write a configuration, and make the keys, by five questions or by flags; overwrite nothing"
+    about = "write a configuration, and make the keys, by six questions or by flags; overwrite nothing"
     init = commands.add_parser("init", help=about, description=about)
     init.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help=f"what to write (default: {DEFAULT_CONFIG})")
     init.add_argument("--coordinator", metavar="URL", help="the market's coordinator")
@@ -94,7 +94,7 @@ def _add_init(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     )
     init.add_argument("--password-file", type=Path, metavar="FILE", help="of a new keystore; else asked for")
     init.add_argument("--api", choices=("chat", "responses", "embeddings", "images"), help="route of the model server")
-    init.add_argument("--slots", type=_positive, default=8, metavar="N", help="jobs at a time, per model (default: 8)")
+    init.add_argument("--slots", type=_positive, metavar="N", help="jobs at a time, per model")
     init.add_argument("--gateway", metavar="URL", help="where payloads are fetched from; default: the coordinator's")
     init.add_argument("--addresses", type=Path, metavar="FILE", help="the market's address book, as it publishes it")
     init.add_argument("--rpc-url", metavar="URL", help="a node of the chain, to hold claims against it")

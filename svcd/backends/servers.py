@@ -28,10 +28,11 @@ _TAG: Final = ":latest"  # Ollama knows its models without it, too
 
 @attrs.frozen(slots=True)
 class ServedModels:
-    """What a server lists. `software` is None where it is none of those that are known."""
+    """Models that a server lists. `software` is None where it is none of those that are known."""
 
     names: tuple[str, ...]
     software: str | None = None
+    max_model_len: int | None = None  # tokens of the longest request, as vLLM tells it
 
     def knows(self, name: str) -> bool:
         if self.software in _ANSWER_ANY_NAME and len(self.names) == 1:
@@ -66,4 +67,5 @@ def listed(raw: bytes) -> ServedModels | None:
     if not models:
         return None
     software = next((_OWNERS[row["owned_by"]] for row in models if row.get("owned_by") in _OWNERS), None)
-    return ServedModels(tuple(row["id"] for row in models), software)
+    lengths = [length for row in models if type(length := row.get("max_model_len")) is int and length > 0]
+    return ServedModels(tuple(row["id"] for row in models), software, max(lengths, default=None))

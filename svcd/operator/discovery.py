@@ -1,5 +1,8 @@
 """Discovery for `svcd init`: model servers on this machine, and what the market has for their models."""
 
+import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -14,11 +17,15 @@ from svcd.backends.servers import ServedModels, read_served
 from svcd.coordinator.client import Floors, MarketReads, read_deployment
 from svcd.coordinator.requests import Requests
 from svcd.errors import Unavailable
-from svcd.load import PrometheusSettings, open_load
+from svcd.load import PrometheusSettings, fetch, open_load
 
 # Where each listens unless it is told otherwise: vLLM, SGLang, llama.cpp, Ollama, LMDeploy.
 USUAL_PORTS: Final = (8000, 30000, 8080, 11434, 23333)
 _LOOK_SECONDS: Final = 2.0
+_MAX_SLOTS: Final = 256
+# Servers that batch any number of requests. Others run one at a time unless they are told otherwise.
+_BATCHING: Final = frozenset({"vLLM", "SGLang", "LMDeploy"})
+_BATCHING_SLOTS: Final = 8
 # Windows that a market may well have, where nobody tells which ones it has.
 _USUAL_WINDOWS: Final = (3600, 86400)
 _SHORTEST: Final = 300  # windows below this leave too little time for a model to be proposed unasked
@@ -26,14 +33,22 @@ _SHORTEST: Final = 300  # windows below this leave too little time for a model t
 
 @attrs.frozen(slots=True)
 class ModelServer:
-    """`metrics`: the address of its figures, where svcd reads a load from them."""
+    """`metrics`: the address of its figures, where svcd reads a load from them. `parallel`: the requests that it runs
+    at a time, None where it does not tell."""
 
     url: str
     served: ServedModels
     metrics: str | None
+    parallel: int | None = None
 
     def __str__(self) -> str:
         return f"{self.served.software or 'a server'} at {self.url}: {self.served}"
+
+    @property
+    def proposed_slots(self) -> int:
+        if self.parallel is not None:
+            return self.parallel
+        return _BATCHING_SLOTS if self.served.software in _BATCHING else 1
 
 
 async def local_servers(ports: Iterable[int] = USUAL_PORTS) -> list[ModelServer]:
@@ -48,7 +63,7 @@ async def servers_at(urls: Iterable[str]) -> list[ModelServer]:
     async def look(url: str) -> None:
         served = await read_served(http, url, _LOOK_SECONDS)
         if served is not None:
-            found[url] = ModelServer(url, served, await _metrics(url))
+            found[url] = ModelServer(url, served, await _metrics(url), await read_parallel(http, url, served))
 
     async with httpx.AsyncClient(trust_env=False) as http, trio.open_nursery() as nursery:
         for url in addresses:
@@ -60,6 +75,38 @@ async def _metrics(url: str) -> str | None:
     settings = PrometheusSettings(url=f"{url}/metrics", seconds=_LOOK_SECONDS)  # type: ignore[arg-type] # a Url it is
     async with open_load(settings, model="", slots=1, in_flight=lambda: 0) as load:
         return None if await load.probe.read() is None else str(settings.url)
+
+
+async def read_parallel(http: httpx.AsyncClient, url: str, served: ServedModels) -> int | None:
+    """Return the number of requests that the server runs at a time, as llama.cpp and vLLM tell it."""
+    match served.software:
+        case "llama.cpp":
+            props = await fetch(http, f"{url}/props", _LOOK_SECONDS)
+            return None if props is None else _total_slots(props)
+        case "vLLM" if served.max_model_len is not None:
+            text = await fetch(http, f"{url}/metrics", _LOOK_SECONDS)
+            return None if text is None else _whole_requests(text, served.max_model_len)
+    return None
+
+
+def _total_slots(props: bytes) -> int | None:
+    try:
+        slots = json.loads(props)["total_slots"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return min(slots, _MAX_SLOTS) if type(slots) is int and slots > 0 else None
+
+
+def _whole_requests(text: bytes, max_model_len: int) -> int | None:
+    """Return how many requests of the greatest length vLLM's cache holds."""
+    labels = re.search(rb"^vllm:cache_config_info\{([^\n]{1,4096})\}", text, re.MULTILINE)
+    if labels is None:
+        return None
+    sizes = [re.search(rb'\b%s="([0-9]{1,12})"' % name, labels[1]) for name in (b"num_gpu_blocks", b"block_size")]
+    if None in sizes:
+        return None
+    tokens = math.prod(int(size[1]) for size in sizes if size is not None)
+    return max(1, min(tokens // max_model_len, _MAX_SLOTS)) if tokens else None
 
 
 # The market.

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import httpx
@@ -31,6 +32,8 @@ Ask = Callable[[str, str | None, str], str]
 """A question, the answer that it proposes, and the flag that gives the same."""
 
 _NEW, _KEYSTORE = "new", "keystore"
+_LISTED_NAMES = 20
+T = TypeVar("T")
 
 
 def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
@@ -48,22 +51,53 @@ def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
             return answer
 
 
+@attrs.frozen(slots=True)
+class Dialogue:
+    """Asks the questions of a set-up. A mistake in an answer is said, and its question asked again."""
+
+    ask: Ask
+    say: Say
+
+    def answer(self, given: str | None, question: str, proposed: str | None, flag: str, read: Callable[[str], T]) -> T:
+        """Read the value of a flag, or an answer. Raises Fatal for a mistake in a flag."""
+        if given is not None:
+            return read(given)
+        while True:
+            text = self.ask(question, proposed, flag)
+            try:
+                return read(text)
+            except Fatal as mistake:
+                self.say(f"    {mistake}")
+                if text == proposed:  # a wrong proposal would be repeated for ever where there is no terminal
+                    proposed = None
+
+
 def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str]) -> None:
     """`password`: asked for where a keystore is to be made."""
     if options.config.exists():
         raise Fatal(f"{options.config} exists already: `--config` names another file, or edit this one")
-    coordinator = _address(options.coordinator or ask("1/5 address of the coordinator", None, "--coordinator"))
-    market = trio.run(_market, coordinator)
+    asking = Dialogue(ask, say)
+    coordinator, market = asking.answer(
+        options.coordinator, "1/6 address of the coordinator", None, "--coordinator", _found_market
+    )
     names = ", ".join(market.models) or "none"
     say(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
-    gateway = options.gateway or market.gateway
-    if gateway is None:
-        gateway = ask("    it names no gateway for payloads; address of one", None, "--gateway")
-    servers = _servers(options, ask, say)
-    offered = _offered(options, market, servers, ask)
-    rates = _rates(options, market, offered, ask, say)
-    wallet = options.wallet or ask(
-        "5/5 wallet, a `new` key, a new encrypted `keystore`, or the path of a key that you have", _NEW, "--wallet"
+    gateway = asking.answer(
+        options.gateway or market.gateway,
+        "    the market names no gateway for payloads; address of one",
+        None,
+        "--gateway",
+        _address,
+    )
+    servers = _servers(options, asking)
+    offered = _with_slots(options, _offered(options, market, servers, asking), asking)
+    rates = _rates(options, market, offered, asking)
+    wallet = asking.answer(
+        options.wallet,
+        "6/6 wallet, a `new` key, a new encrypted `keystore`, or the path of a key that you have",
+        _NEW,
+        "--wallet",
+        _wallet,
     )
     options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = _keys(options, wallet, password, say)
@@ -71,7 +105,7 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
     text = configuration_text(
         options,
         coordinator=coordinator,
-        gateway=_address(gateway),
+        gateway=gateway,
         addresses=addresses.absolute(),
         keys=keys,
         offered=offered,
@@ -81,6 +115,11 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
     _write_new(options.config, text)
     say(f"wrote {options.config}")
     _say_what_is_next(options, market, offered, say)
+
+
+def _found_market(text: str) -> tuple[str, MarketTold]:
+    url = _address(text)
+    return url, trio.run(_market, url)
 
 
 async def _market(url: str) -> MarketTold:
@@ -95,32 +134,49 @@ def _address(text: str) -> str:
         raise Fatal(f"{text!r} {wrong.message}") from None
 
 
-def _servers(options: SetupOptions, ask: Ask, say: Say) -> list[ModelServer]:
-    if options.servers:
-        found = trio.run(servers_at, options.servers)
-        if not found:
-            raise Fatal(f"no list of models at {', '.join(options.servers)}: start the model server, or name another")
-    else:
-        found = trio.run(local_servers)
-        for server in found:
-            say(f"    {server}")
-        named = ask("2/5 address of the model server", " ".join(each.url for each in found) or None, "--server")
-        if set(named.split()) != {each.url for each in found}:
-            return _servers(attrs.evolve(options, servers=tuple(named.split())), ask, say)
-    return found
+def _servers(options: SetupOptions, asking: Dialogue) -> list[ModelServer]:
+    found = [] if options.servers else trio.run(local_servers)
+    for server in found:
+        asking.say(f"    {server}")
+    urls = " ".join(server.url for server in found) or None
+
+    def read(text: str) -> list[ModelServer]:
+        if text == urls:
+            return found
+        named = trio.run(servers_at, text.split())
+        if not named:
+            raise Fatal(f"no list of models at {text}: start the model server, or name another")
+        return named
+
+    return asking.answer(" ".join(options.servers) or None, "2/6 address of the model server", urls, "--server", read)
 
 
-def _offered(options: SetupOptions, market: MarketTold, servers: Sequence[ModelServer], ask: Ask) -> list[OfferedModel]:
-    pairs = [tuple(each.partition("=")[::2]) for each in options.models]
+def _offered(
+    options: SetupOptions, market: MarketTold, servers: Sequence[ModelServer], asking: Dialogue
+) -> list[OfferedModel]:
+    if options.models:
+        return _chosen(options.models, market, servers)
+    alike = {name: each for server in servers for name, each in same_model(market.models, server.served.names).items()}
+    if not alike and len(market.models) == 1:
+        alike = {next(iter(market.models)): servers[0].served.names[0]}
+    proposed = " ".join(f"{name}={served}" for name, served in alike.items()) or None
+    for server in servers:
+        names = server.served.names
+        more = f" and {len(names) - _LISTED_NAMES} more" if len(names) > _LISTED_NAMES else ""
+        asking.say(f"    {server.url} serves {', '.join(names[:_LISTED_NAMES])}{more}")
+    return asking.answer(
+        None,
+        "3/6 models to offer, as MARKET=SERVED",
+        proposed,
+        "--model",
+        lambda text: _chosen(text.replace(",", " ").split(), market, servers),
+    )
+
+
+def _chosen(texts: Sequence[str], market: MarketTold, servers: Sequence[ModelServer]) -> list[OfferedModel]:
+    pairs = [each.partition("=")[::2] for each in texts]
     if not pairs:
-        alike = {
-            name: each for server in servers for name, each in same_model(market.models, server.served.names).items()
-        }
-        if not alike and len(market.models) == 1:
-            alike = {next(iter(market.models)): servers[0].served.names[0]}
-        proposed = " ".join(f"{name}={served}" for name, served in alike.items()) or None
-        answer = ask("3/5 models to offer, as MARKET=SERVED", proposed, "--model")
-        pairs = [tuple(each.partition("=")[::2]) for each in answer.replace(",", " ").split()]
+        raise Fatal(f"name a model of the market; it has {', '.join(market.models) or 'none'}")
     offered = []
     for name, given in pairs:
         if name not in market.models:
@@ -133,7 +189,26 @@ def _offered(options: SetupOptions, market: MarketTold, servers: Sequence[ModelS
     return offered
 
 
-def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], ask: Ask, say: Say) -> Rates:
+def _with_slots(options: SetupOptions, offered: Sequence[OfferedModel], asking: Dialogue) -> list[OfferedModel]:
+    """Set the jobs that each model runs at a time. The models of one server share what it runs."""
+    models = []
+    for model in offered:
+        sharing = sum(other.server.url == model.server.url for other in offered)
+        proposed = str(max(1, model.server.proposed_slots // sharing))
+        question = f"4/6 jobs of {model.name} at a time, as its server runs"
+        given = None if options.slots is None else str(options.slots)
+        slots = asking.answer(given, question, proposed, "--slots", _slots)
+        models.append(attrs.evolve(model, slots=slots))
+    return models
+
+
+def _slots(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not int(text):
+        raise Fatal(f"{text!r}: the jobs at a time must be a whole number above 0")
+    return int(text)
+
+
+def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], asking: Dialogue) -> Rates:
     """By model and window: the book's floors; where there is none, the model's lowest in another window."""
     unit = 10**market.book.payment_token_decimals
     proposed: Rates = {}
@@ -145,13 +220,15 @@ def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedM
             rate_in, rate_out = floor or (unit // 10 or 1, unit // 5 or 1)
             proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out
             shown = " / ".join(f"{rate / unit:g}" for rate in proposed[model.name, window])
-            say(f"    {model.name}, window {window} s: {shown} {market.book.token_domain.name} per million ({known})")
+            asking.say(
+                f"    {model.name}, window {window} s: {shown} {market.book.token_domain.name} per million ({known})"
+            )
     if options.price_percent is not None:
         percent = options.price_percent
     elif options.rate_in is not None and options.rate_out is not None:
         percent = 100
     else:
-        percent = _percent(ask("4/5 prices, in percent of these", "100", "--price-percent"))
+        percent = asking.answer(None, "5/6 prices, in percent of these", "100", "--price-percent", _percent)
     return {
         pair: (-(-rate_in * percent // 100), max(1, -(-rate_out * percent // 100)))
         for pair, (rate_in, rate_out) in proposed.items()
@@ -160,9 +237,15 @@ def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedM
 
 def _percent(text: str) -> int:
     digits = text.removesuffix("%").strip()
-    if not digits.isdecimal() or not 0 < int(digits) <= 10_000:
+    if not (digits.isascii() and digits.isdecimal()) or not 0 < int(digits) <= 10_000:
         raise Fatal(f"{text!r}: prices must be a percentage of 1 to 10000")
     return int(digits)
+
+
+def _wallet(text: str) -> str:
+    if text not in (_NEW, _KEYSTORE) and not Path(text).is_file():
+        raise Fatal(f"{text} is no file: the wallet must be `{_NEW}`, `{_KEYSTORE}` or the path of a key")
+    return text
 
 
 def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: Say) -> list[str]:
@@ -183,10 +266,7 @@ def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: 
             store_secret(place, text)
             say(f"wrote {place}: wallet {hex_of(Wallet(secret).address)}; back it up")
     else:
-        place = Path(wallet).absolute()
-        if not place.is_file():
-            raise Fatal(f"{place} is no file: the wallet must be `{_NEW}`, `{_KEYSTORE}` or the path of a key")
-        lines.append(f"wallet_file = {quoted(place)}")
+        lines.append(f"wallet_file = {quoted(Path(wallet).absolute())}")
     lines.append(f'box_credential = "{BOX_FILE}"')
     if (folder / BOX_FILE).exists():
         say(f"kept {folder / BOX_FILE}, which was there")

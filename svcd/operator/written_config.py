@@ -9,7 +9,6 @@ import attrs
 
 from svcd.operator.discovery import ModelServer
 
-_SLOTS: Final = 8
 SYSTEM_FOLDER: Final = Path("/etc/svcd")
 _SYSTEM_STATE: Final = Path("/var/lib/svcd")
 
@@ -30,7 +29,7 @@ class SetupOptions:
     rate_out: int | None = None
     wallet: str | None = None  # new, keystore, or the path of a key
     api: str | None = None
-    slots: int = _SLOTS
+    slots: int | None = None  # of each model
     gateway: str | None = None
     addresses: Path | None = None
     rpc_url: str | None = None
@@ -48,12 +47,13 @@ class SetupOptions:
 
 @attrs.frozen(slots=True)
 class OfferedModel:
-    """A model of the market, and who serves it under what name."""
+    """A model of the market, the server that has it, its name there, and the jobs that it runs at a time."""
 
     name: str
     model_id: int
     server: ModelServer
     served: str
+    slots: int = 1
 
 
 def configuration_text(
@@ -99,7 +99,7 @@ def configuration_text(
 
 def _model(options: SetupOptions, model: OfferedModel) -> list[str]:
     serves = {"embeddings": "embeddings", "images": "image"}.get(_api(options, model), "text")
-    return ["[[model]]", f"name = {quoted(model.name)}", f'serves = ["{serves}"]', f"slots = {options.slots}"]
+    return ["[[model]]", f"name = {quoted(model.name)}", f'serves = ["{serves}"]', f"slots = {model.slots}"]
 
 
 def _backend(options: SetupOptions, model: OfferedModel) -> list[str]:

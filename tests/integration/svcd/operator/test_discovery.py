@@ -3,8 +3,9 @@
 import pytest
 
 from svcd.backends.build import open_backend
+from svcd.backends.servers import ServedModels
 from svcd.backends.settings import read_backend
-from svcd.operator.discovery import servers_at
+from svcd.operator.discovery import ModelServer, servers_at
 from tests.fakes.model_server import Asked, Reply, running_model_server
 
 pytestmark = pytest.mark.trio
@@ -33,6 +34,41 @@ async def test_servers_figures_are_used_where_they_tell_a_load() -> None:
     async with running_model_server(serving("vllm", "a", metrics=b"vllm:num_requests_running 1\n")) as server:
         (found,) = await servers_at([server.url])
     assert found.metrics == f"{server.url}/metrics"
+
+
+CACHE = b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="%b"} 1.0\n'
+
+
+@pytest.mark.parametrize(
+    ("owner", "route", "body", "parallel"),
+    [
+        ("llamacpp", "/props", b'{"total_slots": 4}', 4),
+        ("llamacpp", "/props", b'{"total_slots": 100000}', 256),
+        ("llamacpp", "/props", b'{"total_slots": "4"}', None),
+        ("llamacpp", "/props", b"<html>", None),
+        ("vllm", "/metrics", CACHE % b"2048", 4),  # requests of 8192 tokens
+        ("vllm", "/metrics", CACHE % b"2", 1),
+        ("vllm", "/metrics", CACHE % b"None", None),
+        ("vllm", "/metrics", b"up 1\n", None),
+        ("library", "/props", b'{"total_slots": 4}', None),
+    ],
+)
+async def test_server_says_how_many_requests_it_runs(owner: str, route: str, body: bytes, parallel: int | None) -> None:
+    def answer(asked: Asked) -> Reply:
+        if asked.path == "/v1/models":
+            return Reply.of({"data": [{"id": "a", "owned_by": owner, "max_model_len": 8192}]})
+        return Reply(200, (body,)) if asked.path == route else Reply.of({}, 404)
+
+    async with running_model_server(answer) as server:
+        (found,) = await servers_at([server.url])
+    assert found.parallel == parallel
+
+
+@pytest.mark.parametrize(
+    ("software", "parallel", "proposed"), [("vLLM", None, 8), ("vLLM", 3, 3), ("llama.cpp", None, 1), (None, None, 1)]
+)
+async def test_slots_are_proposed_by_what_is_known(software: str | None, parallel: int | None, proposed: int) -> None:
+    assert ModelServer("http://a", ServedModels(("a",), software), None, parallel).proposed_slots == proposed
 
 
 @pytest.mark.parametrize("body", [{"data": []}, {"data": [{"name": "a"}]}, {"models": []}, [1], "x"])

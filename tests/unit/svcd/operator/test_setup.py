@@ -18,7 +18,7 @@ from svcd.backends.settings import OpenAISettings
 from svcd.configuration.config import DaemonConfig, read_config
 from svcd.load import AskRates, PrometheusSettings
 from svcd.operator.discovery import MarketTold, ModelServer, read_market
-from svcd.operator.setup import ask_at_terminal, set_up
+from svcd.operator.setup import Dialogue, ask_at_terminal, set_up
 from svcd.operator.written_config import SetupOptions
 from tests.fakes.market import BOOK, GATEWAY, START, URL, Market
 
@@ -30,16 +30,19 @@ OLLAMA = ModelServer("http://127.0.0.1:11434", ServedModels(("image:latest",), "
 
 @attrs.define
 class Terminal:
-    """Answers by the flag that a question names; the proposal where there is none. `said`: all that was printed."""
+    """Answers by the flag that a question names, a list one by one; the proposal where there is none."""
 
-    answers: dict[str, str]
+    answers: dict[str, str | list[str]]
     asked: dict[str, str | None] = attrs.field(factory=dict)
     said: list[str] = attrs.field(factory=list)
 
     def ask(self, question: str, proposed: str | None, flag: str) -> str:
         self.asked[flag] = proposed
         answer = self.answers.get(flag, proposed)
-        assert answer is not None, question
+        if isinstance(answer, list):
+            answer = answer.pop(0)
+        if answer is None:
+            raise Fatal(f"{flag} must be given")
         return answer
 
 
@@ -65,7 +68,7 @@ Init = Callable[..., Terminal]
 
 @pytest.fixture
 def init(tmp_path: Path, market: Market) -> Init:
-    def _init(answers: dict[str, str] | None = None, password: str = "", **flags: Any) -> Terminal:
+    def _init(answers: dict[str, Any] | None = None, password: str = "", **flags: Any) -> Terminal:
         terminal = Terminal({"--coordinator": URL, **(answers or {})})
         options = SetupOptions(config=tmp_path / "svcd.toml", **flags)
         set_up(options, terminal.ask, terminal.said.append, lambda: password)
@@ -82,15 +85,18 @@ def mode(path: Path) -> str:
     return f"{stat.S_IMODE(path.stat().st_mode):o}"
 
 
-def test_five_questions_whose_proposals_make_a_configuration(init: Init, tmp_path: Path) -> None:
+def test_six_questions_whose_proposals_make_a_configuration(init: Init, tmp_path: Path) -> None:
     terminal = init()
     assert terminal.asked == {
         "--coordinator": None,
         "--server": f"{VLLM.url} {OLLAMA.url}",
         "--model": "demo/text=org/Text demo/image=image:latest",
+        "--slots": "1",
         "--price-percent": "100",
         "--wallet": "new",
     }
+    assert f"    {VLLM.url} serves org/Text, other" in terminal.said
+    assert f"    {OLLAMA.url} serves image:latest" in terminal.said
     config = read(tmp_path)
     text, image = config.models
     assert (config.coordinator_url, config.gateways, config.addresses) == (URL, (GATEWAY,), BOOK)
@@ -138,6 +144,47 @@ def test_flags_answer_every_question(init: Init, tmp_path: Path) -> None:
     assert (config.addresses.deploy_block, config.state_directory) == (9, tmp_path / "jobs")
     assert config.wallet.address.hex() == "19e7e376e7c213b7e7e7e46cc70a5dd086daff2a"
     assert not (tmp_path / "credentials" / "wallet.key").exists()
+
+
+def test_slots_are_what_the_servers_run_at_a_time(init: Init, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    server = attrs.evolve(VLLM, parallel=5)
+
+    async def found() -> list[ModelServer]:
+        return [server]
+
+    monkeypatch.setattr("svcd.operator.setup.local_servers", found)
+    init({"--model": "demo/text=org/Text demo/image=other"})
+    assert [model.slots for model in read(tmp_path).models] == [2, 2]  # they share the server
+
+
+@pytest.mark.parametrize(
+    ("flag", "answers", "said"),
+    [
+        ("--coordinator", ["market", URL, URL], "'market' must be an http"),
+        ("--server", ["http://127.0.0.1:1", VLLM.url, VLLM.url], "no list of models at http://127.0.0.1:1"),
+        ("--model", ["demo/none", "demo/text=other", "demo/text=other"], "the market has no model 'demo/none'"),
+        ("--slots", ["some", "3", "3"], "'some': the jobs at a time must be a whole number"),
+        ("--price-percent", ["cheap", "90", "90"], "'cheap': prices must be a percentage"),
+        ("--wallet", ["/none/such", "new", "new"], "/none/such is no file"),
+    ],
+)
+def test_mistaken_answer_is_said_and_asked_again(
+    flag: str, answers: list[str], said: str, init: Init, tmp_path: Path
+) -> None:
+    terminal = init({flag: [*answers]})
+    assert [line for line in terminal.said if line.startswith(f"    {said}")]
+    assert read(tmp_path).models
+
+
+def test_wrong_proposal_is_not_proposed_again() -> None:
+    terminal = Terminal({})
+
+    def refuse(text: str) -> str:
+        raise Fatal(f"{text} is wrong")
+
+    with pytest.raises(Fatal, match="--wallet must be given"):
+        Dialogue(terminal.ask, terminal.said.append).answer(None, "wallet", "new", "--wallet", refuse)
+    assert terminal.said == ["    new is wrong"]
 
 
 def test_nothing_that_is_there_is_overwritten(init: Init, tmp_path: Path) -> None:
