@@ -56,7 +56,7 @@ KNOWN_REASONS: Final = (
 
 
 # Reasons for which nothing is claimed, because it would be failed or left: each costs reputation. `svcd/health.py`.
-HoldReason = Literal["box_key", "clock", "model_name", "window", "other_daemon"]
+HoldReason = Literal["box_key", "clock", "backend", "model_name", "window", "other_daemon"]
 HOLD_REASONS: Final[tuple[HoldReason, ...]] = get_args(HoldReason)
 
 

@@ -71,7 +71,8 @@ class HttpBackend:
         try:
             url = self.settings.health_url or self.settings.submit_url
             async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
-                return response.is_success or response.status_code in (404, 405)  # there, and without such a route
+                # Many servers answer a GET of submit_url with some 4xx. One that refuses the key takes no jobs.
+                return response.status_code < 500 and response.status_code not in (401, 403)
         except httpx.RequestError:
             return False
 

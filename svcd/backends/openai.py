@@ -57,7 +57,6 @@ def outside_reference(value: object) -> str | None:
 
 # They change how an answer travels or what is kept of it, not what it is: this side decides them.
 _TRANSPORT: Final = frozenset({"stream", "stream_options", "background", "store", "service_tier"})
-_MODALITY: Final = {"responses": "text", "chat": "text", "embeddings": "embeddings", "images": "image"}
 
 
 def request_body(settings: OpenAISettings, work: ModelWork) -> dict[str, object]:
@@ -84,7 +83,7 @@ def request_body(settings: OpenAISettings, work: ModelWork) -> dict[str, object]
 
 
 def _check(settings: OpenAISettings, work: ModelWork) -> None:
-    if work.modality != _MODALITY[settings.api]:
+    if work.modality != settings.modality:
         raise _unfit(work, f"a job for {work.modality} has no place at the {settings.api} route")
     for key in settings.refused:
         if work.input.get(key) is not None:

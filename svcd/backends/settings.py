@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
+from common.pricing.assets import Modality
 from common.refusal import Refused
 from svcd.base.keys import KeySource, read_secret
 from svcd.base.toml import Headers, HiddenTexts, Mistake, Text, Texts, TomlTable, Url, read_table
@@ -54,6 +55,17 @@ class OpenAISettings(ServerSettings, frozen=True, kw_only=True, tag="openai", ta
             raise Refused(f"must be false: the {self.api} route does not stream", "stream")
         if not self.health_path.startswith("/"):
             raise Refused("must begin with /", "health_path")
+
+    @property
+    def modality(self) -> Modality:
+        """Kind of jobs that the route takes."""
+        match self.api:
+            case "embeddings":
+                return "embeddings"
+            case "images":
+                return "image"
+            case "responses" | "chat":
+                return "text"
 
     @property
     def root(self) -> str:

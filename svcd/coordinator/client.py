@@ -15,7 +15,7 @@ from common.scalars import hex_of, read_base64, read_uint
 from common.wire import limits
 from common.wire.chain import DeploymentFields, told_book
 from common.wire.files import FileFields
-from common.wire.market import AskShape, Floor, ModelFields, ProviderFields
+from common.wire.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
 from common.wire.providers import ReleasedShape
 from common.wire.shapes import read_shape
 from svcd.coordinator.outcomes import (
@@ -62,13 +62,13 @@ class MarketReads:
     requests: Requests
 
     async def models(self) -> dict[str, int]:
-        """Ids of the enabled models, by name."""
-        found: dict[str, int] = {}
-        async for row in self._pages("/v1/models", "data", {}):
-            model = read_shape(_Model, row)
-            if model.svc.enabled:
-                found[model.id] = model.svc.model_id
-        return found
+        """Return the ids of the enabled models, by name."""
+        return {name: model.model_id for name, model in (await self.catalogue()).items()}
+
+    async def catalogue(self) -> dict[str, ModelDetails[int]]:
+        """Return the enabled models, by name."""
+        rows = [read_shape(_Model, row) async for row in self._pages("/v1/models", "data", {})]
+        return {row.id: row.svc for row in rows if row.svc.enabled}
 
     async def terms(self) -> Terms:
         """The market's charges now."""
@@ -127,8 +127,10 @@ class MarketReads:
         return [Job.read(row) async for row in self._pages("/evm/jobs", "jobs", query)]
 
     async def asks_of(self, provider_id: int) -> list[PostedAsk]:
-        asks = [read_shape(PostedAsk, row) async for row in self._pages("/evm/asks", "asks", {})]
-        return [ask for ask in asks if ask.provider_id == provider_id]
+        return [ask for ask in await self.asks() if ask.provider_id == provider_id]
+
+    async def asks(self) -> list[PostedAsk]:
+        return [read_shape(PostedAsk, row) async for row in self._pages("/evm/asks", "asks", {})]
 
     async def _pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[object]:
         offset = 0

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +12,14 @@ import trio
 
 from common.address_book import AddressBook
 from common.domains import Domains
+from common.pricing.assets import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
 from svcd.chain import ChainReader, Registered
 from svcd.configuration.config import DaemonConfig, ModelConfig
-from svcd.coordinator.client import Coordinator, ProviderRecord, read_deployment
+from svcd.coordinator.client import Coordinator, PostedAsk, ProviderRecord, read_deployment
 from svcd.coordinator.requests import Requests, Unanswered
 from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
 from svcd.errors import Unavailable
@@ -173,7 +174,10 @@ class _Checkup:
         return Checked("other daemons", not polled, found)
 
     async def _models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[Checked]:
-        known = await coordinator.models()
+        known = await coordinator.catalogue()
+        asks = await coordinator.asks()
+        own_id = None if provider is None else provider.provider_id
+        others = [ask for ask in asks if ask.provider_id != own_id]
         offered = {window for model in self.config.models for window in model.asks}
         allowed = await allowed_windows(coordinator, self._chain(), offered)
         for model in self.config.models:
@@ -181,14 +185,18 @@ class _Checkup:
             if name not in known:
                 names = ", ".join(sorted(known)) or "none"
                 yield Checked(f"model {name}", False, f"not in the coordinator's catalogue, which has {names}")
-            elif provider is not None and not _is_allowed(provider, known[name]):
-                detail = f"id {known[name]} is not allowed to this provider yet: ask the market's admin"
+            elif provider is not None and not _is_allowed(provider, known[name].model_id):
+                detail = f"id {known[name].model_id} is not allowed to this provider yet: ask the market's admin"
                 yield Checked(f"model {name}", False, detail)
             elif wrong := [detail for _, detail in wrong_windows(model, allowed)] if allowed is not None else []:
                 yield Checked(f"model {name}", False, "; ".join(wrong))
             else:
                 windows = ", ".join(map(str, sorted(model.asks)))
-                yield Checked(f"model {name}", True, f"id {known[name]}, windows of {windows} s")
+                yield Checked(f"model {name}", True, f"id {known[name].model_id}, windows of {windows} s")
+            if name in known:
+                if (found := kind_of(model, known[name].endpoint)) is not None:
+                    yield Checked(f"kind of {name}", *found)
+                yield Checked(f"prices of {name}", *prices_beside(model, known[name].model_id, others))
             if model.ahead is not None:
                 most = f"{model.ahead.most_in_flight} base units may be worked for in vain at a time"
                 yield Checked(f"{name}, ahead of its claims", None, most)
@@ -273,6 +281,55 @@ def _whereabouts(model: ModelConfig) -> str:
             return command[0]
         case EchoSettings():
             return "echo"
+
+
+# A model's configuration beside what the market publishes of the model, and beside what others ask.
+
+_KINDS: Final[dict[str, Modality]] = {
+    EMBEDDINGS_ENDPOINT: "embeddings",
+    IMAGES_ENDPOINT: "image",
+    **dict.fromkeys(TEXT_ENDPOINTS, "text"),
+}
+_UNUSUAL_RATIO: Final = 10
+_WRONG_RATIO: Final = 1000
+
+
+def kind_of(model: ModelConfig, endpoint: str | None) -> tuple[bool, str] | None:
+    """Compare the kind that the model is sold as with what is served, and with the route of its server.
+
+    Return None if the market publishes no route, or one that is not known here.
+    """
+    kind = _KINDS.get(endpoint or "")
+    if kind is None:
+        return None
+    served = ", ".join(sorted(model.serves))
+    if kind not in model.serves:
+        return False, f"the market sells {kind} ({endpoint}), serves has {served}: correct serves and [model.backend]"
+    if isinstance(model.backend, OpenAISettings) and model.backend.modality != kind:
+        return False, f"the market sells {kind} ({endpoint}), the backend's api is {model.backend.api}: correct api"
+    return True, f"{kind} ({endpoint})"
+
+
+def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAsk]) -> tuple[bool | None, str]:
+    """Compare each ask with the lowest that others ask: in the same window, else in any."""
+    right: bool | None = True
+    details = []
+    of_model = [ask for ask in others if ask.model_id == model_id]
+    if not of_model:
+        return None, "nobody else asks"
+    for window, own in sorted(model.asks.items()):
+        beside = [ask for ask in of_model if ask.sla == window] or of_model
+        pairs = ((own.rate_in, min(ask.rate_in for ask in beside)), (own.rate_out, min(ask.rate_out for ask in beside)))
+        ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
+        farthest = max(ratios, key=lambda ratio: max(ratio, 1 / ratio), default=1.0)
+        distance = max(farthest, 1 / farthest)
+        if distance >= _WRONG_RATIO:
+            right = False
+        elif distance >= _UNUSUAL_RATIO and right:
+            right = None
+        details.append(f"{farthest:.3g} x for {window} s")
+    remedy = "" if right else ": rates are base units per 10^6 units; see rate_in and rate_out"
+    return right, f"beside the lowest of others, {', '.join(details)}{remedy}"
 
 
 def _is_allowed(provider: ProviderRecord, model_id: int) -> bool:

@@ -54,7 +54,8 @@ def _daemon(daemon: Whereabouts) -> list[Checked]:
             (status, health), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
     except httpx.HTTPError as failure:
         return [Checked("daemon", False, f"does not answer on {base} ({type(failure).__name__})")]
-    findings = [Checked("daemon", status == httpx.codes.OK, health.strip())]
+    told = ": ".join(line for line in health.splitlines() if line.strip())  # after `unhealthy` comes the reason
+    findings = [Checked("daemon", status == httpx.codes.OK, told)]
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "svcd_jobs_failed_total" and sample.value:

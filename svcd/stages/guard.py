@@ -123,7 +123,14 @@ class Guard:
         for name, (model, backend) in self.models.items():
             if allowed is not None:
                 holds += [Hold("window", detail, name, window) for window, detail in wrong_windows(model, allowed)]
-            unknown = None
+            is_up, unknown = False, None
+            with trio.move_on_after(_LOOK_SECONDS):
+                is_up = await backend.is_up()
+            if not is_up:
+                holds.append(
+                    Hold("backend", f"{name}: its backend does not answer: start it, or correct its address", name)
+                )
+                continue
             with trio.move_on_after(_LOOK_SECONDS):
                 unknown = await backend.unknown_name(name)
             if unknown is not None:

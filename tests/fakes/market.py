@@ -83,6 +83,8 @@ class Market:
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
     asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
     floors: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
+    others_asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)  # of another provider
+    endpoints: dict[str, str] = attrs.field(factory=lambda: {"demo/image": "/v1/images/generations"})
     gateway: str | None = GATEWAY
     snapshots: list[int] = attrs.field(factory=list)
     requested: list[int] = attrs.field(factory=list)
@@ -274,7 +276,7 @@ class Market:
                     "model_id": str(n),
                     "enabled": True,
                     "params_schema": {"type": "object"},
-                    "endpoint": "/v1/responses",
+                    "endpoint": self.endpoints.get(name, "/v1/responses"),
                 }
             }
             for name, n in self.models.items()
@@ -297,16 +299,17 @@ class Market:
         first = request.url.params.get("offset", "0") == "0"
         rows = [
             {
-                "provider_id": str(self.provider_id),
+                "provider_id": str(provider),
                 "model_id": str(m),
                 "sla": str(s),
                 "rate_in": str(i),
                 "rate_out": str(o),
                 "reliability": _NO_JOBS_YET,
             }
-            for (m, s), (i, o) in self.asks.items()
+            for provider, asks in ((self.provider_id, self.asks if self.listed else {}), (99, self.others_asks))
+            for (m, s), (i, o) in asks.items()
         ]
-        return answer(200, {"asks": rows if first and self.listed else [], "as_of_block": "1"})
+        return answer(200, {"asks": rows if first else [], "as_of_block": "1"})
 
     def _publish(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)

@@ -2,7 +2,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,29 @@ def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answe
         "journal: failed (backend_error) 2",
         "journal: failed (undecryptable) 1",
     ]
+
+
+def test_status_gives_the_reason_for_unhealthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unhealthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503 if self.path == "/healthz" else 200)
+            self.end_headers()
+            self.wfile.write(b"unhealthy\nno poll was answered lately: m\n" if self.path == "/healthz" else b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unhealthy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        config = tmp_path / "svcd.toml"
+        config.write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = {server.server_address[1]}\n')
+        assert run(monkeypatch, "status", "--config", str(config)) == 1
+        server.shutdown()
+        thread.join()
+    assert "daemon   unhealthy: no poll was answered lately: m\n" in capsys.readouterr().out
 
 
 def test_status_tells_that_a_journal_is_none(

@@ -22,8 +22,8 @@ from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.settings import read_backend
 from svcd.journal.journal import open_journal
-from svcd.load import read_probe
-from svcd.operator.check import Checked, examine, summary, table
+from svcd.load import AskRates, read_probe
+from svcd.operator.check import Checked, examine, kind_of, summary, table
 from svcd.timings import Clock
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
@@ -96,6 +96,20 @@ CASES = {
     ),
     "model is not in the catalogue": Case(
         "model demo/other", "not in the coordinator's catalogue", {"models": (model_for("demo/other", {"text"}),)}
+    ),
+    "text model is served as embeddings": Case(
+        "kind of demo/text",
+        "the market sells text (/v1/responses), serves has embeddings: correct serves",
+        {"models": (model_for("demo/text", {"embeddings"}),)},
+    ),
+    "prices are in the wrong unit": Case(
+        "prices of demo/text",
+        "9e+06 x for 600 s: rates are base units per 10^6 units",
+        {"models": (model_for("demo/text", {"text"}, asks={600: AskRates(9_000_000, 18_000_000)}),)},
+        market={"others_asks": {(1, 600): (1, 2)}},
+    ),
+    "prices are far below the others'": Case(
+        "prices of demo/text", "0.0001 x for 600 s", market={"others_asks": {(1, 3600): (1_000_000, 200)}}
     ),
     "registry is not to be read": Case(
         "registry", "answered 500", market={"always": {"providers": instead(error(500, None, "internal_error"))}}
@@ -227,7 +241,8 @@ async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) ->
 
 
 async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
-    findings = await examined(Market(lambda: START), tmp_path / "state")
+    market = Market(lambda: START, others_asks={(1, 600): (50, 1000)})
+    findings = await examined(market, tmp_path / "state")
     rows = {finding.what: finding.right for finding in findings if finding.what != "node"}
     assert rows == dict.fromkeys(
         [
@@ -243,6 +258,8 @@ async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_
             "box key",
             "other daemons",
             "model demo/text",
+            "kind of demo/text",
+            "prices of demo/text",
             "gateway",
             "backend of demo/text",
             "load of demo/text",
@@ -257,7 +274,7 @@ async def test_what_is_only_told_is_neither_right_nor_wrong(tmp_path: Path) -> N
     market = Market(lambda: START, capacity=1)
     findings = await examined(market, tmp_path, box=None, addresses=None)
     told = {finding.what for finding in findings if finding.right is None}
-    assert told == {"domains", "capacity", "box key", "node"}
+    assert told == {"domains", "capacity", "box key", "prices of demo/text", "node"}
 
 
 async def test_clock_that_is_corrected_is_told(tmp_path: Path) -> None:
@@ -268,6 +285,31 @@ async def test_clock_that_is_corrected_is_told(tmp_path: Path) -> None:
     ]
     assert row.right is None
     assert "+299.5 s against the coordinator's, which svcd corrects" in row.detail
+
+
+async def test_own_asks_and_unusual_prices_are_not_wrong(tmp_path: Path) -> None:
+    market = Market(lambda: START, asks={(1, 600): (1, 1)}, others_asks={(1, 600): (10, 200), (3, 600): (1, 1)})
+    findings = {finding.what: finding for finding in await examined(market, tmp_path)}
+    prices = findings["prices of demo/text"]
+    assert prices.right is None
+    assert "10 x for 600 s" in prices.detail
+
+
+@pytest.mark.parametrize(
+    ("api", "endpoint", "right"),
+    [
+        ("chat", "/v1/responses", True),
+        ("embeddings", "/v1/responses", False),
+        ("chat", "/v1/embeddings", False),
+        ("embeddings", "/v1/embeddings", True),
+        ("images", "/v1/images/generations", True),
+    ],
+)
+async def test_route_of_the_server_is_compared_with_the_models(api: str, endpoint: str, right: bool) -> None:
+    backend = read_backend({"kind": "openai", "api": api, "base_url": ABSENT}, {})
+    found = kind_of(model_for("m", {"text", "embeddings", "image"}, backend=backend), endpoint)
+    assert found is not None
+    assert found[0] is right
 
 
 async def test_model_that_the_admin_has_not_allowed_is_told(tmp_path: Path) -> None:

@@ -103,6 +103,17 @@ async def test_name_that_the_model_server_does_not_know_stops_its_model_alone(
         await all_is_well(running, market, "model_name")
 
 
+async def test_backend_that_does_not_answer_stops_its_model_alone(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    backend = Backend(up=False)
+    async with start(models=(MODEL,), backend=backend) as running:
+        await withheld(running, market, "backend", "demo/text: its backend does not answer: start it")
+        assert not running.daemon.health.withholds("demo/image")
+        backend.up = True
+        await all_is_well(running, market, "backend")
+
+
 async def test_window_that_the_market_does_not_take_is_told_and_others_go_on(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:

@@ -183,11 +183,12 @@ async def test_three_faults_in_a_row_open_the_circuit_until_the_backend_is_up_ag
     async def faulty(_: ModelWork) -> WorkOutput:
         raise WorkFailed("backend_exhausted", backend_fault=True)
 
-    backend = Backend(faulty, up=False)
+    backend = Backend(faulty)
     jobs = post_many(market, 3)
     async with start(models=(MODEL,), backend=backend) as running:
         for job in jobs:
             await running.end_of(job)
+        backend.up = False
         await trio.sleep(20)
         assert asked(market)[-1] == 0
         backend.act, backend.up = None, True
