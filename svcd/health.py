@@ -18,6 +18,7 @@ from svcd.metrics import REGISTRY
 
 log = structlog.get_logger(__name__)
 
+REASON_HEADER: Final = "x-svcd-reason"  # of a 503 of /healthz, whose body the specification fixes
 _LOOKED_EVERY: Final = 5.0
 _SILENCE: Final = 60.0  # seconds without an answered poll that are no problem yet; more where polls are rarer
 
@@ -113,7 +114,7 @@ def open_metrics(host: str, port: int, health: DaemonHealth) -> AbstractAsyncCon
                 if problem is None:
                     return PageAnswer(b"200 OK", b"ok\n")
                 reason = problem.encode("ascii", "backslashreplace").replace(b"\r", b" ").replace(b"\n", b" ")
-                return PageAnswer(b"503 Service Unavailable", b"unhealthy\n", (*TEXT, (b"x-svcd-reason", reason)))
+                return PageAnswer(b"503 Service Unavailable", b"unhealthy\n", (*TEXT, (REASON_HEADER.encode(), reason)))
             case _:
                 return PageAnswer(b"404 Not Found", b"only /metrics and /healthz\n")
 

@@ -20,6 +20,7 @@ from svcd.coordinator.outcomes import OpMined, describe
 from svcd.coordinator.requests import Requests
 from svcd.coordinator.sessions import OpSigner, ProviderSessions, SignInRefused
 from svcd.errors import Unavailable
+from svcd.health import REASON_HEADER
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.check import Checked
@@ -51,11 +52,12 @@ def _daemon(daemon: Whereabouts) -> list[Checked]:
     base = f"http://{host}:{daemon.metrics_port}"
     try:
         with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
-            (status, health), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
+            (health, body), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
     except httpx.HTTPError as failure:
         return [Checked("daemon", False, f"does not answer on {base} ({type(failure).__name__})")]
-    told = ": ".join(line for line in health.splitlines() if line.strip())  # after `unhealthy` comes the reason
-    findings = [Checked("daemon", status == httpx.codes.OK, told)]
+    reason = health.headers.get(REASON_HEADER)
+    summary = body.strip() if reason is None else f"{body.strip()}: {reason}"
+    findings = [Checked("daemon", health.status_code == httpx.codes.OK, summary)]
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "svcd_jobs_failed_total" and sample.value:
@@ -66,8 +68,8 @@ def _daemon(daemon: Whereabouts) -> list[Checked]:
     return findings
 
 
-def _get(http: httpx.Client, path: str) -> tuple[int, str]:
-    """Status and text. Whatever else listens there may be anything."""
+def _get(http: httpx.Client, path: str) -> tuple[httpx.Response, str]:
+    """The answer and its text. Any other program may listen there."""
     with http.stream("GET", path, headers=dict(IDENTITY)) as response:
         require_unencoded(response)
         body = b""
@@ -75,7 +77,7 @@ def _get(http: httpx.Client, path: str) -> tuple[int, str]:
             body += piece
             if len(body) > _LONGEST_ANSWER:
                 raise httpx.DecodingError(f"an answer of more than {_LONGEST_ANSWER} bytes", request=response.request)
-        return response.status_code, body.decode("utf-8", "replace")
+        return response, body.decode("utf-8", "replace")
 
 
 def _journal(daemon: Whereabouts) -> list[Checked]:

@@ -88,8 +88,9 @@ def test_status_gives_the_reason_for_unhealthy(
     class Unhealthy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(503 if self.path == "/healthz" else 200)
+            self.send_header("x-svcd-reason", "no poll was answered lately: m")
             self.end_headers()
-            self.wfile.write(b"unhealthy\nno poll was answered lately: m\n" if self.path == "/healthz" else b"")
+            self.wfile.write(b"unhealthy\n" if self.path == "/healthz" else b"")
 
         def log_message(self, *_: object) -> None:
             pass

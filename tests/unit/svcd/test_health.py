@@ -30,7 +30,7 @@ async def test_health_follows_the_journal_and_metrics_hold_every_series_from_the
         journal.works = False
         unhealthy = await http.get(f"{base}/healthz")
         assert (unhealthy.status_code, unhealthy.text) == (503, "unhealthy\n")
-        assert unhealthy.headers["x-svcd-reason"] == "the journal cannot be written"
+        assert unhealthy.headers["x-svcd-reason"] == "the journal cannot be read or written"
         metrics = await http.get(f"{base}/metrics")
         assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
         for name in (
