@@ -19,6 +19,7 @@ from common.daemon.logs import error_reporting, set_up_logging
 from common.daemon.process import RELEASE, Fatal
 from common.extras import loading
 from common.secp256k1 import Wallet
+from common.text_table import grid, hanging, terminal_columns
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.config import Config, read_config, unknown_settings
@@ -32,15 +33,18 @@ log = structlog.get_logger(__name__)
 _HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
 
 
-def spender_table(spenders: "Sequence[TopSpender]") -> str:
+def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) -> str:
     """Table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
     if not spenders:
         return "no gas was spent in the last 24 hours"
     rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    return "\n".join(
-        f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
-    )
+    return "\n".join(grid(rows, columns, right={2, 3}))
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    columns = terminal_columns()
+    for line in lines:
+        print(hanging("", line, columns))
 
 
 def _name(signer: bytes) -> str:
@@ -81,7 +85,7 @@ async def _budgets(config: Config) -> None:
 
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with database as opened, opened.connection() as connection:
-        print(spender_table(await top_spenders(connection, _SPENDERS)))
+        print(spender_table(await top_spenders(connection, _SPENDERS), terminal_columns()))
 
 
 def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
@@ -102,12 +106,13 @@ async def _relayers(config: Config) -> None:
     former = [Wallet(bytes.fromhex(key.reveal())).address for key in config.former_relayer_keys]
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
-        print(relayer_table(await account_uses(connection, config.addresses.chain_id), signer.address, former))
+        uses = await account_uses(connection, config.addresses.chain_id)
+        _print_lines(relayer_table(uses, signer.address, former).splitlines())
 
 
 async def _keys(config: Config) -> None:
     """From the settings alone."""
-    print("\n".join(key_lines(config)))
+    _print_lines(key_lines(config))
 
 
 _COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
@@ -140,7 +145,7 @@ def check(as_json: bool) -> int:
 
     set_up_logging("error")  # the table tells what a warning would
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
-    print(check_json(rows) if as_json else check_table(rows))
+    print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
     return 1 if any(row.right is False for row in rows) else 0
 
 

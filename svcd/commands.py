@@ -15,6 +15,7 @@ import trio
 from common.daemon.logs import set_up_logging
 from common.daemon.process import Fatal
 from common.scalars import hex_of
+from common.text_table import terminal_columns
 from svcd import app
 from svcd.base.keys import create_identity
 from svcd.configuration.config import read_config, read_whereabouts
@@ -80,7 +81,7 @@ def _try(options: argparse.Namespace) -> int:
 def _earnings(options: argparse.Namespace) -> int:
     set_up_logging("error")
     told = trio.run(read_earnings, read_config(options.config), options.days)
-    print(as_csv(told) if options.csv else as_table(told), end="" if options.csv else "\n")
+    print(as_csv(told) if options.csv else as_table(told, terminal_columns()), end="" if options.csv else "\n")
     return 0
 
 
@@ -112,7 +113,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _print(findings: list[Checked]) -> int:
-    print(table(findings))
+    print(table(findings, terminal_columns()))
     return 1 if any(finding.right is False for finding in findings) else 0
 
 

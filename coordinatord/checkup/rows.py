@@ -8,6 +8,7 @@ import anyio
 import attrs
 
 from common.daemon.process import Fatal
+from common.text_table import hanging
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc_errors import RpcError
 
@@ -40,11 +41,11 @@ def told(what: str, detail: str) -> CheckRow:
     return CheckRow(what, None, detail)
 
 
-def check_table(rows: Iterable[CheckRow]) -> str:
-    """One line for each, and a last one that counts what is wrong."""
+def check_table(rows: Iterable[CheckRow], columns: int | None = None) -> str:
+    """One line for each, wrapped to the columns of a terminal, and a last one that counts what is wrong."""
     lines = [(_MARKS[row.right], row.what, row.text) for row in rows]
     width = max((len(what) for _, what, _ in lines), default=0)
-    shown = [f"{mark:<5}  {what:<{width}}  {text}".rstrip() for mark, what, text in lines]
+    shown = [hanging(f"{mark:<5}  {what:<{width}}  ", text, columns, 7) for mark, what, text in lines]
     names = [what for mark, what, _ in lines if mark == _MARKS[False]]
     last = f"{len(names)} wrong: {', '.join(names)}" if names else "nothing is wrong"
     return "\n".join((*shown, last))

@@ -9,6 +9,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.domains import Domains
+from common.text_table import grid, hanging, terminal_columns
 from coordinatord.market.contracts import checksum
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS
 from coordinatord.market.node import in_ether
@@ -61,21 +62,25 @@ def shown(value: object) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line for each row; a wrong one says what was expected."""
-    return columns(
-        (row.verdict, row.fact, row.found + (f"   (expected: {row.expected})" if row.wrong else "")) for row in rows
-    )
+    """One line for each row, wrapped to the terminal; a wrong one says what was expected."""
+    terminal = terminal_columns()
+    longest = max((len(row.fact) for row in rows), default=0)
+    width = longest if terminal is None else min(longest, terminal // 2)  # a longer fact is wrapped with its value
+    lines = []
+    for row in rows:
+        mark, fact = f"{row.verdict:<{len(_RIGHT)}}  ", f"{row.fact:<{width}}  "
+        found = (row.found or "-") + (f"   (expected: {row.expected})" if row.wrong else "")
+        if len(row.fact) > width:
+            lines.append(hanging(mark, fact + found, terminal))
+        else:
+            lines.append(hanging(mark + fact, found, terminal, len(mark)))
+    return "\n".join(lines)
 
 
 def columns(lines: Iterable[Sequence[str]]) -> str:
-    """Left-aligned columns; the last one may be of any width."""
+    """Left-aligned columns that fit the terminal."""
     cells = [[cell or "-" if n else cell for n, cell in enumerate(line)] for line in lines]
-    if not cells:
-        return ""
-    widths = [max(len(line[n]) for line in cells) for n in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
+    return "\n".join(grid(cells, terminal_columns(), alone=2))
 
 
 def as_json(rows: Iterable[Row]) -> list[dict[str, object]]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import attrs
 
+from common.text_table import hanging
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress
@@ -76,6 +78,10 @@ def _json_escape(sign: str) -> str:
 
 
 _NOTHING: Final = "—"
+_GAP: Final = "  "  # between columns
+_INDENT: Final = "  "
+_NARROWEST_TEXT: Final = 16  # columns that a column of text is shrunk to, and no further
+_NARROWEST_CUT: Final = 8  # the same on a full screen, where cells are cut to one line
 _FORCING: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # variables that make rich see a terminal in a pipe
 
 
@@ -111,20 +117,31 @@ class NextStep:
 
 @attrs.define
 class Gauge:
-    """A bar of something that is under way. Says nothing when nobody looks."""
+    """Progress bars on a terminal, one per stage of the work. Without a terminal nothing is written."""
 
     _progress: "Progress | None"
     _task: Any = None
+    _done: int = 0
+
+    def stage(self) -> None:
+        """Leave the bar of the last stage as it is. The next `show` starts a new one below it."""
+        self._task, self._done = None, 0
 
     def show(self, what: str, done: int | None = None, total: int | None = None) -> None:
+        """Update the bar. It never moves back, also where a newer answer counts fewer."""
         if self._progress is None:
             return
         from rich.markup import escape  # noqa: PLC0415
 
         if self._task is None:
-            self._task = self._progress.add_task(escape(one_line(what)), total=total, count="")
-        count = "" if done is None or total is None else f"{done}/{total}"
-        self._progress.update(self._task, description=escape(one_line(what)), completed=done, total=total, count=count)
+            self._task = self._progress.add_task(escape(one_line(what)), total=None, count="")
+        if done is not None:
+            done = self._done = max(done, self._done)
+        count = "" if done is None or not total else f"{done}/{total}"
+        # A total of 0 is one that is not known yet; rich would draw a full bar.
+        self._progress.update(
+            self._task, description=escape(one_line(what)), completed=done, total=total or None, count=count
+        )
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -183,9 +200,12 @@ class Output:
             self.json(data)
             return
         shown = [(name, value) for name, value in facts if value is not None]
-        width = max((len(name) for name, _ in shown), default=0)
-        for name, value in shown:
-            self._write(f"{name:<{width}}  {_flat(value)}" if self._out_shown else f"{name}\t{_flat(value)}")
+        if self._out_shown:
+            lines = _fact_lines(shown, self._out.width)
+        else:
+            lines = (f"{name}\t{_flat(value)}" for name, value in shown)
+        for line in lines:
+            self._write(line)
 
     def text(self, text: str) -> None:
         """A result: as it is in a pipe, cleaned on a terminal."""
@@ -293,27 +313,67 @@ def _may_be_terminal(file: TextIO) -> bool:
 
 
 def _drawn(table: Table, width: int) -> "RenderableType":
+    """Draw a table as a grid; if it is too wide, in two lines a row; if that is too wide, as one block a row."""
+    fitting = _fitted(table, width, _NARROWEST_TEXT)
+    if fitting is not None:
+        return _grid(table, fitting)
+    if table.whole:
+        rest = [at for at, name in enumerate(table.columns) if name not in table.whole]
+        below = Table(
+            [table.columns[at] for at in rest], [[row[at] for at in rest] for row in table.rows], right=table.right
+        )
+        fitting = _fitted(below, width - len(_INDENT), _NARROWEST_TEXT)
+        if fitting is not None:
+            return _two_lines_each(table, below, fitting)
+    return _blocks(table, width)
+
+
+def _fitted(table: Table, width: int, narrowest: int) -> list[int] | None:
+    """Return widths of the columns that fit, or None. Columns of text shrink, the widest first; all others stay."""
     from rich.cells import cell_len  # noqa: PLC0415
+
+    widths = [max(cell_len(_flat(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)]
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    of_text = [at for at, name in enumerate(table.columns) if name not in table.right | table.whole]
+    while excess > 0:
+        widest = max(of_text, key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= narrowest:
+            return None
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def _two_lines_each(table: Table, below: Table, widths: Sequence[int]) -> "RenderableType":
+    """Ids and addresses on a line of their own, where they can be copied; the rest of the row indented below."""
+    from rich.console import Group  # noqa: PLC0415
+    from rich.padding import Padding  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    whole = [at for at, name in enumerate(table.columns) if name in table.whole]
+    lines: list[RenderableType] = []
+    for row, rest in zip((table.columns, *table.rows), (below.columns, *below.rows), strict=True):
+        style = "bold" if row is table.columns else ""
+        lines.append(Text("\n".join(_flat(row[at]) for at in whole), style, overflow="fold"))
+        lines.append(Padding(_grid(attrs.evolve(below, rows=[rest]), widths, header=False, style=style), (0, 0, 0, 2)))
+    return Group(*lines)
+
+
+def _blocks(table: Table, width: int) -> "RenderableType":
+    """Each row as names and values, one below the other."""
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    widths = [max(cell_len(_flat(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)]
-    if not table.whole or sum(widths) + 2 * (len(widths) - 1) <= width:
-        return _grid(table)
-    # What is copied stands alone and whole, the rest of its row indented below.
-    whole = [at for at, name in enumerate(table.columns) if name in table.whole]
-    rest = [at for at in range(len(table.columns)) if at not in whole]
+    blocks = ["\n".join(_fact_lines(zip(table.columns, row, strict=True), width)) for row in table.rows]
+    return Group(*(Text(f"{block}\n", overflow="fold") for block in blocks))
 
-    def padded(cells: Sequence[str | None], at: int) -> str:
-        cell, gap = _flat(cells[at]), " " * (widths[at] - cell_len(_flat(cells[at])))
-        return gap + cell if table.columns[at] in table.right else cell + gap
 
-    lines = []
-    for row in (table.columns, *table.rows):
-        style = "bold" if row is table.columns else ""
-        lines.append(Text(" ".join(_flat(row[at]) for at in whole), style))
-        lines.append(Text("  " + "  ".join(padded(row, at) for at in rest).rstrip(), style))
-    return Group(*lines)
+def _fact_lines(facts: Iterable[tuple[str, str | None]], width: int) -> Iterator[str]:
+    """Names and values in two columns."""
+    shown = [(name, _flat(value)) for name, value in facts]
+    names = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        yield hanging(f"{name:<{names}}{_GAP}", value, width, indent=len(_INDENT))
 
 
 _FRAME: Final = 5  # lines of a screen that are no rows: head, its rule, the columns' names, the keys and their rule
@@ -339,7 +399,9 @@ def _screen(screen: Screen, width: int, height: int) -> "RenderableType":
     elif not table.rows:
         shown = Text("nothing here yet")
     else:
-        shown = _grid(attrs.evolve(table, rows=table.rows[:room]), one_line_each=True)
+        table = attrs.evolve(table, rows=table.rows[:room])
+        widths = _fitted(attrs.evolve(table, whole=frozenset()), width, _NARROWEST_CUT)
+        shown = _grid(table, widths, one_line_each=True)
     body = Layout(shown, name="body")
     layout = Layout()
     layout.split_column(
@@ -348,17 +410,21 @@ def _screen(screen: Screen, width: int, height: int) -> "RenderableType":
     return layout
 
 
-def _grid(table: Table, *, one_line_each: bool = False) -> "RichTable":
+def _grid(
+    table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", one_line_each: bool = False
+) -> "RichTable":
+    """Draw with these widths; None leaves them to rich, which then cuts what does not fit."""
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table as RichTable  # noqa: PLC0415
 
-    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
+    drawn = RichTable(box=None, pad_edge=False, header_style="bold", show_header=header, style=style)
+    for at, column in enumerate(table.columns):
         drawn.add_column(
             column,
             justify="right" if column in table.right else "left",
             overflow="ellipsis" if one_line_each else "fold",
             no_wrap=one_line_each,
+            width=None if widths is None else widths[at],
         )
     for row in table.rows:
         drawn.add_row(*(escape(_flat(cell)) for cell in row))

@@ -15,6 +15,7 @@ from common.domains import Domains
 from common.pricing.assets import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality
 from common.refusal import Refused
 from common.scalars import hex_of
+from common.text_table import hanging
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
 from svcd.chain import ChainReader, Registered
@@ -47,11 +48,12 @@ def summary(findings: Iterable[Checked]) -> str:
     return f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
 
 
-def table(findings: Iterable[Checked]) -> str:
+def table(findings: Iterable[Checked], columns: int | None = None) -> str:
+    """One line for each finding, wrapped to the columns of a terminal."""
     marks = {True: "right", False: "WRONG", None: ""}
     rows = [(marks[finding.right], finding.what, finding.detail) for finding in findings]
     width = max((len(what) for _, what, _ in rows), default=0)
-    return "\n".join(f"{mark:<5}  {what:<{width}}  {detail}".rstrip() for mark, what, detail in rows)
+    return "\n".join(hanging(f"{mark:<5}  {what:<{width}}  ", detail, columns, 7) for mark, what, detail in rows)
 
 
 _CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count

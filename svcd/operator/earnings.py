@@ -22,6 +22,7 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import read_uint
+from common.text_table import grid, hanging
 from common.wire.states import EndedBecause, JobState
 from svcd.chain import ChainReader
 from svcd.configuration.config import DaemonConfig
@@ -159,7 +160,8 @@ def as_csv(told: Earnings) -> str:
     return text.getvalue()
 
 
-def as_table(told: Earnings) -> str:
+def as_table(told: Earnings, columns: int | None = None) -> str:
+    """Table for a terminal of so many columns, and remarks below it."""
     total = ModelDay()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
@@ -167,11 +169,7 @@ def as_table(told: Earnings) -> str:
             total.add(row)
         money = [_money(told.book, each) for each in (row.earned, row.fees, row.refunded)]
         lines.append((day, model, str(row.settled), *money, str(row.failed), str(row.reclaimed)))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text = [
-        "  ".join(_aligned(cell, width, n) for n, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
-        for line in lines
-    ]
+    text = grid(lines, columns, right=range(2, len(lines[0])), alone=2)
     gas = _money(told.book, total.gas_fees)
     text.append(f"amounts in {told.book.token_domain.name}; fees are the market's, of which {gas} for gas")
     for (day, model), reasons in sorted(told.reasons.items()):
@@ -182,14 +180,10 @@ def as_table(told: Earnings) -> str:
     else:
         changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(told.reputation.items())) or "no change"
         text.append(f"reputation {told.now} ({changes})")
-    return "\n".join(text)
+    return "\n".join(hanging("", line, columns) if columns and len(line) > columns else line for line in text)
 
 
 def _money(book: AddressBook, amount: int) -> str:
     """In tokens, to the last unit."""
     whole, rest = divmod(amount, 10**book.payment_token_decimals)
     return f"{whole}.{rest:0{book.payment_token_decimals}d}".rstrip("0").rstrip(".")
-
-
-def _aligned(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if column < 2 else cell.rjust(width)

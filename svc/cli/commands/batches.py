@@ -187,8 +187,9 @@ async def run_(
             write = output.json_line if out is None else _writer(opened.enter_context(written(out)))
             prepared, made = await _created(connection, client, order, gauge)
             output.say(f"batch {made.id}")
+            gauge.stage()
             ended = await client.batches.wait(
-                made.id, timeout=patience, every=every, progress=lambda seen: _show(gauge, seen)
+                made.id, timeout=patience, every=every, progress=lambda seen: _show(gauge, seen, prepared.lines)
             )
             again = connection.again("batch", "results", made.id)
             output.next = NextStep(f"it is {ended.status}; its results can be read again", (again,))
@@ -209,6 +210,7 @@ async def _created(
     output.next = _NOTHING_SENT
 
     async def prepare(most: int | None) -> PreparedBatch:
+        gauge.stage()
         return await client.batches.prepare(
             order.lines,
             **order.terms,
@@ -218,6 +220,7 @@ async def _created(
 
     prepared = await within_ceiling(output, gauge, order.max_amount, prepare)
     chain = await client.chain()  # before it is made: nothing may keep its id from being told
+    gauge.stage()
     gauge.show("uploading")
     output.next = NextStep("it may have been made; look for it", (connection.again("batch", "list"),))
     made = await client.batches.create(prepared, metadata=order.metadata)
@@ -268,7 +271,7 @@ async def wait(connection: Connection, batch_id: str, patience: float | None, ev
     async with connection.client(wallet=True) as client:
         with output.gauge() as gauge:
             ended = await client.batches.wait(
-                batch_id, timeout=patience, every=every, progress=lambda seen: _show(gauge, seen)
+                batch_id, timeout=patience, every=every, progress=lambda seen: _show(gauge, seen, 0)
             )
     output.next = None
     output.facts(_facts(ended), wire_form(ended))
@@ -301,6 +304,7 @@ async def _results(
 ) -> Counter[str]:
     """Writes the end of every line; how many were `read`, are paid but `unread`, or `failed`."""
     ends: Counter[str] = Counter()
+    gauge.stage()
     async for each in client.batches.results(seen):
         write(_line(each, custom_ids))
         ends["read" if each.error is None else "unread" if each.settled else "failed"] += 1
@@ -364,9 +368,10 @@ def _writer(file: IO[bytes]) -> Callable[[dict[str, Any]], object]:
     return lambda line: file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
-def _show(gauge: Gauge, seen: Batch) -> None:
+def _show(gauge: Gauge, seen: Batch, lines: int) -> None:
+    """`lines` is the total until the coordinator has read the file; 0 if it is unknown."""
     counts = seen.request_counts
-    gauge.show(seen.status.replace("_", " "), counts.completed + counts.failed, counts.total)
+    gauge.show(seen.status.replace("_", " "), counts.completed + counts.failed, counts.total or lines)
 
 
 def _facts(seen: Batch) -> list[tuple[str, str | None]]:

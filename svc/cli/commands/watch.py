@@ -17,7 +17,7 @@ from svc.cli.output import Screen, Table, wire_form
 from svc.client import Client
 from svc.core.money import in_token
 from svc.core.orders import window_words
-from svc.errors import ApiError, ConnectionFailed
+from svc.errors import ApiError, ConnectionFailed, SvcError
 from svc.records import LIVE_JOB, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
 from svc.wire.events import ToldChanges, changes_of, unauthorised
 
@@ -76,17 +76,20 @@ class _Watching:
     at: int
     look: MarketLook | None = None
     trouble: str | None = None
+    failure: SvcError | None = None
     wanted: anyio.Event = attrs.field(factory=anyio.Event)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._look_again_and_again)
+            tasks.start_soon(self._look_until_failure, tasks.cancel_scope)
             async with aclosing(pressed_keys()) as keys:  # the terminal is given back before anything else is done
                 async for key in keys:
                     if key in ("q", "Q", "\x03"):
                         break
                     self._turn(key)
             tasks.cancel_scope.cancel()
+        if self.failure is not None:  # raised here: a task group would wrap it
+            raise self.failure
 
     def _turn(self, key: str) -> None:
         if key in ("\t", "\x1b[C"):
@@ -100,6 +103,13 @@ class _Watching:
         self.look = None if key not in ("r", "R") else self.look
         self._show()
         self.wanted.set()
+
+    async def _look_until_failure(self, watching: anyio.CancelScope) -> None:
+        try:
+            await self._look_again_and_again()
+        except SvcError as failed:
+            self.failure = failed
+            watching.cancel()
 
     async def _look_again_and_again(self) -> None:
         while True:
@@ -134,7 +144,7 @@ class _Watching:
             async def due() -> None:
                 looked = anyio.current_time()
                 await changes.pause(self.every, max(self.every, _QUIET))
-                await anyio.sleep(looked + min(self.every, _CLOSEST) - anyio.current_time())
+                await anyio.sleep_until(looked + min(self.every, _CLOSEST))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(due)

@@ -1,9 +1,11 @@
 import json
+from collections import Counter
 from io import StringIO
 
 import pytest
 
 from svc.cli.output import NextStep, Output, Table
+from tests.pseudo_terminal import Shown, cells
 
 _TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right=frozenset({"price"}))
 _DATA = [{"name": "a\tb\nc", "price": "1"}]
@@ -37,6 +39,87 @@ def test_table_on_a_terminal_has_a_head_and_reads_no_markup(terminal: _Terminal)
     assert "name" in shown
     assert "[bold]d[/]" in shown
     assert "a b c" in shown
+
+
+_WIDE = {
+    "text shrinks": Table(
+        ("model", "window", "provider", "rate in", "rate out", "settled", "median"),
+        [("meta-llama/Llama-3.3-70B-Instruct", "24h", "123", "1000000000", "2000000000", "120/1000", "23 h 59 min")]
+        * 2,
+        frozenset({"provider", "rate in", "rate out", "settled", "median"}),
+    ),
+    "ids beside the rest": Table(
+        ("job", "model", "status", "left", "rate in", "units"),
+        [("0x" + "ab" * 32, "meta-llama/Llama-3.3-70B-Instruct", "in_progress", "23 h 59 min", "1000000", "5/4096")]
+        * 2,
+        frozenset({"left", "rate in", "units"}),
+        frozenset({"job"}),
+    ),
+    "far too wide": Table(
+        ("id", "url", "delivered", "waiting", "dropped", "last attempt", "events"),
+        [("whk_1", "https://hooks.example.org/" + "a/" * 20, "1" * 20, "2" * 20, "3" * 20, "never", "job.settled")] * 2,
+        frozenset({"delivered", "waiting", "dropped"}),
+        frozenset({"id", "url"}),
+    ),
+    "double-width letters": Table(("model", "note"), [("模型" * 30, "言語 " * 20)]),
+}
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", _WIDE)
+def test_table_fits_its_terminal(terminal: _Terminal, monkeypatch: pytest.MonkeyPatch, name: str, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    table = _WIDE[name]
+    _output(terminal, StringIO()).table(table, [])
+    shown = Shown(0, terminal.getvalue())
+    assert max(map(cells, shown.lines)) <= columns
+    for row in table.rows:
+        for column, cell in zip(table.columns, row, strict=True):
+            if column in table.right | table.whole:
+                assert (cell or "") in shown.text
+    letters = Counter("".join(shown.text.split()))
+    assert not Counter("".join("".join(cell or "" for cell in row) for row in table.rows).replace(" ", "")) - letters
+
+
+def test_row_below_its_id_stays_in_its_columns(terminal: _Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    table = _WIDE["ids beside the rest"]
+    _output(terminal, StringIO()).table(table, [])
+    lines = [line for line in Shown(0, terminal.getvalue()).lines if line]
+    outside = [line.strip() for line in lines if not line.startswith("  ")]
+    assert outside == ["job", *(row[0] for row in table.rows)]
+    ends = {line.index(number) + len(number) for line in lines for number in ("rate in", "1000000") if number in line}
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_facts_fit_their_terminal(terminal: _Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    key = "fc" * 32
+    facts = [("open orders can be opened by", "the provider that claims it, " * 5), ("key of the market's escrow", key)]
+    _output(terminal, StringIO()).facts(facts, {})
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any(line.split()[-1] == key for line in lines)
+
+
+def test_bar_of_a_stage_never_runs_backwards(terminal: _Terminal) -> None:
+    with _output(StringIO(), terminal).gauge() as gauge:
+        for what, done, total in [("validating", 0, 0), ("in progress", 7, 20), ("in progress", 5, 20)]:
+            gauge.show(what, done, total)
+        gauge.stage()
+        gauge.show("results", 1, 20)
+        assert gauge._progress is not None
+        bars = [(bar.completed, bar.total) for bar in gauge._progress.tasks]
+    assert bars == [(7, 20), (1, 20)]
+
+
+def test_bar_without_a_total_is_not_drawn_full(terminal: _Terminal) -> None:
+    with _output(StringIO(), terminal).gauge() as gauge:
+        gauge.show("validating", 0, 0)
+        assert gauge._progress is not None
+        assert gauge._progress.tasks[0].total is None
 
 
 def test_control_signs_of_others_do_not_reach_the_terminal(terminal: _Terminal) -> None:

@@ -13,9 +13,10 @@ import pytest
 from svc.cli.commands import watch
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output, Screen, Table
+from svc.errors import ApiError
 from tests.unit.svc.cli.market import FakeMarket, Svc
 from tests.unit.svc.cli.test_account import row
-from tests.unit.svc.fake_coordinator import Answer, Dropped, progress, settle
+from tests.unit.svc.fake_coordinator import Answer, Dropped, failing, progress, settle
 
 Said = pytest.CaptureFixture[str]
 
@@ -154,6 +155,38 @@ async def test_change_that_is_told_is_shown_before_the_next_look_is_due(
     async with market.coordinator.client() as client:
         await watch._Watching(client, draw, 3600.0, 0).run()
     assert market.coordinator.to("GET /evm/events")[0].query == {}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("pane", watch.PANES)
+async def test_watch_reads_its_pane_for_a_minute(
+    market: FakeMarket, monkeypatch: pytest.MonkeyPatch, pane: str
+) -> None:
+    screens: list[Screen] = []
+
+    async def keys() -> AsyncGenerator[str, None]:
+        await anyio.sleep(60)  # of virtual time
+        yield "q"
+
+    monkeypatch.setattr(watch, "pressed_keys", keys)
+    async with market.coordinator.client() as client:
+        await watch._Watching(client, screens.append, 2.0, watch.PANES.index(pane)).run()
+    assert len(screens) == 30
+    assert {screen.status for screen in screens} == {"live, block 45"}
+
+
+@pytest.mark.anyio
+async def test_watch_ends_with_the_coordinators_refusal(market: FakeMarket, monkeypatch: pytest.MonkeyPatch) -> None:
+    market.coordinator.tell("GET /evm/jobs", failing(400, "invalid_request_error"))
+    monkeypatch.setattr(watch, "pressed_keys", _no_keys)
+    async with market.coordinator.client() as client:
+        with pytest.raises(ApiError):
+            await watch._Watching(client, lambda _: None, 2.0, 0).run()
+
+
+async def _no_keys() -> AsyncGenerator[str, None]:
+    await anyio.sleep_forever()
+    yield "q"
 
 
 @pytest.mark.anyio
