@@ -216,10 +216,18 @@ class ListedCandidate(Shape, Generic[N], frozen=True):
     rate_in: N
     rate_out: N
     reliability: Reliable[N] = None
+    room: Annotated[
+        Omittable[N],
+        said(
+            "jobs that it may take now, over all models: its capacity less the jobs that it claimed and the open orders"
+            " designated to it",
+            "4",
+        ),
+    ] = None
 
 
 class Candidates(Shape, Generic[N], frozen=True):
-    """Every live provider's ask for a model and window, ranked; there is no quote."""
+    """Every live provider's ask for a model and window, ranked, those without room last; there is no quote."""
 
     candidates: tuple[ListedCandidate[N], ...]
 

@@ -1,7 +1,8 @@
 """Candidates for an order: live asks, ranked; and the polls that keep them live.
 
-A provider is live for a model while its last poll is recent. Cost at ask decides; among equal costs, whoever was
-picked least recently; among those that were never picked, whoever settles more of what it claims.
+A provider is live for a model while its last poll is recent. The cheapest ask ranks first. Equal prices rank by load
+in quarters of the capacity, then by the time of the last pick, then by the share of claimed jobs that were settled. A
+provider without room takes no further job: the view `provider_rooms` counts what it holds.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,8 +10,6 @@ from typing import Final
 
 import attrs
 
-from common.wire.states import JobState
-from coordinatord.book.registries_sql import CAPACITY
 from coordinatord.book.reliability_sql import COLUMNS as RELIABILITY
 from coordinatord.book.reliability_sql import SCORE, ReliabilityRow
 from coordinatord.database.connections import Connection, Database, PreparedConnection
@@ -35,6 +34,7 @@ class LiveAsk:
     box_key: bytes
     rate_in: str
     rate_out: str
+    room: int  # over all models; below 0 where more was ordered of it than it may hold
     reliability: ReliabilityRow
 
 
@@ -47,7 +47,7 @@ class Taker:
     box_key: bytes
     rate_in: str
     rate_out: str
-    room: int  # over all models: its capacity less what it claimed and what is designated to it
+    room: int  # over all models
 
 
 # Conditions that `why_sql` tells apart: since when a poll counts, and which provider may run which model.
@@ -61,22 +61,28 @@ _LIVE: Final = (
     "from asks a join providers v on v.provider_id = a.provider_id"
     " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
     " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
+    # `offset 0` keeps the planner from counting once for each mention of the room.
+    " cross join lateral (select * from provider_rooms where provider_id = a.provider_id offset 0) w"
     f" where v.listed and v.box_key is not null and l.seen_at > {LIVE_SINCE}"
     f" and {MAY_RUN.format(provider='a.provider_id', model='a.model_id')}"
 )
+# Of equal prices: the provider with the fewest quarters of its capacity in use, then the least recently picked one, as
+# the specification has it. Quarters keep a difference of one job from deciding instead of the turn.
+_EQUALS: Final = f"div(4 * (w.capacity - w.room), w.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
 _MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
 
 
 async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[LiveAsk]:
-    """The cheapest first; all of them when `most` is None."""
+    """Return the cheapest first: `most` of those with room, or every live ask, those without room last."""
     async with database.connection() as connection:
         rows = await connection.fetch(
-            f"select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, {RELIABILITY} {_LIVE.format('$5')}"
+            "select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room,"
+            f" {RELIABILITY} {_LIVE.format('$5')}"
             " and a.model_id = $1 and a.sla = $2"
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
-            " order by a.rate_in * $3::bigint + a.rate_out * $4::bigint, l.picked_at nulls first,"
-            f" {SCORE} desc, a.provider_id limit $9",
+            " and ($10 or w.room > 0)"
+            f" order by w.room <= 0, a.rate_in * $3::bigint + a.rate_out * $4::bigint, {_EQUALS} limit $9",
             demand.model_id,
             demand.sla_secs,
             demand.units_in,
@@ -86,23 +92,17 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             demand.rate_in,
             demand.rate_out,
             most if most is not None else _MOST,
+            most is None,
         )
-    return [LiveAsk(*[*row[:4], ReliabilityRow(*row[4:])]) for row in rows]
+    return [LiveAsk(*[*row[:5], ReliabilityRow(*row[5:])]) for row in rows]
 
 
 async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[Taker]:
-    """Live asks of these models for one window; the least recently picked first. Those without room are left out."""
+    """Return live asks with room of these models for one window, in the order in which equal prices take turns."""
     async with database.connection() as connection:
         rows = await connection.fetch(
-            "with takers as (select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text,"
-            f" {CAPACITY} - v.active_jobs as room, l.picked_at, {SCORE} as score {_LIVE.format('$3')}"
-            " and a.model_id = any($1) and a.sla = $2),"
-            " reserved as (select j.designated, count(*) as jobs from jobs j"
-            f" where j.state = {JobState.OPEN} and j.designated > 0"
-            " and j.designated in (select provider_id from takers) group by j.designated)"
-            " select t.model_id, t.provider_id, t.box_key, t.rate_in, t.rate_out, t.room - coalesce(r.jobs, 0) as room"
-            " from takers t left join reserved r on r.designated = t.provider_id"
-            " where t.room > coalesce(r.jobs, 0) order by t.picked_at nulls first, t.score desc, t.provider_id",
+            "select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room"
+            f" {_LIVE.format('$3')} and a.model_id = any($1) and a.sla = $2 and w.room > 0 order by {_EQUALS}",
             list(models),
             sla_secs,
             liveness_ms,

@@ -148,7 +148,7 @@ def helps(job: OpenJob, standings: Sequence[ProviderStanding], funds: Funds) -> 
     yield from _other_windows(row, meant)
     others = [one.provider for one in able if one.codes & {"designated"} and _meets(row, one.provider, row.sla_secs)]
     if others:
-        cheapest = min(others, key=lambda provider: (_cost(row, provider), provider.provider_id))
+        cheapest = min(others, key=lambda one: (_cost(row, one), one.active_jobs / one.capacity, one.provider_id))
         yield why.WhyHelp("designated", {"designated": str(cheapest.provider_id)}, "1")
 
 

@@ -81,7 +81,12 @@ def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) ->
 
 def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
     return market.ListedCandidate(
-        str(row.provider_id), hex_of(row.box_key), row.rate_in, row.rate_out, reliability(row.reliability)
+        str(row.provider_id),
+        hex_of(row.box_key),
+        row.rate_in,
+        row.rate_out,
+        reliability(row.reliability),
+        str(max(0, row.room)),
     )
 
 

@@ -7,7 +7,19 @@ from typing import Final
 from svc.cli.output import Table
 from svc.core.money import in_token
 from svc.core.orders import window_words
-from svc.records import ENDED_BECAUSE, Ask, Batch, BookRow, Floor, Model, ModelPlan, Provider, Reliability, Why
+from svc.records import (
+    ENDED_BECAUSE,
+    Ask,
+    Batch,
+    BookRow,
+    Candidate,
+    Floor,
+    Model,
+    ModelPlan,
+    Provider,
+    Reliability,
+    Why,
+)
 from svc.verification import Vouched
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
@@ -123,6 +135,19 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
         if left:
             rows.append((name, "nobody", str(left), None, None))
     return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATES | {"provider", "lines"})
+
+
+def live(candidates: Iterable[Candidate]) -> str:
+    """Providers that could take an order now, each with its room.
+
+    >>> live([])
+    'nobody with room at these rates'
+    """
+    shown = [
+        f"{each.provider_id}" if each.room is None else f"{each.provider_id} (room for {each.room})"
+        for each in candidates
+    ]
+    return ", ".join(shown) or "nobody with room at these rates"
 
 
 def why(told: Why) -> Table:

@@ -134,12 +134,16 @@ def read_rates(rate_in: Rate | None, rate_out: Rate | None) -> Rates | None:
 
 
 def market_bid(candidates: Sequence[Candidate], provider: int | None) -> Bid:
-    """The bid of an order without rates. `candidates` as the market ranked them."""
+    """Return the bid of an order without rates: the first candidate with room, or the provider that was named."""
     if provider is not None:
         candidates = [candidate for candidate in candidates if candidate.provider_id == provider]
     if not candidates:
         whom = f"provider {provider} is not live" if provider is not None else "no provider is live"
         raise NoProvider(f"{whom} for this model and window")
+    if provider is None:
+        candidates = [candidate for candidate in candidates if candidate.room != 0]  # older coordinators report no room
+    if not candidates:
+        raise NoProvider("each live provider for this model and window is full; try again, or name one with `provider`")
     first = candidates[0]
     return Bid(Rates(first.rate_in, first.rate_out), first.provider_id, first.box_key)
 

@@ -65,8 +65,7 @@ def show_checked(output: Output, checked: Checked, chain: Deployment) -> Exit:
         output.text(f"{failure.code or failure.param or 'refused'}: {failure.message}")
         output.text(f"  {failure.remedy}")
     facts = [("price", f"{in_money(checked.quote.amount, chain)} at most" if checked.quote is not None else None)]
-    live = ", ".join(str(each.provider_id) for each in checked.candidates)
-    output.facts([*facts, ("live now", live or "nobody at these rates")], None)
+    output.facts([*facts, ("live now", tables.live(checked.candidates))], None)
     if checked.ok:
         output.say("no check fails; nothing was posted, and nothing is owed")
         return Exit.DONE

@@ -6,6 +6,7 @@ from typing import Any, Final
 import attrs
 import click
 
+from svc.cli import tables
 from svc.cli.commands.checks import show_checked
 from svc.cli.commands.jobs import NOT_POSTED, deliver, progress_words, under_way, waited
 from svc.cli.connection import Connection, connected, within_ceiling
@@ -203,7 +204,7 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
             ("window", window_words(terms.sla_secs)),
             ("provider", str(terms.designated) if terms.designated else "whoever claims it first"),
             ("can be opened by", readers),
-            ("live now", ", ".join(str(each.provider_id) for each in quoted.candidates) or "nobody at these rates"),
+            ("live now", tables.live(quoted.candidates)),
         ],
         None,
     )

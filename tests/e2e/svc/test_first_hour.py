@@ -18,8 +18,12 @@ from tests.e2e.conftest import Market
 
 PAGE = Path(package.__path__[0]) / "README.md"
 _SECTION = re.compile(r"^## The first hour$.*?^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# What is another one each time: ids, hashes, keys, addresses; and the ports that were free.
-_OTHERS = ((re.compile(r"(?:0x)?[0-9a-fA-F]{40,}"), "0x…"), (re.compile(r"batch_[0-9a-f]+"), "batch_…"))
+# What differs each time: ids, hashes, keys, addresses, a provider's room, and the ports that were free.
+_OTHERS = (
+    (re.compile(r"(?:0x)?[0-9a-fA-F]{40,}"), "0x…"),
+    (re.compile(r"batch_[0-9a-f]+"), "batch_…"),
+    (re.compile(r"room for \d+"), "room for …"),
+)
 _PORT = re.compile(r"127\.0\.0\.1:\d+")
 
 

@@ -82,6 +82,7 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
         "candidates[].box_key": _KNOWN_KEY,
         "candidates[].rate_in": _RATE,
         "candidates[].rate_out": _RATE,
+        "candidates[].room": _bounded("a false one sends the order to another candidate at that one's own ask"),
         **{f"candidates[].{each}": why for each, why in _RELIABILITY.items()},
         **dict.fromkeys((f"quote.{each}" for each in ("cap", "fee_bps", "fee", "gas_fee", "amount")), _COMPUTED),
         **dict.fromkeys(

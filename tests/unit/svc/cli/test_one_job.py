@@ -252,7 +252,7 @@ def test_check_tells_all_that_fails_signs_no_payment_and_posts_nothing(
     market.coordinator.tell("POST /v1/jobs/check", Answer(200, told))
     assert svc("submit demo/text hello --window 1h --check") == Exit.REFUSED
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["bad: signature does not recover to owner", "  sign", "live now\tnobody at these rates"]
+    assert lines == ["bad: signature does not recover to owner", "  sign", "live now\tnobody with room at these rates"]
     [asked] = market.coordinator.to("POST /v1/jobs/check")
     assert "auth_sig" not in asked.body
     assert "signature" in asked.body

@@ -40,6 +40,14 @@ def test_named_provider_is_bid_its_own_ask() -> None:
     assert market_bid([FIRST, SECOND], 9) == Bid(Rates(11, 22), 9, "0x09")
 
 
+def test_market_order_skips_providers_without_room() -> None:
+    full, idle = Candidate(7, "0x07", 10, 20, room=0), Candidate(9, "0x09", 11, 22, room=3)
+    assert market_bid([full, idle], None).designated == 9
+    assert market_bid([full, idle], 7).designated == 7
+    with pytest.raises(NoProvider, match="full"):
+        market_bid([full], None)
+
+
 @pytest.mark.parametrize(("candidates", "provider"), [([], None), ([FIRST], 9)])
 def test_order_without_a_live_provider_is_refused(candidates: list[Candidate], provider: int | None) -> None:
     with pytest.raises(NoProvider) as refused:
