@@ -61,6 +61,19 @@ class Settlement:
     owner: int
 
 
+@attrs.frozen(slots=True)
+class CostParts:
+    """Parts of what the client paid for a settled job. `total` is the cost, outside of the registry's own events."""
+
+    provider: int
+    fee: int
+    gas_fee: int
+
+    @property
+    def total(self) -> int:
+        return self.provider + self.fee + self.gas_fee
+
+
 def _price(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
     return max(1, -(-(rate_in * units_in + rate_out * units_out) // _UNITS_PER_RATE))
 
@@ -113,3 +126,23 @@ def settlement(
     provider = cost(rate_in, rate_out, units_in, units_out, completion_tok=completion_tok)
     treasury = _fee(provider, terms) + terms.gas_fee
     return Settlement(provider=provider, treasury=treasury, owner=collected - provider - treasury)
+
+
+def cost_parts(provider: int, terms: Terms) -> CostParts:
+    """Return the parts of the cost of a job whose provider was paid this much."""
+    return CostParts(provider, _fee(provider, terms), terms.gas_fee)
+
+
+def parts_of_cost(total: int, terms: Terms) -> CostParts | None:
+    """Return the parts of a job's cost under known charges; None if no payment to a provider comes to it.
+
+    >>> parts_of_cost(2004, Terms(fee_bps=250, gas_fee=2000))
+    CostParts(provider=4, fee=0, gas_fee=2000)
+    """
+    provider = max(0, total - terms.gas_fee) * _BASIS_POINTS // (_BASIS_POINTS + terms.fee_bps)
+    # The fee is rounded down, so the provider's part may be one unit above its share.
+    for candidate in (provider, provider + 1):
+        parts = cost_parts(candidate, terms)
+        if parts.total == total:
+            return parts
+    return None

@@ -12,6 +12,7 @@ import attrs
 
 from common.box import PublicKey, SecretKey, result_key_from_signature
 from common.domains import Domains
+from common.quotes import Terms
 from svc.core import sealing
 from svc.core.known_market import Market
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
@@ -36,6 +37,7 @@ class Account:
     gateways: Gateways
     signer: Signer | None
     vouching: Vouching
+    charges: Terms | None = None  # those of the last payment that was signed here
     tells_progress: bool | None = None  # whether the coordinator tells of jobs before their blocks; None: not known
     _market: Market | None = None
     _windows: tuple[int, ...] | None = None

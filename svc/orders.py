@@ -30,6 +30,7 @@ from svc.core.orders import (
     Windows,
     checked_amount,
     expiry,
+    fee_terms,
     is_window,
     probe_body,
     seal_order,
@@ -136,6 +137,7 @@ class Orders:
             container_cid = (await self.files.upload(sealed.container, "input", filename="container")).svc.cid
         for _ in range(MOST_ATTEMPTS):
             amount = await self.payable(prepared, quote, max_amount)
+            self.account.charges = fee_terms(quote)
             auth_sig = await self.account.wallet().sign(prepared.payment(amount))
             body = prepared.submission(amount, auth_sig, container_cid)
             outcome = await self._post(prepared, amount, body, {} if final else _ASYNC)

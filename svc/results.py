@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from common import quotes
 from common.envelope import ResultBody
+from common.quotes import CostParts, Terms
 from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
@@ -33,6 +34,7 @@ class Result:
     usage: dict[str, object]
     rests_on: RestsOn = "block"
     provisional: bool = False
+    charges: Terms | None = attrs.field(default=None, repr=False, eq=False)
     confirm: "Callable[[Result, float | None], Awaitable[Result]] | None" = attrs.field(
         default=None, repr=False, eq=False
     )
@@ -47,17 +49,33 @@ class Result:
         return self.job.id
 
     @property
-    def cost(self) -> int:
-        """What the provider was paid, in base units; the protocol's fee and the relay charge come on top."""
-        return cost_of(self.job)
+    def cost(self) -> int | None:
+        """What the job cost its owner in all, in base units; None if the coordinator does not report the charges."""
+        parts = self.cost_parts
+        return None if parts is None else parts.total
+
+    @property
+    def cost_parts(self) -> CostParts | None:
+        """The parts of `cost`: the provider's pay, the protocol's fee, the relay charge."""
+        return cost_parts_of(self.job, self.charges)
 
 
-def cost_of(job: Job) -> int:
-    """What a settled job's provider was paid."""
+def provider_part(job: Job) -> int:
+    """Return what a settled job's provider is paid."""
     order = job.svc
     return quotes.cost(
         order.rate_in, order.rate_out, order.units_in, order.units_out, completion_tok=order.completion_tok
     )
+
+
+def cost_parts_of(job: Job, charges: Terms | None = None) -> CostParts | None:
+    """Return the parts of a completed job's cost: as reported, else under these charges; None if both are unknown."""
+    told = job.svc.cost_parts
+    if job.status != "completed":
+        return None
+    if told is not None:
+        return CostParts(told.provider, told.fee, told.gas_fee)
+    return None if charges is None else quotes.cost_parts(provider_part(job), charges)
 
 
 def read_job_id(job_id: str) -> bytes:
@@ -74,7 +92,7 @@ class Results:
     async def open(self, job: Job) -> Result:
         """Raises JobFailed for a job that ended without a result, ResultUnreadable for one that cannot be had."""
         body = await self.read(job.id, self._cid(job))
-        return Result(job, body.output, body.usage)
+        return Result(job, body.output, body.usage, charges=self.account.charges)
 
     async def read(self, job_id: str, cid: str) -> ResultBody:
         """The result of this content id, which must be of this job. Raises ResultUnreadable."""

@@ -129,6 +129,14 @@ class JobTransactions(Shape, Generic[N], frozen=True):
     transactions: Annotated[tuple[JobTransactionShape[N], ...], said("those transactions; empty where none is known")]
 
 
+class CostPartsShape(Shape, Generic[N], frozen=True):
+    """Who got what of a settled job's cost."""
+
+    provider: Annotated[N, said("paid to the provider, in base units", "12")]
+    fee: Annotated[N, said("the protocol's fee on that, in base units", "0")]
+    gas_fee: Annotated[N, said("flat relay charge, in base units", "2000")]
+
+
 class ClientJobDetails(Shape, Generic[N], frozen=True):
     """The order and what became of it, as the chain has them."""
 
@@ -156,6 +164,11 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     reclaimable_at: ReclaimableAt[N] = None
     ended_at: EndedAt[N] = None
     reclaimable_block: ReclaimableBlock[N] = None
+    cost: Annotated[
+        Omittable[N],
+        said("what the client paid in all for a settled job: provider + fee + gas_fee, in base units", "2012"),
+    ] = None
+    cost_parts: Annotated[Omittable[CostPartsShape[N]], said("parts of that cost")] = None
 
 
 class ClientJobFields(Shape, Generic[N], frozen=True):

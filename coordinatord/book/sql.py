@@ -30,7 +30,8 @@ JOB_COLUMNS: Final = (
     " (select name from models m where m.model_id = j.model_id) as model,"
     f" case when {_UNMARKED} or j.ended_because = {EndedBecause.EXPIRY} then j.expires_at else j.ended_at end"
     " as ended_at,"
-    " (j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)::text as amount"
+    " (j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)::text as amount,"
+    f" case when j.state = {JobState.SETTLED} then j.cost::text end as provider_paid, j.fee_bps, j.gas_fee::text"
 )
 
 
@@ -58,6 +59,9 @@ class JobRow:
     model: str | None
     ended_at: int | None  # None, too, of a job that ended before this was kept
     amount: str
+    provider_paid: str | None  # None unless settled
+    fee_bps: int
+    gas_fee: str
 
     @property
     def reclaimable_at(self) -> int | None:
@@ -88,9 +92,12 @@ class OwnerSummary:
     escrowed: str
 
 
+_JOB_FIELDS: Final = attrs.fields_dict(JobRow)
+
+
 def job_row(record: asyncpg.Record) -> JobRow:
     """Of a record whose first columns are JOB_COLUMNS."""
-    return JobRow(*record[:22])
+    return JobRow(*record[: len(_JOB_FIELDS)])
 
 
 _BY_IDS: Final = f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join jobs j on j.job_id = any($1)"

@@ -5,11 +5,13 @@ from typing import Literal, assert_never
 
 import attrs
 
+from common import quotes
 from common.address_book import AddressBook
+from common.quotes import Terms
 from common.scalars import hex_of
 from common.wire import jobs, limits, market
 from common.wire.fields import BYTES32, object_example, object_schema
-from common.wire.shapes import Digits
+from common.wire.shapes import OMITTED, Digits
 from common.wire.states import job_status
 from common.wire.words import NOTHING, WORDS
 from coordinatord.base.concurrency import Stored, ignored
@@ -74,9 +76,18 @@ def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) ->
             digits_or_omitted(row.reclaimable_at),
             digits_or_omitted(row.ended_at),
             digits_or_omitted(reclaimable_block),
+            *_cost(row),
         ),
         str(block),
     )
+
+
+def _cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
+    """Return what a settled job's client paid in all, and its parts; both are omitted from other jobs."""
+    if row.provider_paid is None:
+        return OMITTED, OMITTED
+    parts = quotes.cost_parts(int(row.provider_paid), Terms(row.fee_bps, int(row.gas_fee)))
+    return str(parts.total), jobs.CostPartsShape(row.provider_paid, str(parts.fee), row.gas_fee)
 
 
 def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:

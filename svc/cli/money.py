@@ -1,42 +1,45 @@
 """Money of a job in words: what it came to, how it was shared out, and where it is now."""
 
+from typing import Any
+
 import attrs
 
 from common import quotes
-from common.quotes import Terms
+from common.quotes import CostParts, Terms
 from svc.core.money import in_token
 from svc.errors import NO_RESULT_MONEY
 from svc.records import ENDED_BECAUSE, Deployment, Job, Quote
-from svc.results import cost_of as provider_cost
+from svc.results import cost_parts_of, provider_part
 
 
 @attrs.frozen
-class Cost:
-    """In base units: authorised at the order; once settled, shared out between three."""
+class Paid:
+    """Money of a settled job, in base units: what was authorised for it, and what of that it cost."""
 
     authorised: int
-    provider: int
-    fees: int
-    returned: int
+    parts: CostParts
 
     @property
-    def paid(self) -> int:
-        return self.provider + self.fees
+    def returned(self) -> int:
+        return self.authorised - self.parts.total
 
 
-def cost_of(job: Job, quote: Quote) -> Cost:
-    """Of a settled job."""
-    order, terms = job.svc, Terms(quote.fee_bps, quote.gas_fee)
-    shares = quotes.settlement(
-        order.rate_in, order.rate_out, order.units_in, order.units_out, terms, completion_tok=order.completion_tok
-    )
-    return Cost(quote.amount, shares.provider, shares.treasury, shares.owner)
+def paid_for(job: Job, quote: Quote) -> Paid:
+    """Return what a settled job cost that was ordered at this quote."""
+    parts = quotes.cost_parts(provider_part(job), Terms(quote.fee_bps, quote.gas_fee))
+    return Paid(quote.amount, parts)
 
 
-def in_words(cost: Cost, chain: Deployment, *, provisional: bool = False) -> str:
-    shares = (cost.paid, cost.provider, cost.fees, cost.returned)
-    paid, provider, fees, returned = (in_token(share, chain.decimals) for share in shares)
-    shared = f"paid {paid} {chain.token_domain.name} (provider {provider}, fees {fees})"
+def in_json(parts: CostParts | None) -> dict[str, Any]:
+    """Return `cost` and `cost_parts` as every command has them under `--json`; null where they are unknown."""
+    return {"cost": parts and parts.total, "cost_parts": parts and attrs.asdict(parts)}
+
+
+def in_words(paid: Paid, chain: Deployment, *, provisional: bool = False) -> str:
+    parts = paid.parts
+    shares = (parts.total, parts.provider, parts.fee + parts.gas_fee, paid.returned)
+    total, provider, fees, returned = (in_token(share, chain.decimals) for share in shares)
+    shared = f"paid {total} {chain.token_domain.name} (provider {provider}, fees {fees})"
     if provisional:
         return f"to be {shared} once it is settled; {returned} is to come back"
     return f"{shared}; {returned} came back"
@@ -45,8 +48,11 @@ def in_words(cost: Cost, chain: Deployment, *, provisional: bool = False) -> str
 def became(job: Job, chain: Deployment) -> str:
     """How a job ended, and where its money is."""
     if job.status == "completed":
-        provider = told(provider_cost(job), chain)
-        return f"completed and paid: {provider} to its provider and the fees on top, the rest came back"
+        parts = cost_parts_of(job)
+        if parts is None:
+            return f"completed and paid: {told(provider_part(job), chain)} to its provider, and the fees"
+        provider, fees = (in_token(share, chain.decimals) for share in (parts.provider, parts.fee + parts.gas_fee))
+        return f"completed: paid {told(parts.total, chain)} (provider {provider}, fees {fees}), the rest came back"
     why = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
     said = f"{why.replace('_', ' ')}: {NO_RESULT_MONEY.get(why, 'no provider was paid')}"
     back = came_back(job, chain)

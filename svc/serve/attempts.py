@@ -33,7 +33,7 @@ from svc.errors import (
 )
 from svc.jobs import JobSeen
 from svc.records import ENDED_BECAUSE, Job, Quoted
-from svc.results import Result
+from svc.results import Result, provider_part
 from svc.serve.budgets import Budgets
 from svc.serve.ledger import GivenResult, Ledger, LedgerJob, LedgerPurchase
 from svc.serve.media_answers import Bought
@@ -243,7 +243,7 @@ class JobAttempts:
         result = await self.trade.client.open(ended)
         cost = cost_in_all(ended, job.terms)
         provider = ended.svc.provider_id
-        return Bought(job.job_id, provider, job.amount, cost, int(job.at), result.output, result.usage)
+        return Bought(job.job_id, provider, job.amount, cost, job.terms, int(job.at), result.output, result.usage)
 
     async def _given(
         self, purchase: OpenPurchase, job: LedgerJob, result: Result, prepared: PreparedOrder | None
@@ -254,8 +254,8 @@ class JobAttempts:
         given = GivenResult(result.job.result_cid or "", provider, cost)
         await self.trade.ledger.give(job, purchase.row.key, given)
         self.trade.tasks.start_soon(self.confirmed, job, prepared)
-        rests_on = result.rests_on
-        return Bought(job.job_id, provider, job.amount, cost, int(job.at), result.output, result.usage, rests_on)
+        at, rests_on = int(job.at), result.rests_on
+        return Bought(job.job_id, provider, job.amount, cost, job.terms, at, result.output, result.usage, rests_on)
 
     async def given_again(self, job: LedgerJob, given: GivenResult) -> Bought:
         """An answer that was given before its block, read again by its content id: the chain may not have it, or have
@@ -264,7 +264,7 @@ class JobAttempts:
         rests_on = "stored" if job.state == "given" else None
         cost = given.cost if job.cost is None else job.cost
         at = int(job.at)
-        return Bought(job.job_id, given.provider, job.amount, cost, at, body.output, body.usage, rests_on)
+        return Bought(job.job_id, given.provider, job.amount, cost, job.terms, at, body.output, body.usage, rests_on)
 
     async def confirmed(self, job: LedgerJob, prepared: PreparedOrder | None) -> None:
         """Book what the chain made of a given answer. Never raises: the next start takes up what is not booked."""
@@ -373,9 +373,5 @@ def may_have_arrived(error: SvcError) -> bool:
 
 
 def cost_in_all(job: Job, terms: Terms) -> int:
-    """What a settled job cost its owner: the provider's pay, the fee on it, and the relay charge."""
-    order = job.svc
-    shares = quotes.settlement(
-        order.rate_in, order.rate_out, order.units_in, order.units_out, terms, completion_tok=order.completion_tok
-    )
-    return shares.provider + shares.treasury
+    """Return what a settled job cost its owner: the provider's pay, the fee on it, and the relay charge."""
+    return quotes.cost_parts(provider_part(job), terms).total

@@ -290,7 +290,7 @@ class LocalBatches:
         job = result.result.job
         paid = cost_in_all(job, terms)
         created, provider = int(self.trade.clock()), job.svc.provider_id
-        bought = Bought(job.id, provider, paid, paid, created, result.result.output, result.result.usage)
+        bought = Bought(job.id, provider, paid, paid, terms, created, result.result.output, result.result.usage)
         try:
             body = answer_of(request.wanted, bought)
         except Problem as problem:

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import attrs
 
+from common import quotes
+from common.quotes import Terms
 from common.scalars import base64_of, read_base64
 from svc.serve.problems import Problem
 from svc.serve.requests import Wanted
@@ -19,13 +21,14 @@ _LARGEST_BASE64: Final = 1 << 28
 
 @attrs.frozen(slots=True)
 class Bought:
-    """One settled job: what it gave and what it came to, in base units. `cost` is all that was paid, and will be where
-    the settle is in no block yet: `rests_on` says how far it is."""
+    """One settled job: its output, and its cost in base units. If the settle is in no block yet, `cost` is what it will
+    be, and `rests_on` says how far the settle is. `terms` are the market's charges on it."""
 
     job_id: str
     provider: int
     amount: int
     cost: int
+    terms: Terms
     created: int
     output: Any = attrs.field(repr=False)
     usage: Mapping[str, Any] = attrs.field(factory=dict)
@@ -38,12 +41,20 @@ class Bought:
             "provider": self.provider,
             "amount": str(self.amount),
             "cost": str(self.cost),
+            **cost_parts(self.cost, self.terms),
             **standing,
         }
 
     def headers(self) -> dict[str, str]:
-        texts = {name: "true" if value is True else str(value) for name, value in self.told().items()}
+        known = {name: value for name, value in self.told().items() if not isinstance(value, dict)}
+        texts = {name: "true" if value is True else str(value) for name, value in known.items()}
         return {f"x-svc-{name.replace('_', '-')}": text for name, text in texts.items()}
+
+
+def cost_parts(cost: int, terms: Terms) -> Json:
+    """Return `cost_parts` of what a settled job cost."""
+    parts = quotes.parts_of_cost(cost, terms)
+    return {} if parts is None else {"cost_parts": {name: str(part) for name, part in attrs.asdict(parts).items()}}
 
 
 def not_understood(bought: Bought, what: str) -> Problem:

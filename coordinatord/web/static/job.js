@@ -42,7 +42,9 @@ export function job([id]) {
         facts(
           ["Model", modelLink(row.model_id, catalogue)],
           ["Owner", hex(row.owner, { what: "owner" })],
-          ["At most", tokens(most(row)), h("span", { class: "faint" }, ` ${about.token_domain.name}, beside the market’s fee`)],
+          told?.svc.cost && ["Paid", ...paid(told.svc, about.token_domain.name)],
+          ["At most", tokens(told?.svc.amount ?? most(row)), h("span", { class: "faint" },
+            ` ${about.token_domain.name}${told?.svc.amount ? ", fees included" : ", beside the market’s fees"}`)],
           ["Rates", rates(row), h("span", { class: "faint" }, " per million units in / out")],
           ["Units", `${number(row.units_in)} in, up to ${number(row.units_out)} out`],
           ["Window", windowOf(row.sla_secs)],
@@ -55,6 +57,13 @@ export function job([id]) {
       ];
     },
   };
+}
+
+// What a settled job cost its owner in all, and who got it.
+function paid({ cost, cost_parts: parts, amount }, token) {
+  const shares = parts ? ` (provider ${tokens(parts.provider)}, fee ${tokens(parts.fee)}, relaying ${tokens(parts.gas_fee)})` : "";
+  const back = amount ? `; ${tokens(BigInt(amount) - BigInt(cost))} came back` : "";
+  return [tokens(cost), h("span", { class: "faint" }, ` ${token}${shares}${back}`)];
 }
 
 // What keeps providers from an open job, and what would change that, as the coordinator tells it.

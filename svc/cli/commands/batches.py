@@ -21,6 +21,7 @@ from svc.cli.destinations import written
 from svc.cli.exit_codes import Exit
 from svc.cli.failures import hint_of
 from svc.cli.inputs import read_bytes
+from svc.cli.money import in_json
 from svc.cli.output import Gauge, NextStep, Output, wire_form
 from svc.client import Client
 from svc.core.batches import read_lines
@@ -360,8 +361,8 @@ def _line(ended: BatchResult, custom_ids: Mapping[int, str]) -> dict[str, Any]:
     line: dict[str, Any] = {"line": number, "custom_id": custom_ids.get(number), "job_id": ended.job_id}
     if ended.result is None:
         return line | {"output": None, "error": wire_form(ended.error)}
-    known = {"output": ended.result.output, "usage": ended.result.usage, "cost": ended.result.cost, "error": None}
-    return line | dict(wire_form(known))
+    known = {"output": ended.result.output, "usage": ended.result.usage, "error": None}
+    return line | dict(wire_form(known | in_json(ended.result.cost_parts)))
 
 
 def _writer(file: IO[bytes]) -> Callable[[dict[str, Any]], object]:

@@ -10,7 +10,7 @@ from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.connection import Connection, connected
 from svc.cli.destinations import Destination, not_writable, takes_destination
 from svc.cli.exit_codes import Exit
-from svc.cli.money import became, money_of, told
+from svc.cli.money import became, in_json, money_of
 from svc.cli.output import Gauge, NextStep, Output, wire_form
 from svc.client import Client
 from svc.core.orders import window_words
@@ -24,7 +24,6 @@ from svc.jobs import require_posted
 from svc.progress import require_settled
 from svc.records import ENDED_BECAUSE, Deployment, Job, Progress
 from svc.results import Result
-from svc.results import cost_of as provider_cost
 
 _OUT = click.Path(path_type=Path, dir_okay=False)
 NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
@@ -139,7 +138,7 @@ async def result_(
         with place.opened() as opened:
             result = await client.open(job)
             paths = opened.fill(job.id, result.output)
-    deliver(connection.output, result, place, paths, {"cost": {"provider": provider_cost(job)}})
+    deliver(connection.output, result, place, paths, in_json(result.cost_parts))
 
 
 _SEEN_SECONDS: Final = 30.0  # until the index has a cancellation that was mined
@@ -235,7 +234,6 @@ def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | Non
         ("ended", tables.moment(order.ended_at)),
         ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
         ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
-        ("provider was paid", told(provider_cost(job), chain) if settled else None),
         ("money", money_of(job, chain)),
         ("result", job.result_cid),
     ]

@@ -13,7 +13,7 @@ from svc.cli.connection import Connection, connected, within_ceiling
 from svc.cli.destinations import Destination, takes_destination
 from svc.cli.exit_codes import Exit
 from svc.cli.inputs import OrderOptions, check_window, takes_order, who_can_open
-from svc.cli.money import came_back, cost_of, in_words, told
+from svc.cli.money import came_back, in_json, in_words, paid_for, told
 from svc.cli.output import Gauge, NextStep, wire_form
 from svc.client import Client
 from svc.core.orders import PreparedOrder, window_words
@@ -95,11 +95,12 @@ async def run(
             result = await _answered(connection, client, prepared, patience, gauge, final=final)
             if isinstance(result, Job):
                 result = await _settled(connection, client, result, quoted, gauge)
-            cost = cost_of(result.job, quoted.quote)
+            paid = paid_for(result.job, quoted.quote)
             paths = opened.fill(prepared.id, result.output)
     # Nothing is asked for any more: what is here is delivered.
-    output.say(in_words(cost, chain, provisional=result.provisional))
-    deliver(output, result, place, paths, {"cost": attrs.asdict(cost) | {"paid": cost.paid}, **_standing(result)})
+    output.say(in_words(paid, chain, provisional=result.provisional))
+    money = in_json(paid.parts) | {"authorised": paid.authorised, "returned": paid.returned}
+    deliver(output, result, place, paths, {**money, **_standing(result)})
     if result.provisional:
         output.say(f"provisional: its settle is {_RESTING[result.rests_on]}; this tells how it ends:")
         output.say(f"  {connection.again('wait', prepared.id, '--result', result.job.result_cid or '')}")
@@ -135,9 +136,9 @@ async def _settled(connection: Connection, client: Client, job: Job, quoted: Quo
         output.next = None
         because = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
         raise JobFailed(job.id, because, came_back(job, chain))
-    cost = cost_of(job, quoted.quote)
+    paid = paid_for(job, quoted.quote)
     result_again = connection.again("result", job.id)
-    output.next = NextStep(f"it is done: {in_words(cost, chain)}; its result can be read again", (result_again,))
+    output.next = NextStep(f"it is done: {in_words(paid, chain)}; its result can be read again", (result_again,))
     gauge.show("reading the result")
     return await client.open(job)
 

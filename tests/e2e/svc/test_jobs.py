@@ -41,9 +41,9 @@ def test_open_job_under_json_says_what_it_cost(svc: Svc) -> None:
     assert ended.code == Exit.DONE, ended.err
     answer = json.loads(ended.out)
     assert (answer["status"], answer["output"]["input"]) == ("completed", "hi")
-    cost = answer["cost"]
-    assert cost["authorised"] == cost["paid"] + cost["returned"]
-    assert cost["paid"] == cost["provider"] + cost["fees"]
+    assert answer["authorised"] == answer["cost"] + answer["returned"]
+    assert answer["cost"] == sum(answer["cost_parts"].values())
+    assert answer["cost_parts"].keys() == {"provider", "fee", "gas_fee"}
 
 
 def test_job_step_by_step_from_another_process_each_time(svc: Svc, tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ async def test_run_takes_the_market_and_returns_the_opened_result(client: Client
     assert result.job.status == statuses[-1] == "completed"
     assert (final.output, final.cost, final.provisional) == (result.output, result.cost, False)
     assert (await client.jobs.get(result.job_id)).result_cid == result.job.result_cid
-    assert result.cost == -(-(RATE_IN * result.job.svc.units_in + RATE_OUT * 6) // 10**6)
+    parts = result.cost_parts
+    assert parts is not None
+    assert parts.provider == -(-(RATE_IN * result.job.svc.units_in + RATE_OUT * 6) // 10**6)
+    assert (result.cost, final.cost_parts) == (parts.provider + parts.fee + parts.gas_fee, parts)
 
 
 async def test_result_is_there_before_any_block_and_final_with_its_blocks(

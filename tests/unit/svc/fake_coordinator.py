@@ -195,7 +195,17 @@ def job(job_id: str, status: str = "queued", **changed: Any) -> dict[str, Any]:
     }
     top = {"id": job_id, "object": "job", "model": "demo/text", "status": status, "in_progress_at": None}
     body = {**top, "result_cid": None, "as_of_block": "5"} | {k: v for k, v in changed.items() if k not in details}
-    return body | {"svc": details | {k: v for k, v in changed.items() if k in details}}
+    details |= {k: v for k, v in changed.items() if k in details}
+    return body | {"svc": details | (_cost(details) if status == "completed" else {})}
+
+
+def _cost(details: dict[str, Any]) -> dict[str, Any]:
+    units = {"in": details["units_in"], "out": details["completion_tok"]}
+    worth = sum(int(details[f"rate_{way}"]) * int(number) for way, number in units.items())
+    provider = max(1, -(-worth // 10**6))
+    fee = provider * FEE_BPS // 10_000
+    parts = {"provider": str(provider), "fee": str(fee), "gas_fee": str(GAS_FEE)}
+    return {"cost": str(provider + fee + GAS_FEE), "cost_parts": parts}
 
 
 def step(op: str, rests_on: str, **more: object) -> dict[str, object]:

@@ -9,6 +9,7 @@ import pytest
 
 from common.box import SecretKey
 from common.envelope import ResultBody
+from common.quotes import Terms
 from common.sealed_stream import seal_result
 from svc.client import Client
 from svc.core.orders import PreparedOrder
@@ -17,6 +18,8 @@ from svc.results import Result
 from tests.unit.svc.fake_chain import NODE, FakeNode
 from tests.unit.svc.fake_coordinator import (
     CANDIDATE,
+    FEE_BPS,
+    GAS_FEE,
     JOB_REGISTRY,
     Answer,
     Asked,
@@ -92,6 +95,7 @@ async def ordered(node: FakeNode | None = None) -> Order:
     options = {} if node is None else {"rpc_url": NODE}
     client = coordinator.client(gateways="http://gateway", cipher_key=CIPHER, **options)
     order = Order(coordinator, client, await client.prepare("demo/text", "hello", window="async", units_out=10))
+    client._account.charges = Terms(FEE_BPS, GAS_FEE)  # as submitting the order would set them
     order.holds()
     return order
 
@@ -143,7 +147,7 @@ async def test_result_is_taken_as_soon_as_its_settle_is_told_and_says_what_it_re
     result = await order.client.first_result(order.prepared, on_change=lambda job: seen.append(job.status))
     assert isinstance(result, Result)
     assert (result.output, result.provisional, result.rests_on) == ("out", True, rests_on)
-    assert (result.job.status, result.job.svc.provider_id, result.cost) == ("completed", 7, 11)
+    assert (result.job.status, result.job.svc.provider_id, result.cost) == ("completed", 7, 2011)
     assert (seen, order.looks("job")) == (["queued", "completed"], 0)
 
 
@@ -309,7 +313,7 @@ async def test_provisional_result_is_final_once_the_chain_has_it() -> None:
         await result.settled(timeout=5)
     order.ends(**SETTLED | {"completion_tok": "2"})
     final = await order.client.settled(result)
-    assert (final.provisional, final.rests_on, final.output, final.cost) == (False, "block", "out", 8)
+    assert (final.provisional, final.rests_on, final.output, final.cost) == (False, "block", "out", 2008)
     assert await final.settled() is final
 
 

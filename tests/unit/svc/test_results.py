@@ -7,6 +7,7 @@ import pytest
 
 from common.box import PublicKey, SecretKey
 from common.envelope import ResultBody
+from common.quotes import CostParts
 from common.scalars import hex_of
 from common.sealed_stream import seal_result
 from svc.client import Client
@@ -47,7 +48,18 @@ async def test_result_sealed_to_the_wallets_key_opens() -> None:
     coordinator.tell(ROUTE, Answer(200, sealed(await wallets_key(client))))
     result = await client.open(JOB)
     assert (result.output, result.usage, result.job_id) == ("out", {"output_tokens": 3}, JOB)
-    assert result.cost == 10  # 4 units in at 1, 3 out at 2
+    # 4 units in at 1, 3 out at 2; the fee of 2.5 % comes to less than one
+    assert (result.cost, result.cost_parts) == (2010, CostParts(provider=10, fee=0, gas_fee=2000))
+
+
+async def test_cost_is_unknown_where_no_charges_are_reported() -> None:
+    coordinator = settled()
+    client = reader(coordinator)
+    told = job(JOB, "completed", result_cid="bafyr", completion_tok="3", state=2, ended_because=1)
+    del told["svc"]["cost"], told["svc"]["cost_parts"]
+    coordinator.tell(f"GET /v1/jobs/{JOB}", Answer(200, told))
+    coordinator.tell(ROUTE, Answer(200, sealed(await wallets_key(client))))
+    assert (await client.open(JOB)).cost is None
 
 
 async def test_wallets_key_is_the_same_in_every_client() -> None:

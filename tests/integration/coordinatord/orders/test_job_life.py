@@ -2,6 +2,7 @@ from typing import Final
 
 import pytest
 
+from common.scalars import base64_of
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage
@@ -60,3 +61,17 @@ async def test_claimed_job_tells_when_it_may_be_reclaimed_and_an_ended_one_when_
     assert told["ended_at"] == str(await time_of_newest(stage))
     listed = (await stage.http.get("/evm/jobs?state=Cancelled")).json()["jobs"]
     assert {each["ended_at"] for each in listed} == {str(ended_at), told["ended_at"]}
+
+
+async def test_settled_job_reports_its_cost_and_parts(client: Party, provider: Party, stage: Stage) -> None:
+    job, other = (await client.post())["job_id"], (await client.post())["job_id"]
+    for each in (job, other):
+        assert (await provider.run(provider.claim(each))).status_code == 201
+    assert "cost" not in (await told_of(stage, job))[0]
+    settled = await provider.run(provider.settle(job, completion_tok=500, result=base64_of(b"the sealed result")))
+    assert settled.status_code == 201
+    assert (await provider.run(provider.fail(other))).status_code == 201
+    told, _ = await told_of(stage, job)
+    assert told["cost"] == str(2_000 + 50 + 2_000)  # 1000 units in at 1, 500 out at 2
+    assert told["cost_parts"] == {"provider": "2000", "fee": "50", "gas_fee": "2000"}
+    assert "cost" not in (await told_of(stage, other))[0]

@@ -123,6 +123,8 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     assert await browser.ask("count", "progress") == 1
     await market.settle(job)
     await browser.see(".headline", "The provider settled it")
+    await browser.see(".facts", "0.003045")  # provider 1020, fee 25, relaying 2000
+    await browser.see(".facts", "0.00203 came back")
     assert await browser.ask("count", ".timeline .hex") == 3
     await browser.see("#block", "as of block")
     await at_peace(browser, market, expected=absent)

@@ -27,7 +27,9 @@ POOR, RICH = b"\x0a" * 20, b"\x0b" * 20
 
 def held(number: int, *, owner: bytes = RICH, is_new: bool = True, amount: int = 10) -> HeldJob:
     job_id = bytes([number]) * 32
-    row = JobRow(job_id, owner, job_id, 1, 60, "1", "2", 3, 4, 0, 9, "", 5, 0, 0, 0, 0, 0, None, "m", None, "10")
+    row = JobRow(
+        job_id, owner, job_id, 1, 60, "1", "2", 3, 4, 0, 9, "", 5, 0, 0, 0, 0, 0, None, "m", None, "10", None, 0, "0"
+    )
     return HeldJob(row, is_new, amount, JobPlace(5, number))
 
 

@@ -35,6 +35,9 @@ ROW = JobRow(
     model="demo",
     ended_at=None,
     amount="2014",
+    provider_paid=None,
+    fee_bps=0,
+    gas_fee="0",
 )
 JOB = OpenJob(
     HeldJob(ROW, False, 2014, JobPlace(5, 0)),

@@ -188,7 +188,7 @@ def test_order_of_which_no_word_came_is_to_be_looked_for(market: FakeMarket, svc
             "completed",
             {"state": 2, "ended_because": 1, "completion_tok": "3", "result_cid": "bafyr"},
             Exit.REFUSED,
-            "completed and paid: 0.00001 Dev Dollar to its provider",
+            "completed: paid 0.00201 Dev Dollar (provider 0.00001, fees 0.002)",
         ),
     ],
 )
@@ -319,7 +319,7 @@ def test_json_says_what_an_answer_rests_on(early: FakeMarket, svc: Svc, capsys: 
         assert svc(f"{RUN} --json {flag}") == Exit.DONE
         shown = json.loads(capsys.readouterr().out)
         assert (shown["provisional"], shown["rests_on"], shown["result_cid"]) == (provisional, rests_on, "bafyr")
-        assert (shown["output"], shown["status"], shown["cost"]["paid"]) == ("out", "completed", paid)
+        assert (shown["output"], shown["status"], shown["cost"]) == ("out", "completed", paid)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from svc.cli import tables
-from svc.cli.money import cost_of
+from svc.cli.money import paid_for
 from svc.records import Allocation, Ask, BookRow, Job, ModelPlan, Quote
 
 _ORDER: dict[str, Any] = {
@@ -44,9 +44,9 @@ def test_cost_of_a_settled_job_shares_out_what_was_authorised_to_the_unit() -> N
     domain = {"name": "T", "version": "1", "chainId": 1, "verifyingContract": "0x"}
     authorization = {"domain": domain, "to": "0x", "value": 1, "valid_after": 0, "valid_before": 1, "nonce": "0x"}
     price = {"cap": 210, "fee_bps": 250, "fee": 5, "gas_fee": 2000, "amount": 2215, "authorization": authorization}
-    cost = cost_of(msgspec.convert(job, Job), msgspec.convert(price, Quote))
-    assert attrs.asdict(cost) == {"authorised": 2215, "provider": 90, "fees": 2002, "returned": 123}
-    assert cost.paid + cost.returned == cost.authorised
+    paid = paid_for(msgspec.convert(job, Job), msgspec.convert(price, Quote))
+    assert attrs.asdict(paid) == {"authorised": 2215, "parts": {"provider": 90, "fee": 2, "gas_fee": 2000}}
+    assert (paid.parts.total, paid.returned) == (2092, 123)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ async def test_answer_says_what_it_cost_and_whose_it_is(market: ServedMarket, tm
     (job,) = market.jobs.values()
     paid = job.body["units_in"] + 3 * 2  # 3 tokens at 2 each; the fee of 2.5 % comes to less than one
     told = {"job_id": job.id, "provider": 7, "amount": job.body["amount"], "cost": str(paid + 2_000)}
-    assert heard.json["svc"] == told
+    parts = {"provider": str(paid), "fee": "0", "gas_fee": "2000"}
+    assert heard.json["svc"] == told | {"cost_parts": parts}
     assert {f"x-svc-{name}": heard.headers[f"x-svc-{name}"] for name in ("job-id", "amount", "cost", "provider")} == {
         f"x-svc-{name.replace('_', '-')}": str(value) for name, value in told.items()
     }
