@@ -18,7 +18,9 @@ def open_keystore(document: bytes | str, password: str) -> Wallet:
     try:
         return Wallet(bytes(_account().decrypt(fields, password)))
     except ValueError as wrong:
-        raise Refused(f"cannot be opened: {wrong}") from None
+        # eth-account compares a code of the password with the one in the file.
+        why = "wrong password" if "MAC mismatch" in str(wrong) else str(wrong)
+        raise Refused(f"cannot be opened: {why}") from None
     except (AttributeError, KeyError, TypeError, NotImplementedError):
         raise Refused("must be a JSON keystore file of version 3") from None
 

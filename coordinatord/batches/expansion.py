@@ -15,6 +15,7 @@ import structlog
 from anyio import to_thread
 
 from common.domains import Domains
+from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.batches import lines_sql
@@ -134,7 +135,8 @@ class LineAllowances:
                 balance = await self.promises.balance_as_indexed(owner, standings[owner], balances[owner])
                 headrooms[owner] = balance - standings[owner].open_amounts
             if total > headrooms[owner]:
-                refusal = insufficient()
+                metrics.budget_refusals.labels("balance").inc()
+                refusal = insufficient(owner, one.paid.amount, balances[owner])
                 kept.append(Skipped(one.line, one.paid.body.job_id, refusal.name, refusal.message))
             else:
                 promised[owner] = total

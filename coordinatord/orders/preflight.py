@@ -42,7 +42,7 @@ from coordinatord.orders.judgement import (
     upload_check,
 )
 from coordinatord.orders.submission import ANY_CID, Matchmaker, QuotedOrder
-from coordinatord.relayer.budgets import INSUFFICIENT, GasBudgets, Promises
+from coordinatord.relayer.budgets import INSUFFICIENT_BALANCE, GasBudgets, Promises, insufficient
 from coordinatord.relayer.outbox_sql import RelayKind
 from coordinatord.relayer.role import require_role
 
@@ -126,9 +126,10 @@ class Preflight:
         elif paid is not None and facts.refusal is not None and sound and not failures:
             name = decode_error(facts.refusal.data)
             require_role(name)
-            failures.append(
-                _of_contract(name, f"the chain refuses the post: {name or '0x' + facts.refusal.data.hex()}")
-            )
+            said = f"the chain refuses the post: {name or '0x' + facts.refusal.data.hex()}"
+            if name == INSUFFICIENT_BALANCE:
+                said = insufficient(body.owner, paid.amount, facts.balances.get(body.owner)).message
+            failures.append(_of_contract(name, said))
         if posted is None and not any(each.code in ("InsufficientBalance", "cap_overflow") for each in failures):
             failures += await self._solvency(order, terms, facts.balances.get(body.owner))
         return failures
@@ -151,7 +152,7 @@ class Preflight:
             return [FailedCheck(over.message, None, over.kind, errors.UNCODED[over.kind].remedy)]
         promise = await self.promises.promise(admitted.standing, body.owner, amount, balance)
         if promise is None and not await self.budgets.is_under_way(body.job_id):
-            return [_of_contract(INSUFFICIENT.name, INSUFFICIENT.message)]
+            return [_of_contract(INSUFFICIENT_BALANCE, insufficient(body.owner, amount, balance).message)]
         return []
 
     async def _quoted(self, body: OrderBody, terms: Terms) -> QuotedOrder | None:

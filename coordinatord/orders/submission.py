@@ -13,6 +13,7 @@ from common.artifacts import decode_error
 from common.domains import Domains
 from common.messages.jobs import Order
 from common.quotes import Quote, Terms
+from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom, InTray, Stored, ignored
 from coordinatord.base.errors import WouldRefuse
@@ -42,7 +43,7 @@ from coordinatord.orders.judgement import (
     upload_check,
 )
 from coordinatord.pins.containers import Containers, Holding, container_key
-from coordinatord.relayer.budgets import Admitted, GasBudgets, Promises, insufficient
+from coordinatord.relayer.budgets import INSUFFICIENT_BALANCE, Admitted, GasBudgets, Promises, insufficient
 from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
 from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.relayer.role import require_role
@@ -177,11 +178,14 @@ class Submissions:
         if facts.refusal is not None:
             name = decode_error(facts.refusal.data)
             require_role(name)
+            if name == INSUFFICIENT_BALANCE:
+                return insufficient(body.owner, paid.amount, facts.balances.get(body.owner))
             return RefusedByChain(name, facts.refusal.data)
         balance = facts.balances.get(body.owner)
         promise = await self.promises.promise(admitted.standing, body.owner, paid.amount, balance)
         if promise is None and not await self.budgets.is_under_way(body.job_id):
-            return insufficient()
+            metrics.budget_refusals.labels("balance").inc()
+            return insufficient(body.owner, paid.amount, balance)
         outcome = await self._post(Posting(paid, terms, admitted, promise, stored), upload)
         if isinstance(outcome, RefusedByChain) and outcome.name == "WrongAmount":
             return await self._quoted(body, await self.registry.fees(), changed=True)  # changed since we read it

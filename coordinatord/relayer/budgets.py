@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from common.scalars import hex_of
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable, WouldRefuse
 from coordinatord.chain.registries import PaymentToken, read_balance
@@ -193,12 +194,19 @@ class Promises:
         return max(latest, read_balance(answer) or 0)
 
 
-INSUFFICIENT: Final = WouldRefuse(
-    "InsufficientBalance",
-    "the owner's balance does not cover this job beside its open jobs; cancel some, or add to the balance",
-)
+INSUFFICIENT_BALANCE: Final = "InsufficientBalance"
 
 
-def insufficient() -> WouldRefuse:
-    metrics.budget_refusals.labels("balance").inc()
-    return INSUFFICIENT
+def insufficient(owner: bytes, amount: int, balance: int | None) -> WouldRefuse:
+    """Refusal of a job that its owner cannot pay for, with what the owner holds and the address to fund."""
+    address = hex_of(owner)
+    if balance is None:
+        held, missing = "too little of the payment token", "more"
+    elif balance < amount:
+        held, missing = f"{balance} base units of the payment token", f"at least {amount - balance}"
+    else:
+        held = f"{balance} base units of the payment token, promised to its open jobs"
+        missing = "more, or cancel some of them"
+    return WouldRefuse(
+        INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {held}: send {missing} to {address}"
+    )

@@ -11,8 +11,9 @@ from common.refusal import Refused
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.profile_changes import change_setting
-from svc.profiles import DEFAULT, KEYS, NAME_VARIABLE, place_of, profiles_of, with_profile
+from svc.profiles import DEFAULT, KEYS, NAME_VARIABLE, as_variables, place_of, profiles_of, with_profile
 from svc.settings import DEFAULT_BASE_URL, DEFAULT_MARGIN, PUBLIC_GATEWAY, Settings
+from svc.wallets import WAYS
 
 # Shown as set, and never themselves: they are keys.
 _SECRETS: Final = ("SVC_WALLET_KEY", "SVC_CIPHER_KEY")
@@ -50,19 +51,25 @@ def show(profile: str | None, as_json: bool) -> Exit:
     try:
         environment = _environment(profile)
         chosen = environment.get(NAME_VARIABLE) or DEFAULT
-        _, profiles = profiles_of(environment)
+        where, profiles = profiles_of(environment)
         effective = with_profile(environment)
+        kept = as_variables(profiles.get(chosen, {}), f"{where}: [profile.{chosen}]")
     except Refused as refused:
         raise click.UsageError(refused.message) from None
     variables = {key: f"SVC_{key.upper()}" for key in KEYS} | {name[4:].lower(): name for name in _SECRETS}
     rows: list[tuple[str, str, str]] = []
     for key, variable in variables.items():
-        value = effective.get(variable)
-        if value is None:
-            rows.append((key, _DEFAULTS.get(key, ""), "default" if key in _DEFAULTS else "not set"))
-        else:
+        value, in_profile = effective.get(variable), kept.get(variable)
+        if value is not None:
             source = f"the environment ({variable})" if variable in environment else f"profile {chosen}"
+            if variable in environment and in_profile is not None:
+                source += f"; it hides {in_profile} of profile {chosen}"
             rows.append((key, "set" if variable in _SECRETS else value, source))
+        elif in_profile is not None:  # another way to name a wallet is set in the environment
+            ways = ", ".join(way for way in WAYS if environment.get(way))
+            rows.append((key, "", f"{in_profile} of profile {chosen} is hidden by the environment ({ways})"))
+        else:
+            rows.append((key, _DEFAULTS.get(key, ""), "default" if key in _DEFAULTS else "not set"))
     output = Output(as_json=as_json, quiet=False)
     facts = [(key, f"{value}  ({source})" if value else f"({source})") for key, value, source in rows]
     data = {key: {"value": value or None, "source": source} for key, value, source in rows}
@@ -120,6 +127,11 @@ def _changed(key: str, value: str | None, profile: str | None) -> Exit:
     except OSError as error:
         raise click.UsageError(f"{place}: {error.strerror}") from None
     click.echo(f"{key} is {'no longer set' if value is None else 'set'} in profile {name} of {place}", err=True)
+    variable = f"SVC_{key.upper()}"
+    # Any way to name a wallet hides all others. A variable that is set to nothing hides its own key, too.
+    hiding = [way for way in WAYS if os.environ.get(way)] if variable in WAYS else [variable] * (variable in os.environ)
+    if value is not None and hiding:
+        click.echo(f"svc: warning: {', '.join(hiding)} in the environment hides it: unset that to use it", err=True)
     return Exit.DONE
 
 

@@ -163,9 +163,19 @@ async def test_provider_that_is_not_listed_has_a_small_budget_for_identity_capac
 async def test_balance_backs_the_jobs_that_it_can_pay_and_no_more(stage: Stage) -> None:
     poor = await wallet_with(stage, COST + COST // 2)
     first = (await poor.post())["job_id"]
-    assert code(await stage.http.post("/v1/jobs", json=await poor.paid())) == (409, "InsufficientBalance")
+    refused = await stage.http.post("/v1/jobs", json=await poor.paid())
+    assert code(refused) == (409, "InsufficientBalance")
+    assert f"{poor.address} holds {COST + COST // 2} base units" in refused.json()["error"]["message"]
     assert (await stage.http.post(f"/v1/jobs/{first}/cancel", json=poor.cancel(first))).status_code == 200
     assert (await poor.post())["job_id"], "a cancelled job promises nothing"
+
+
+async def test_empty_wallet_is_told_what_to_send_and_where(stage: Stage) -> None:
+    empty = await wallet_with(stage, 0)
+    refused = await stage.http.post("/v1/jobs", json=await empty.paid())
+    assert code(refused) == (409, "InsufficientBalance")
+    said = f"the job may cost {COST} and {empty.address} holds 0 base units of the payment token: send at least {COST}"
+    assert refused.json()["error"]["message"] == f"{said} to {empty.address}"
 
 
 async def test_of_two_posts_at_once_on_one_balance_one_is_taken(stage: Stage) -> None:

@@ -28,7 +28,7 @@ def private(path: Path, text: str, mode: int = 0o600) -> Path:
 def test_keystore_opens_with_its_password_and_with_no_other(tmp_path: Path) -> None:
     path = private(tmp_path / "k", json.dumps(Account.encrypt(KEY, "right", kdf="pbkdf2", iterations=2)))
     assert from_keystore(path, lambda: "right").address == ADDRESS
-    with pytest.raises(Fatal, match="cannot be opened: MAC mismatch"):
+    with pytest.raises(Fatal, match="cannot be opened: wrong password"):
         from_keystore(path, lambda: "wrong")
 
 
