@@ -257,6 +257,11 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
     """Processes of one market may share a port. The kernel deals callers out among all that listen there, another
     market's, too, and neither would be told."""
     listening_socket(config.port, config.bind_host).close()
+    if config.bind_host in (ANY_HOST, "::"):
+        yield told(
+            "bind host",
+            f"port {config.port} is open on every address of this machine: behind a proxy here, BIND_HOST=127.0.0.1",
+        )
     host, book = _reached(config.bind_host), config.addresses
     try:
         await (await anyio.connect_tcp(host, config.port)).aclose()

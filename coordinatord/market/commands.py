@@ -1,4 +1,5 @@
-"""The command line of `coordinatord market`: deploy, verify, status, admin, explorer, new-key. See MARKET.md."""
+"""The command line of `coordinatord market`: deploy, verify, status, admin, explorer, new-key, deploy-test-token. See
+MARKET.md."""
 
 import os
 import sys
@@ -16,7 +17,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.keystores import from_key_file, from_keystore, keystore_password, new_keystore
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.chain.signers import TransactionSigner, from_command
-from coordinatord.market import actions, explorer, sending, status
+from coordinatord.market import actions, explorer, sending, status, trial_token
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
 from coordinatord.market.deploy import MarketDeployment, deploy, dry_run
@@ -46,7 +47,14 @@ def run(words: Sequence[str]) -> None:
     url = arguments.rpc_url or os.environ.get("RPC_URL")
     if not url:
         raise Fatal("--rpc-url, or the variable RPC_URL, must name the chain's JSON-RPC endpoint")
-    command = {"deploy": _deploy, "verify": _verify, "status": _status, "admin": _admin, "explorer": _explorer}
+    command = {
+        "deploy": _deploy,
+        "verify": _verify,
+        "status": _status,
+        "admin": _admin,
+        "explorer": _explorer,
+        "deploy-test-token": _deploy_test_token,
+    }
     try:
         with connect(url) as node:
             command[arguments.market_command](arguments, node)
@@ -66,6 +74,7 @@ def _parser() -> ArgumentParser:
         ("verify", "hold a deployed market against a market file: right or WRONG, fact by fact", _verify_options),
         ("status", "show every fact of a deployed market", _status_options),
         ("explorer", "write what explorers verify the contracts by", _explorer_options),
+        ("deploy-test-token", "deploy a payment token for a trial market, and print its address", _test_token_options),
     ):
         command = commands.add_parser(name, help=about, description=about)
         _chain_options(command)
@@ -96,6 +105,14 @@ def _deploy(arguments: Namespace, node: RetryingNode) -> None:
         raise Fatal("--out must name the file that the address book is written to")
     deployment = MarketDeployment(node, _signer(arguments), terms, send, _say)
     deploy(deployment, arguments.out, arguments.span, arguments.verification)
+
+
+def _deploy_test_token(arguments: Namespace, node: RetryingNode) -> None:
+    chain_id = node.chain_id()
+    trial_token.require_trial_chain(chain_id)  # before a password is asked for
+    # Not resumed by a journal: a token whose address was lost is deployed again.
+    sender = Sender(node, _signer(arguments), chain_id, _send_options(arguments), DeploymentJournal(None, {}), _aside)
+    print(trial_token.deploy_test_token(sender, arguments.mints))
 
 
 def _verify(arguments: Namespace, node: RetryingNode) -> None:
@@ -224,6 +241,19 @@ def _deploy_options(parser: ArgumentParser) -> None:
     _signer_options(parser)
 
 
+def _test_token_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--mint",
+        dest="mints",
+        action="append",
+        default=[],
+        type=_mint,
+        metavar="ADDRESS=TOKENS",
+        help="whole tokens for this account; repeated",
+    )
+    _signer_options(parser)
+
+
 def _verify_options(parser: ArgumentParser) -> None:
     _book_option(parser)
     _terms_options(parser)
@@ -306,6 +336,13 @@ def _model(text: str) -> dict[str, object]:
     if not sign or not number.isdecimal():
         raise ArgumentTypeError(f"must be ID=NAME, not {text}")
     return {"id": int(number), "name": name}
+
+
+def _mint(text: str) -> trial_token.Mint:
+    address, sign, tokens = text.partition("=")
+    if not sign or not (tokens.isascii() and tokens.isdecimal()) or not 0 < int(tokens) < 10**30:
+        raise ArgumentTypeError(f"must be ADDRESS=TOKENS with a whole number of tokens, not {text}")
+    return trial_token.Mint(_address(address), int(tokens) * 10**trial_token.DECIMALS)
 
 
 def _address(text: str) -> str:

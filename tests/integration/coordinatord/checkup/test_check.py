@@ -63,6 +63,7 @@ WELL = {
     "gateway": True,
     "clock and pin store": True,
     "escrow": None,
+    "bind host": None,
     "port": True,
 }
 
@@ -84,6 +85,14 @@ async def well(world: World, database_url: str) -> dict[str, str]:
     async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as connection:
         await migrate(connection)
     return environment(world, database_url, GATEWAY_URL=world.pins.gateway, PORT=pick_free())
+
+
+@pytest.mark.parametrize(("host", "remarked"), [("0.0.0.0", True), ("127.0.0.1", False)])  # noqa: S104 - the default
+async def test_exposed_port_is_remarked_on(well: dict[str, str], host: str, remarked: bool) -> None:
+    row = (await looked(well, BIND_HOST=host)).get("bind host")
+    assert (row is not None) == remarked
+    if row is not None:
+        assert (row.right, "BIND_HOST=127.0.0.1" in row.detail) == (None, True)
 
 
 @pytest.fixture
