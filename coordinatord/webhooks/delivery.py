@@ -145,29 +145,32 @@ class Deliveries:
             await anyio.sleep(_SHOWN_EVERY)
 
     async def _lane(self, wake: Wake, places: int, quick: bool) -> None:
-        free = anyio.CapacityLimiter(places)
+        running: set[str] = set()  # webhooks that have a turn of this lane
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
-                    taken = await self._take(tasks, free, wake, quick)
+                    taken = await self._take(tasks, running, places, wake, quick)
                 except Retryable as error:
-                    log.warning("no webhook has its turn", reason=error.message)
+                    log.warning("webhook turns not taken", reason=error.message)
                     taken = 0
                 if not taken:
                     await wake.wait(_LOOK)
 
-    async def _take(self, tasks: TaskGroup, free: anyio.CapacityLimiter, wake: Wake, quick: bool) -> int:
-        room = int(free.available_tokens)
-        if not room:
+    async def _take(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
+        """Start turns in the free places. Skip a webhook whose turn is still running: its turn in the database may have
+        ended just before, or may have timed out."""
+        if len(running) >= places:
             return 0
         async with self.database.connection() as connection:
-            turns = await sql.take_turns(connection, room, _TURN_SECONDS, quick=quick)
+            turns = await sql.take_turns(
+                connection, places - len(running), _TURN_SECONDS, quick=quick, except_for=running
+            )
         for turn in turns:
-            free.acquire_on_behalf_of_nowait(turn.webhook_id)
-            tasks.start_soon(self._have_turn, turn, free, wake, quick)
+            running.add(turn.webhook_id)
+            tasks.start_soon(self._have_turn, turn, running, wake, quick)
         return len(turns)
 
-    async def _have_turn(self, turn: Turn, free: anyio.CapacityLimiter, wake: Wake, quick: bool) -> None:
+    async def _have_turn(self, turn: Turn, running: set[str], wake: Wake, quick: bool) -> None:
         try:
             await self.turn(turn, self.quick if quick else self.others)
         except Retryable as error:
@@ -177,7 +180,7 @@ class Deliveries:
             # A fault of ours that one endpoint brings out must not end every process, again and again.
             log.exception("webhook put off by a fault", webhook=turn.webhook_id)
         finally:
-            free.release_on_behalf_of(turn.webhook_id)
+            running.remove(turn.webhook_id)
             wake()
 
     async def turn(self, turn: Turn, http: Http) -> None:

@@ -3,7 +3,7 @@
 The database's clock says what is due: it is the one clock that all processes share.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
@@ -222,15 +222,18 @@ class Turn:
     failures: int
 
 
-async def take_turns(connection: Connection, most: int, seconds: float, *, quick: bool) -> list[Turn]:
-    """Endpoints whose messages are due, those that have waited longest first; nobody else takes them meanwhile."""
+async def take_turns(
+    connection: Connection, most: int, seconds: float, *, quick: bool, except_for: Collection[str] = ()
+) -> list[Turn]:
+    """Take the endpoints whose messages are due, the longest waiting first. No other process takes them for `seconds`."""
     rows = await connection.fetch(
         "update webhooks set not_before = clock_timestamp() + $2 * interval '1 second' where id in"
-        " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() order by turn_at limit $1"
-        " for update skip locked) returning id, url, secret, failures",
+        " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() and id <> all($4::text[])"
+        " order by turn_at limit $1 for update skip locked) returning id, url, secret, failures",
         most,
         seconds,
         quick,
+        list(except_for),
     )
     return [Turn(*row) for row in rows]
 

@@ -294,6 +294,26 @@ async def test_receivers_that_never_answer_hold_up_nobody_else(database: Databas
             assert len(slow.got) == delivery.OTHER_PLACES
 
 
+async def test_lane_skips_a_webhook_whose_turn_still_runs(database: Database, receiver: Receiver) -> None:
+    """The database says that the turn is over, while this process still posts for it."""
+    await added(database, receiver.url)
+    receiver.held = asyncio.Event()
+    async with delivering(database):
+        await append(database, 1)
+        await receiver.heard(1)
+        await append(database, 2)
+        await until(database, "select waiting = 2 from webhooks")
+        await pass_time(database, 61)
+        async with receiving() as other:  # the next round of the lane has been: it takes this one
+            await added(database, other.url, owner=OTHER)
+            await append(database, 3, owner=OTHER)
+            await other.heard(1)
+        assert len(receiver.got) == 1
+        receiver.held.set()
+        await until(database, "select delivered = 2 and waiting = 0 from webhooks where owner = $1", OWNER)
+    assert len(receiver.got) == 2
+
+
 async def test_at_most_eight_are_posted_at_once_to_one_endpoint(database: Database, receiver: Receiver) -> None:
     await added(database, receiver.url)
     await append(database, *range(150))
