@@ -157,6 +157,8 @@ def background_tasks(
         "events": dependencies.events.run,
         "progress": dependencies.progress.run,
         "lasting_requests": dependencies.lasting.run,
+        "poll_times": dependencies.liveness.run,
+        "lapsed_offers": dependencies.offers.run,
         "pending_offers": partial(keep_offers, database, dependencies.offered),
         "indexer": partial(index, dependencies),
         "relayer": partial(relay, dependencies),

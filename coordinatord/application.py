@@ -8,11 +8,9 @@ from coordinatord.batches.batches import BatchService
 from coordinatord.batches.events import BatchEvents
 from coordinatord.batches.plan import Plans
 from coordinatord.batches.routes import BatchRoutes
-from coordinatord.book.pending import PendingOffers
 from coordinatord.book.polls import Funding, Polls, PollWaits, no_custody
 from coordinatord.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
-from coordinatord.book.waiting import WaitingPolls
 from coordinatord.book.why import WhyReads
 from coordinatord.chain.logs import Decoder
 from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
@@ -151,8 +149,7 @@ def compose(
     sessions = SessionService(domains, database, providers, SessionCache(database))
     uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
-    waiting = WaitingPolls()
-    offers = PendingOffers(database, waiting.offered)
+    waiting, offers = dependencies.waiting, dependencies.offers
     dependencies.notices.always(JOB_OFFERED, offers.hear)
     submissions = Submissions(
         domains=domains,
@@ -206,7 +203,7 @@ def compose(
         Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
         reads.position,
         lease_ms=config.match_lease_ms,
-        liveness_ms=config.match_liveness_ms,
+        liveness=dependencies.liveness,
         custody=custody,
         waits=PollWaits(waiting, places),
         offers=offers,

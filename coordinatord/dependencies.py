@@ -18,8 +18,10 @@ from common.secp256k1 import Wallet
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import InTray, LastingTasks, StartupPatience
 from coordinatord.base.errors import Retryable
-from coordinatord.book.pending import MOST_HANDED_OVER
+from coordinatord.book.liveness import Liveness
+from coordinatord.book.pending import MOST_HANDED_OVER, PendingOffers
 from coordinatord.book.pending_sql import PendingJob
+from coordinatord.book.waiting import WaitingPolls
 from coordinatord.chain.nodes import Nodes, open_nodes
 from coordinatord.chain.rpc import Reverted, Rpc, View, quantity, read_many, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
@@ -125,6 +127,15 @@ class Dependencies:
     )
     supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures))
     lasting: LastingTasks = attrs.field(init=False, factory=LastingTasks)
+    waiting: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)
+    offers: PendingOffers = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: PendingOffers(self.database, self.waiting.offered), takes_self=True),
+    )
+    liveness: Liveness = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: Liveness(self.database, self.config.match_liveness_ms), takes_self=True),
+    )
     offered: InTray[PendingJob | bytes] = attrs.field(init=False, factory=lambda: InTray(MOST_HANDED_OVER))
 
 

@@ -129,8 +129,9 @@ class Seen:
     at: float = 0.0
 
 
-async def mark_seen(line: PreparedConnection, polls: Sequence[Seen], ages: Sequence[float]) -> None:
-    """Polls of so many seconds ago. Of several for the same, the one with the most free slots stands."""
+async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[Seen], ages: Sequence[float]) -> None:
+    """Write polls of `ages` seconds ago. Of several for one provider and model, the one with the most free slots
+    counts."""
     await line.fetch(
         "insert into liveness (provider_id, model_id, free, seen_at)"
         " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"

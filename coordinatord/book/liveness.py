@@ -5,12 +5,12 @@ with its own time, long before the written one counts as old. So ten thousand po
 provider counts as live neither too long nor too short.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
+import anyio
 import attrs
 import structlog
 
@@ -19,7 +19,7 @@ from coordinatord.book import candidates_sql, leases_sql
 from coordinatord.book.candidates_sql import Seen
 from coordinatord.book.leases_sql import START, HeldJob, JobPlace, Peek, PollKey
 from coordinatord.database.batched_reads import BatchedReads, FreshValue, IndexRead, Snapshot, with_snapshot
-from coordinatord.database.connections import Database, PreparedConnection
+from coordinatord.database.connections import Connection, Database, PreparedConnection
 
 log = structlog.get_logger(__name__)
 
@@ -28,24 +28,23 @@ _MOST_REMEMBERED: Final = 100_000
 
 
 class Liveness:
-    """Writer of polls. `note` may be called from any task of the event loop, which must be asyncio's."""
+    """Writer of polls. Call `note` and `staying` from any task of one event loop, and keep `run` running there."""
 
     def __init__(self, database: Database, liveness_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
         self._writes = BatchedReads[Seen, None](database.prepared_connection(), self._write)
         self._counts_for = liveness_ms / 1000 * _WRITTEN_EACH
         self._clock = clock
         self._written: dict[PollKey, tuple[int, float]] = {}
         self._unwritten: dict[PollKey, tuple[int, float]] = {}  # the last polls since then: free slots, and when
         self._staying: dict[PollKey, list[int]] = {}  # polls that wait: their free slots
-        self._writer: asyncio.Task[None] | None = None
 
     async def note(self, poller: PollKey, free: int) -> None:
-        """Write the poll down, now or later: returns when it is written, or will be while the one before counts."""
+        """Record a poll. Return once it is written, or will be written while the one before still counts."""
         now = self._clock()
         last_free, at = self._written.get(poller, (-1, 0.0))
         if last_free == free and now - at < self._counts_for:
             self._unwritten[poller] = (free, now)
-            self._write_some_time()
             return
         self._unwritten.pop(poller, None)
         await self._writes.get(Seen(poller.provider_id, poller.model_id, free, now))
@@ -55,9 +54,8 @@ class Liveness:
 
     @contextmanager
     def staying(self, poller: PollKey, free: int) -> Iterator[None]:
-        """A poll that was noted goes on for as long as the block runs."""
+        """Count a poll that was noted as recent for as long as the block runs."""
         self._staying.setdefault(poller, []).append(free)
-        self._write_some_time()
         try:
             yield
         finally:
@@ -66,30 +64,29 @@ class Liveness:
             if not polls:
                 del self._staying[poller]
 
-    def _write_some_time(self) -> None:
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_later())
-
-    async def _write_later(self) -> None:
-        """Write what is left, until every poll is written down and none waits."""
-        while self._unwritten or self._staying:
-            await asyncio.sleep(self._counts_for)
+    async def run(self) -> NoReturn:
+        """Write the polls that `note` left unwritten, and those that wait, until cancelled."""
+        while True:
+            await anyio.sleep(self._counts_for)
             now = self._clock()
             self._unwritten |= {poller: (max(free), now) for poller, free in self._staying.items()}
             await self.write()
 
     async def write(self) -> None:
-        """Write down every poll that is not yet written, with its own time."""
+        """Write every poll that is not yet written, with its own time."""
         polls, self._unwritten = self._unwritten, {}
+        if not polls:
+            return
         seen = [Seen(poller.provider_id, poller.model_id, free, at) for poller, (free, at) in polls.items()]
         try:
-            await asyncio.gather(*(self._writes.get(one) for one in seen))
+            async with self._database.connection() as connection:
+                await self._write(connection, seen)
         except Retryable as error:
             log.warning("polls not written down", reason=str(error))
             return
         self._written |= {poller: last for poller, last in polls.items() if poller in self._written}
 
-    async def _write(self, line: PreparedConnection, polls: list[Seen]) -> dict[Seen, None]:
+    async def _write(self, line: "PreparedConnection | Connection", polls: list[Seen]) -> dict[Seen, None]:
         now = self._clock()
         await candidates_sql.mark_seen(line, polls, [max(now - poll.at, 0.0) for poll in polls])
         return dict.fromkeys(polls)

@@ -8,7 +8,7 @@ Only polls that ask for pending offers are given any. An offer is an addition: o
 costs nothing, because the job comes into the book with its block.
 """
 
-import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import structlog
 
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import InTray
+from coordinatord.base.concurrency import InTray, Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.book import pending_sql
 from coordinatord.book.leases_sql import PollKey
@@ -35,8 +35,8 @@ MOST_HANDED_OVER: Final = 10_000  # jobs that wait to be offered or withdrawn
 
 
 class PendingOffers:
-    """`hear` and `take` from tasks of the event loop, which must be asyncio's. `woken` is told of model and designated
-    provider when there is something to take."""
+    """Call `hear` and `take` from any task of one event loop, and keep `run` running there. `woken` is called with the
+    model and the designated provider when there is something to take."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class PendingOffers:
         self._clock = clock
         self._hints: dict[tuple[int, int], float] = {}
         self._given: dict[tuple[bytes, int], float] = {}  # when their time is over
+        self._given_out = Wake()
         self._line = database.prepared_connection()
-        self._watch: asyncio.Task[None] | None = None
 
     # --- the provider's side ------------------------------------------------------------------------------
 
@@ -76,8 +76,8 @@ class PendingOffers:
         for job in jobs:
             metrics.pending_offers.labels("given").inc()
             self._given[job.posted.job_id, poller.provider_id] = self._clock() + ANSWER_MS / 1000
-        if jobs and (self._watch is None or self._watch.done()):
-            self._watch = asyncio.create_task(self._pass_on())
+        if jobs:
+            self._given_out()
         return jobs, left
 
     def _may_have(self, poller: PollKey) -> bool:
@@ -85,10 +85,11 @@ class PendingOffers:
         keys = ((poller.model_id, 0), (poller.model_id, poller.provider_id))
         return any(self._hints.get(key, 0.0) > now for key in keys)
 
-    async def _pass_on(self) -> None:
-        """Lives as long as offers of this process are out."""
-        while self._given:
-            await asyncio.sleep(max(0.0, min(self._given.values()) - self._clock()))
+    async def run(self) -> NoReturn:
+        """Pass offers that their provider did not claim in time on to the next, until cancelled."""
+        while True:
+            next_end = min(self._given.values(), default=math.inf)
+            await self._given_out.wait(max(0.0, next_end - self._clock()))
             now = self._clock()
             over = [key for key, until in self._given.items() if until <= now]
             for key in over:

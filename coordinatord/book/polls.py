@@ -207,7 +207,7 @@ class Polls:
         position: FreshValue[Snapshot],
         *,
         lease_ms: int,
-        liveness_ms: int,
+        liveness: Liveness,
         custody: Custody = no_custody,
         waits: PollWaits | None = None,
         offers: PendingOffers | None = None,
@@ -217,7 +217,7 @@ class Polls:
         self._funding = funding
         self._waits = waits
         self._offers = offers
-        self._attendance = Liveness(database, liveness_ms)
+        self._attendance = liveness
         self._hints = PollHints(database, position)
         self._leasing = Leasing(database, self._hints, lease_ms, custody)
 

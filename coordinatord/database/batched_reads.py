@@ -4,12 +4,13 @@ Under load the cost of a query is shared by everybody waiting; alone, a read wai
 """
 
 import asyncio
+import enum
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 import asyncpg
 import attrs
@@ -70,8 +71,15 @@ def with_snapshot(
     return read_all
 
 
+class _Turn(enum.Enum):
+    """Answer to a waiting caller that is to make the next read."""
+
+    YOURS = enum.auto()
+
+
 class BatchedReads(Generic[K, V]):
-    """`get` from any task. The loop under it must be asyncio: a future per waiter is the cheapest that there is."""
+    """Reader of keys for all callers of an asyncio loop. Callers read for each other: one of those waiting reads the
+    keys of all of them, so no read needs a task of its own."""
 
     def __init__(
         self,
@@ -81,70 +89,98 @@ class BatchedReads(Generic[K, V]):
         at_once: int = 1,
         most: int | None = None,
     ) -> None:
-        """`read` answers for every key that it is given, `most` in number. One read runs at a time, unless more are
-        allowed `at_once`: so `source` may be a line."""
+        """`read` answers every key that it is given, at most `most`. Up to `at_once` reads run at a time; with one,
+        `source` may be a prepared connection."""
         self._read = partial(read, source)
         self._at_once = at_once
         self._most = most
-        self._waiting: dict[K, list[asyncio.Future[V]]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._waiting: dict[K, list[asyncio.Future[V | _Turn]]] = {}
+        self._running = 0
+        self._chosen = False  # a caller has the turn and has not begun its read
 
     async def get(self, key: K) -> V:
-        """Raises what the read raises, to everybody whose key was in it."""
-        future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+        """Return the value of the key. Raise what the read raises, to every caller whose key was in it."""
+        future: asyncio.Future[V | _Turn] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
-        self._start()
-        return await future
-
-    def renew(self, key: K) -> None:
-        """Have the key read, for whatever the read itself keeps. Nobody waits for it, or hears that it failed."""
-        self._waiting.setdefault(key, [])
-        self._start()
-
-    def _start(self) -> None:
-        if len(self._running) < self._at_once:
-            self._running.add(asyncio.create_task(self._run()))
-
-    async def _run(self) -> None:
-        """Lives as long as somebody waits."""
+        self._choose()
         try:
-            while self._waiting:
-                await self._answer(self._next())
-        finally:
-            self._running.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            answer = await future
+            if not isinstance(answer, _Turn):
+                return answer
+            await asyncio.sleep(0)  # callers of the same moment share the read
+        except asyncio.CancelledError:
+            if _has_turn(future):
+                self._chosen = False
+                self._choose()
+            raise
+        return await self._read_next(key)
 
-    def _next(self) -> dict[K, list["asyncio.Future[V]"]]:
-        """Whoever came first."""
-        waiting, self._waiting = self._waiting, {}
-        if self._most is None or len(waiting) <= self._most:
-            return waiting
-        batch = {key: waiting.pop(key) for key in [*islice(waiting, self._most)]}
-        self._waiting = waiting
-        return batch
+    def _choose(self) -> None:
+        """Have the oldest waiting caller make the next read, unless enough are running."""
+        if self._chosen or self._running >= self._at_once:
+            return
+        for future in _live(self._waiting.values()):
+            future.set_result(_Turn.YOURS)
+            self._chosen = True
+            return
+        self._waiting.clear()
 
-    async def _answer(self, batch: dict[K, list["asyncio.Future[V]"]]) -> None:
+    async def _read_next(self, key: K) -> V:
+        """Read `key` and other keys that are waiting, and answer their callers."""
+        batch = self._next_batch(key)
+        self._chosen = False
+        self._running += 1
+        self._choose()
         try:
             values = await self._read(list(batch))
-        except BaseException as error:
-            for future in _live(batch):
+        except Exception as error:
+            for future in _live(batch.values()):
                 future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        for key, futures in batch.items():
-            for future in futures:
-                if not future.done():  # its request was cancelled
-                    future.set_result(values[key])
+            raise
+        except BaseException:  # this caller is cancelled: the others' keys go to the front of the next read
+            for other, futures in self._waiting.items():
+                batch.setdefault(other, []).extend(futures)
+            self._waiting = batch
+            raise
+        finally:
+            self._running -= 1
+            self._choose()
+        for each, futures in batch.items():
+            for future in _live([futures]):
+                if each in values:
+                    future.set_result(values[each])
+                else:
+                    future.set_exception(_omitted(each))
+        if key not in values:
+            raise _omitted(key)
+        return values[key]
+
+    def _next_batch(self, key: K) -> dict[K, list["asyncio.Future[V | _Turn]"]]:
+        """Remove the keys of the next read from those waiting: `key`, and then the oldest."""
+        batch = {key: self._waiting.pop(key, [])}
+        room = None if self._most is None else self._most - 1
+        for other in [*islice(self._waiting, room)]:
+            batch[other] = self._waiting.pop(other)
+        return batch
 
 
-def _live(batch: "dict[K, list[asyncio.Future[V]]]") -> "list[asyncio.Future[V]]":
-    return [future for futures in batch.values() for future in futures if not future.done()]
+def _live(waiting: "Iterable[list[asyncio.Future[V | _Turn]]]") -> "Iterator[asyncio.Future[V | _Turn]]":
+    """Futures whose callers still wait."""
+    return (future for futures in waiting for future in futures if not future.done())
+
+
+def _has_turn(future: "asyncio.Future[V | _Turn]") -> bool:
+    answered = future.done() and not future.cancelled() and future.exception() is None
+    return answered and isinstance(future.result(), _Turn)
+
+
+def _omitted(key: object) -> LookupError:
+    return LookupError(f"the read returned no value for the key {key!r}")
 
 
 T = TypeVar("T")
 
 RECENT: Final = 0.010  # seconds that a kept answer may be older than its request: a fraction of any chain's block
-_RENEWED: Final = 0.7  # of that time: the rest is for the answer to come
 
 
 class FreshValue(Generic[T]):
@@ -170,8 +206,6 @@ class FreshValue(Generic[T]):
         age = self._clock() - self._asked_at
         if age >= within or self._asked_at <= self._forgotten_at:
             return None
-        if age > within * _RENEWED:
-            self._reads.renew(None)
         return self._known
 
     def asking(self) -> Callable[[T], None]:

@@ -225,7 +225,7 @@ class Turn:
 async def take_turns(
     connection: Connection, most: int, seconds: float, *, quick: bool, except_for: Collection[str] = ()
 ) -> list[Turn]:
-    """Take the endpoints whose messages are due, the longest waiting first. No other process takes them for `seconds`."""
+    """Take endpoints whose messages are due, the longest waiting first. No other process takes them for `seconds`."""
     rows = await connection.fetch(
         "update webhooks set not_before = clock_timestamp() + $2 * interval '1 second' where id in"
         " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() and id <> all($4::text[])"

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from common.daemon.process import Secret
 from coordinatord.base.errors import SessionRow
+from coordinatord.book.liveness import Liveness
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.reads import IndexReads
 from coordinatord.book.routes import BookRoutes
@@ -135,7 +136,9 @@ async def _serve(name: str, port: int) -> None:
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
             # Nothing is ever leased here, so nobody's funds are asked for.
-            polls = Polls(database, cast(Funding, None), reads.position, lease_ms=20_000, liveness_ms=15_000)
+            polls = Polls(
+                database, cast(Funding, None), reads.position, lease_ms=20_000, liveness=Liveness(database, 15_000)
+            )
             routes = BookRoutes(reads, polls, unused).routes()
 
             sessions = SessionCache(database)

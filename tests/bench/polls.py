@@ -23,6 +23,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from coordinatord.base.errors import NotSigned, SessionRow
 from coordinatord.book.leases_sql import HeldJob
+from coordinatord.book.liveness import Liveness
 from coordinatord.book.polls import Funding, Polls
 from coordinatord.book.sql import JobFilter
 from coordinatord.database.batched_reads import FreshValue, Snapshot, read_snapshot
@@ -51,7 +52,9 @@ def rows() -> list[Row]:
         pool = open_database(url, smallest=CONNECTIONS, largest=CONNECTIONS)
         database = stack.enter_context(portal.wrap_async_context_manager(pool))
         position = FreshValue(database.prepared_connection(), read_snapshot)
-        polls = Polls(database, cast(Funding, _AllPaid()), position, lease_ms=LEASE_MS, liveness_ms=15_000)
+        polls = Polls(
+            database, cast(Funding, _AllPaid()), position, lease_ms=LEASE_MS, liveness=Liveness(database, 15_000)
+        )
         leasing = _Leasing(database, polls)
         leased = interleaved(
             {

@@ -45,7 +45,7 @@ async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
 
 def polls_over(pool: Database, clock: Callable[[], float] = time.monotonic) -> Polls:
     position = FreshValue(pool.prepared_connection(), read_snapshot, clock)
-    return Polls(pool, cast(Funding, AllPaid()), position, lease_ms=60_000, liveness_ms=15_000)
+    return Polls(pool, cast(Funding, AllPaid()), position, lease_ms=60_000, liveness=Liveness(pool, 15_000))
 
 
 async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_twice(processes: list[Polls]) -> None:
@@ -174,3 +174,22 @@ async def test_provider_for_whom_nothing_was_open_is_leased_what_comes_with_the_
             await connection.execute("update index_position set block_number = 2, block_hash = '\\x02'")
         now += 0.06
         assert [await poll(1), await poll(2)] == [1, 2]
+
+
+async def test_waiting_poll_is_written_while_it_waits(database_url: str) -> None:
+    async with open_database(database_url, smallest=1, largest=2) as pool:
+        async with pool.connection() as connection:
+            await migrate(connection)
+        liveness = Liveness(pool, 40)
+        poller = PollKey(1, 1)
+        await liveness.note(poller, 4)
+        before = len(anyio.get_running_tasks())
+        with liveness.staying(poller, 4):
+            assert len(anyio.get_running_tasks()) == before, "only `run` writes"
+            async with pool.connection() as connection, anyio.create_task_group() as tasks:
+                noted = await connection.fetchval("select seen_at from liveness")
+                tasks.start_soon(liveness.run)
+                with anyio.fail_after(10):
+                    while await connection.fetchval("select seen_at = $1 from liveness", noted):  # noqa: ASYNC110 - no event says it
+                        await anyio.sleep(0.01)
+                tasks.cancel_scope.cancel()

@@ -179,7 +179,15 @@ async def staged(
                 app.start_background(tasks, ground.supervisor, loops)
             else:
                 listen, index = partial(ground.notices.listen, database), partial(app.index, ground)
-                for part in (relaying.run, index, listen, ground.progress.run, ground.lasting.run):
+                for part in (
+                    relaying.run,
+                    index,
+                    listen,
+                    ground.progress.run,
+                    ground.lasting.run,
+                    ground.liveness.run,
+                    ground.offers.run,
+                ):
                     tasks.start_soon(part)
             await until(lambda: http.get("/readyz"), 200)
             yield Stage(http, ground, world, node, store, stopping, janitor, relaying, escrow, application)

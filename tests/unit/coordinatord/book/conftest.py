@@ -13,7 +13,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(leases_sql, "poll", one.lease)
     monkeypatch.setattr(leases_sql, "hold_back", one.hold_back)
     monkeypatch.setattr(leases_sql, "hold_back_beyond", one.hold_back_beyond)
-    monkeypatch.setattr(polls, "Liveness", one.liveness)
     monkeypatch.setattr(polls, "PollHints", one.hints)
     monkeypatch.setattr(anyio, "current_time", lambda: one.now)
     return one

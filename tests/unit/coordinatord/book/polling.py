@@ -83,10 +83,6 @@ class World:
             await self.answers.wait()
 
     # --- hints and attendance
-    def liveness(self, database: Any, liveness_ms: int) -> "World":
-        self.log.append(("live for", database is self, liveness_ms))
-        return self
-
     def hints(self, database: Any, position: Any) -> "World":
         self.log.append(("hints", database is self, position))
         return self
@@ -192,7 +188,7 @@ def of(world: World, *, waits: bool = True, offers: bool = False) -> Polls:
         funding(world),
         position,
         lease_ms=15_000,
-        liveness_ms=20_000,
+        liveness=any_of,
         custody=_custody,
         waits=PollWaits(any_of, places) if waits else None,
         offers=any_of if offers else None,

@@ -23,9 +23,8 @@ async def test_poll_notes_that_the_provider_lives_and_leases_what_it_may_claim(w
     assert world.told("leased") == [(1, [1, 2])]
 
 
-async def test_providers_are_live_for_the_time_set_and_hints_go_by_the_index(world: World) -> None:
+async def test_hints_go_by_the_index(world: World) -> None:
     of(world)
-    assert world.told("live for") == [(True, 20_000)]
     assert world.told("hints") == [(True, "of the index")]
 
 

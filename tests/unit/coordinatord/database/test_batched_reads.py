@@ -6,6 +6,8 @@ from coordinatord.database.connections import PreparedConnection
 
 pytestmark = pytest.mark.anyio
 
+UNKNOWN = 404  # a key that the table leaves out
+
 
 class Table:
     """Answers reads when told to, and counts them."""
@@ -19,7 +21,7 @@ class Table:
         await self.open.wait()
         if 13 in keys:
             raise RuntimeError("unlucky")
-        return {key: str(key) for key in keys}
+        return {key: str(key) for key in keys if key != UNKNOWN}
 
 
 async def _gathered(table: Table, reads: BatchedReads[int, str], keys: list[int]) -> list[str | Exception]:
@@ -28,7 +30,7 @@ async def _gathered(table: Table, reads: BatchedReads[int, str], keys: list[int]
     async def get(key: int) -> None:
         try:
             answers.append(await reads.get(key))
-        except RuntimeError as trouble:
+        except (RuntimeError, LookupError) as trouble:
             answers.append(trouble)
 
     async with anyio.create_task_group() as tasks:
@@ -63,6 +65,48 @@ async def test_failed_read_fails_for_those_in_it_and_the_next_goes_on(line: Prep
     answers = await _gathered(table, reads, [13])
     assert isinstance(answers[0], RuntimeError)
     assert await reads.get(1) == "1"
+
+
+async def test_omitted_key_is_an_error_for_its_callers(line: PreparedConnection, table: Table) -> None:
+    reads = BatchedReads(line, table.read)
+    with anyio.fail_after(5):
+        answers = await _gathered(table, reads, [1, UNKNOWN, 2, UNKNOWN])
+        assert [type(answer) for answer in answers if isinstance(answer, Exception)] == [LookupError] * 2
+        assert {answer for answer in answers if isinstance(answer, str)} == {"1", "2"}
+        with pytest.raises(LookupError, match="404"):
+            await reads.get(UNKNOWN)
+
+
+async def test_reads_start_no_task(line: PreparedConnection, table: Table) -> None:
+    reads = BatchedReads(line, table.read)
+    async with anyio.create_task_group() as tasks:
+        before = len(anyio.get_running_tasks())
+        for key in range(3):
+            tasks.start_soon(reads.get, key)
+        await anyio.wait_all_tasks_blocked()
+        assert len(anyio.get_running_tasks()) == before + 3
+        table.open.set()
+
+
+async def test_cancelled_reader_leaves_its_batch_to_the_next(line: PreparedConnection, table: Table) -> None:
+    reads = BatchedReads(line, table.read)
+    answers: list[str] = []
+    reading, chosen = anyio.CancelScope(), anyio.CancelScope()
+
+    async def get(key: int, scope: anyio.CancelScope) -> None:
+        with scope:
+            answers.append(await reads.get(key))
+
+    async with anyio.create_task_group() as tasks:
+        for key, scope in ((1, reading), (2, chosen), (1, anyio.CancelScope()), (3, anyio.CancelScope())):
+            tasks.start_soon(get, key, scope)
+            await anyio.wait_all_tasks_blocked()
+        reading.cancel()
+        await anyio.wait_all_tasks_blocked()
+        chosen.cancel()  # it reads in place of the first
+        await anyio.wait_all_tasks_blocked()
+        table.open.set()
+    assert sorted(answers) == ["1", "3"]
 
 
 async def test_caller_who_is_cancelled_takes_nobody_along(line: PreparedConnection, table: Table) -> None:

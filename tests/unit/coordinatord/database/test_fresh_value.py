@@ -1,4 +1,3 @@
-import anyio
 import attrs
 import pytest
 
@@ -28,11 +27,6 @@ class Index:
         return FreshValue(NO_LINE, self.read, lambda: self.clock)
 
 
-async def renewed() -> None:
-    for _ in range(5):  # turns of the loop: nobody waits for what is asked in between
-        await anyio.lowlevel.checkpoint()
-
-
 async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
     index = Index()
     position = index.position()
@@ -46,30 +40,15 @@ async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
     assert index.asked == 1
 
 
-async def test_position_that_is_forgotten_is_asked_for_again_and_so_is_one_under_way_then() -> None:
+async def test_position_that_is_forgotten_is_asked_for_again() -> None:
     index = Index()
     position = index.position()
     await position.get()
-    index.clock += 0.8 * RECENT
-    assert position.recent() == AT_5
-    position.forget()  # while it is renewed, and that question may have been answered before
-    await renewed()
+    position.forget()
     assert position.recent() is None
     index.clock += 0.1 * RECENT
     assert await position.lately() == AT_5
     assert position.recent() == AT_5
-
-
-async def test_position_that_ages_is_asked_for_before_it_is_too_old() -> None:
-    index = Index()
-    position = index.position()
-    await position.get()
-    index.stands = AT_6
-    index.clock += 0.8 * RECENT
-    assert position.recent() == AT_5
-    await renewed()
-    assert position.recent() == AT_6
-    assert index.asked == 2
 
 
 async def test_position_that_may_be_older_is_asked_for_less_often() -> None:
@@ -79,23 +58,8 @@ async def test_position_that_may_be_older_is_asked_for_less_often() -> None:
     index.stands = AT_6
     index.clock += 2 * RECENT
     assert await position.lately(5 * RECENT) == AT_5
-    await renewed()
     assert index.asked == 1
     assert await position.lately() == AT_6
-
-
-async def test_question_that_fails_leaves_the_position_to_grow_too_old() -> None:
-    index = Index()
-    position = index.position()
-    await position.get()
-    index.trouble = OSError("gone")
-    index.clock += 0.8 * RECENT
-    assert position.recent() == AT_5
-    await renewed()
-    index.clock += 0.5 * RECENT
-    assert position.recent() is None
-    with pytest.raises(OSError, match="gone"):
-        await position.get()
 
 
 async def test_position_that_another_read_brings_along_needs_no_question_of_its_own() -> None:
