@@ -265,7 +265,7 @@ def _told(answer: bytes) -> dict[object, object]:
     for call in calls:
         if isinstance(call, dict):
             error = call.get("error")
-            found[call.get("id")] = read_error(error).data if isinstance(error, dict) else call.get("result")
+            found[str(call.get("id"))] = read_error(error).data if isinstance(error, dict) else call.get("result")
     return found
 
 

@@ -18,7 +18,7 @@ from common.address_book import AddressBook
 from common.scalars import hex_of
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import RpcCall, View, decode_result
+from coordinatord.chain.rpc import RpcCall, View, decode_result, hex_bytes, is_true
 from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.outbox_sql import RelayKind
 
@@ -66,11 +66,12 @@ class RelayerRole:
         return [View(registry, data, "config_read", block=block).as_call() for registry in self.registries.values()]
 
     def hear(self, answers: Sequence[msgspec.Raw | RpcError]) -> None:
-        """A node that does not answer one of them changes nothing."""
+        """Learn the role from the answers to `calls`. An error among them changes nothing. Raise Retryable for an
+        answer that is not hex."""
         words = [answer for answer in answers if not isinstance(answer, RpcError)]
         if len(words) != len(self.registries):
             return
-        held = [int(decode_result(word, str, "isRelayer").removeprefix("0x") or "0", 16) == 1 for word in words]
+        held = [is_true(hex_bytes(decode_result(word, str, "isRelayer"), "config_read")) for word in words]
         missing = tuple(name for name, has in zip(self.registries, held, strict=True) if not has)
         if bool(missing) != self.is_missing:
             self._tell(missing)

@@ -160,4 +160,6 @@ class DeploymentReads:
 def _number(answer: bytes | Reverted) -> int:
     if isinstance(answer, Reverted):
         raise Retryable("relay_unavailable", "the node refuses to tell its state", "config_read")
+    if len(answer) > 32:
+        raise Retryable("relay_unavailable", "the node's number is longer than 256 bits", "config_read")
     return int.from_bytes(answer, "big")

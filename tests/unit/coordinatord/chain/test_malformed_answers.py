@@ -1,0 +1,187 @@
+"""A node that answers with nonsense: each read of it fails as a read of that node, in an error that callers expect."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from common.secp256k1 import Wallet
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.nodes import Node, Nodes
+from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.rpc import Rpc, RpcError
+from coordinatord.indexer.fetch import RangeWidth, Source
+from coordinatord.relayer.account import RelayerAccount
+from coordinatord.relayer.fees import HeadBlock, blocks_by_number, latest_block
+from coordinatord.relayer.pending import PendingTxs
+from coordinatord.relayer.receipts import WantedReceipts, receipts_and_count, receipts_in_blocks
+from coordinatord.relayer.role import RelayerRole
+from coordinatord.relayer.simulate import simulate_in_turn
+from coordinatord.system.readiness import DeploymentReads
+from tests.fakes.chain import DECODER
+
+pytestmark = pytest.mark.anyio
+
+ADDRESS: Final = b"\x02" * 20
+TX: Final = b"\x07" * 32
+HASH: Final = "0x" + "ab" * 32
+WORD: Final = "0x" + f"{1:064x}"
+LOG: Final = {
+    "address": DECODER.addresses[0],
+    "topics": [WORD, HASH],
+    "data": WORD,
+    "blockNumber": "0x1",
+    "blockHash": HASH,
+    "logIndex": "0x0",
+    "transactionHash": HASH,
+}
+RECEIPT: Final = {
+    "transactionHash": "0x" + TX.hex(),
+    "blockNumber": "0x1",
+    "blockHash": HASH,
+    "status": "0x1",
+    "gasUsed": "0x5208",
+    "logs": [LOG],
+}
+ANSWERS: Final[dict[str, Any]] = {
+    "eth_blockNumber": "0x1",
+    "eth_chainId": "0x1",
+    "eth_gasPrice": "0x1",
+    "eth_getTransactionCount": "0x5",
+    "eth_getBalance": "0x64",
+    "eth_maxPriorityFeePerGas": "0x1",
+    "eth_feeHistory": {"baseFeePerGas": ["0x1", "0x2"], "reward": [["0x1"]]},
+    "eth_call": "0x" + 5 * f"{1:064x}",
+    "eth_getLogs": [LOG],
+    "eth_getTransactionReceipt": RECEIPT,
+    "eth_getBlockReceipts": [RECEIPT],
+    "eth_simulateV1": [{"calls": [{"status": "0x1", "gasUsed": "0x1"}]}],
+    "eth_getBlockByNumber": {
+        "number": "0x1",
+        "hash": HASH,
+        "parentHash": HASH,
+        "gasLimit": "0x1000",
+        "gasUsed": "0x10",
+        "timestamp": "0x1",
+        "logsBloom": "0x" + "ff" * 256,
+        "baseFeePerGas": "0x7",
+        "transactions": ["0x" + TX.hex()],
+    },
+}
+NONSENSE: Final = (
+    "0xzz",
+    "0x",
+    "",
+    "0x" + "z" * 64,
+    "0x" + "f" * 64,
+    "0x" + "f" * 5000,
+    "0x1\n",
+    "１",
+    "-0x1",
+    None,
+    -1,
+    1.5,
+    10**30,
+    True,
+    [],
+    {},
+    [[]],
+)
+
+
+@attrs.define
+class LyingNode:
+    answers: dict[str, Any]
+    asked: set[str] = attrs.field(factory=set)
+
+    async def __call__(self, body: bytes) -> tuple[int, bytes]:
+        calls = json.loads(body)
+        told = [self._answer(call) for call in (calls if isinstance(calls, list) else [calls])]
+        return 200, json.dumps(told if isinstance(calls, list) else told[0]).encode()
+
+    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
+        self.asked.add(call["method"])
+        return {"jsonrpc": "2.0", "id": call["id"], "result": self.answers[call["method"]]}
+
+
+class _NoWindows:
+    async def read(self) -> None:
+        return None
+
+
+async def _account(rpc: Rpc) -> None:
+    role = RelayerRole(ADDRESS, {"jobRegistry": ADDRESS})
+    account = RelayerAccount(1, Wallet(b"\x01" * 32), PendingTxs(()), PendingTxs(()), role=role)
+    await account.read(rpc, HeadBlock(1, HASH, HASH, 30_000_000, 7, ()))
+
+
+async def _deployment(rpc: Rpc) -> None:
+    windows: Any = _NoWindows()
+    book: Any = None
+    json.dumps(attrs.asdict(await DeploymentReads(book, JobRegistry(rpc, ADDRESS), windows, 1000).now()))
+
+
+READS: Final[dict[str, Callable[[Rpc], Awaitable[object]]]] = {
+    "account": _account,
+    "deployment": _deployment,
+    "latest block": latest_block,
+    "blocks": lambda rpc: blocks_by_number(rpc, [1]),
+    "receipts in blocks": lambda rpc: receipts_in_blocks(rpc, [WantedReceipts(1, HASH, [TX] * 9)]),
+    "receipts and count": lambda rpc: receipts_and_count(rpc, ADDRESS, [TX]),
+    "simulation": lambda rpc: simulate_in_turn(rpc, ADDRESS, [[((ADDRESS, b""), 100_000)]]),
+    "job": lambda rpc: JobRegistry(rpc, ADDRESS).job(TX),
+    "fees": lambda rpc: JobRegistry(rpc, ADDRESS).fees(),
+    "ended in": lambda rpc: JobRegistry(rpc, ADDRESS).ended_in(TX, 1, 1),
+    "head": lambda rpc: JobRegistry(rpc, ADDRESS).head(),
+    "published": lambda rpc: AskRegistry(rpc, ADDRESS).published_in(TX, 1, 1),
+    "provider": lambda rpc: ProviderRegistry(rpc, ADDRESS).provider_id_of(ADDRESS),
+    "funds": lambda rpc: PaymentToken(rpc, ADDRESS).funds([ADDRESS], [(ADDRESS, TX)]),
+    "index head": lambda rpc: Source(rpc, DECODER).head(),
+    "index headers": lambda rpc: Source(rpc, DECODER).headers(1, 1),
+    "index blocks": lambda rpc: Source(rpc, DECODER).blocks(1, 1),
+    "index range": lambda rpc: Source(rpc, DECODER).range(1, 1, RangeWidth(10)),
+}
+
+
+def mutations(value: Any, put: Callable[[Any], Any]) -> Iterator[Any]:
+    """The answer with nonsense in the place of each of its parts, and of the whole."""
+    for wrong in NONSENSE:
+        yield put(wrong)
+    if isinstance(value, dict):
+        for key in value:
+            yield put({k: v for k, v in value.items() if k != key})
+            yield from mutations(value[key], lambda wrong, key=key: put({**value, key: wrong}))
+    if isinstance(value, list) and value:
+        yield from mutations(value[0], lambda wrong: put([wrong, *value[1:]]))
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_malformed_answer_is_an_error_of_the_node(read: str) -> None:
+    honest = LyingNode(ANSWERS)
+    with suppress(Retryable):
+        await READS[read](Rpc(honest))
+    assert honest.asked
+    for method in honest.asked:
+        for wrong in mutations(ANSWERS[method], lambda told: told):
+            try:
+                await READS[read](Rpc(LyingNode({**ANSWERS, method: wrong})))
+            except (Retryable, RpcError):
+                pass
+            except Exception as error:
+                raise AssertionError(f"{method} answered {str(wrong)[:200]}") from error
+
+
+@pytest.mark.parametrize("wrong", [[1], {"a": 1}, None, "x"])
+async def test_malformed_id_of_an_answer_is_no_agreement(wrong: Any) -> None:
+    async def one(_: bytes) -> tuple[int, bytes]:
+        return 200, json.dumps({"id": wrong, "result": "0x1"}).encode()
+
+    async def other(_: bytes) -> tuple[int, bytes]:
+        return 200, json.dumps({"id": 1, "result": "0x1"}).encode()
+
+    nodes = Nodes([Node("one", one), Node("other", other), Node("third", other)])
+    status, answer = await nodes.agreed_transport()(b'{"id":1}')
+    assert (status, json.loads(answer)) == (200, {"id": 1, "result": "0x1"})
