@@ -7,8 +7,11 @@ message decides first and the code only where the message says nothing.
 import enum
 import re
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
+
+_MESSAGE_CHARS: Final = 1_000  # more than any known client's message has
 
 
 class Meaning(enum.Enum):
@@ -31,7 +34,7 @@ class Meaning(enum.Enum):
 
 # In order: the first that matches decides. What a transaction is refused for comes first, because some of it carries
 # the codes and words of other errors: Besu's gas limits come as -32005, "limit exceeded" elsewhere. A test holds
-# every wording that a client is known to use.
+# every wording that a client is known to use. Gaps between words are bounded, so that no message takes long.
 _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
     (meaning, re.compile(pattern, re.IGNORECASE))
     for meaning, pattern in (
@@ -43,7 +46,7 @@ _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
         ),
         (
             Meaning.NONCE_TOO_LOW,
-            r"nonce too low|nonce is too low|old ?nonce|invalid nonce.*lower|nonce.*already.*used",
+            r"nonce too low|nonce is too low|old ?nonce|invalid nonce.{0,99}lower|nonce.{0,99}already.{0,99}used",
         ),
         (
             Meaning.NONCE_TOO_HIGH,
@@ -52,19 +55,20 @@ _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
         ),
         (
             Meaning.TOO_MUCH_GAS,
-            r"exceeds block gas limit|gas limit (is )?too high|gas limit .*exceeds (the )?(block|maximum)"
+            r"exceeds block gas limit|gas limit (is )?too high|gas limit .{0,99}exceeds (the )?(block|maximum)"
             r"|exceeds max transaction gas limit|gas limit cap exceeded|gas limit (\(\d+\) )?is greater than the cap"
             r"|gas limit is greater than the block|TxGasLimitCapExceeded|GasLimitExceeded|gas limit reached"
-            r"|intrinsic gas too high|exceeds the block gas limit|fee .*exceeds the configured cap|fee cap exceeded",
+            r"|intrinsic gas too high|exceeds the block gas limit|fee .{0,99}exceeds the configured cap"
+            r"|fee cap exceeded",
         ),
         (
             Meaning.OVERSIZED,
-            r"oversized data|transaction too large|MaxTxSizeExceeded|transaction size.*(limit|exceed)|RLPTooLong",
+            r"oversized data|transaction too large|MaxTxSizeExceeded|transaction size.{0,99}(limit|exceed)|RLPTooLong",
         ),
         (
             Meaning.UNDERPRICED,
-            r"underpriced|fee ?too ?low|max ?fee.*less than.*base|fee cap less|feecap .* below|tip.*too low"
-            r"|gas price (too low|below)|insufficient gas price to replace|could not replace existing"
+            r"underpriced|fee ?too ?low|max ?fee.{0,99}less than.{0,99}base|fee cap less|feecap .{0,99} below"
+            r"|tip.{0,99}too low|gas price (too low|below)|insufficient gas price to replace|could not replace existing"
             r"|ReplacementNotAllowed|priority fee below minimum",
         ),
         (
@@ -78,7 +82,7 @@ _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
         ),
         (
             Meaning.UNSUPPORTED,
-            r"transaction type|tx type .*not supported|(invalid|wrong) ?(tx)?chain ?id|chainid not supported"
+            r"transaction type|tx type .{0,99}not supported|(invalid|wrong) ?(tx)?chain ?id|chainid not supported"
             r"|different EIP-155 chain|signed for another chain",
         ),
         (Meaning.REVERTED, r"execution reverted|reverted|vm exception|invalid opcode"),
@@ -87,7 +91,7 @@ _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
             r"block range|range (is )?too (large|wide)|too many (blocks|results|logs)|more than \d+ (results|logs)"
             r"|response (size|too large)|query returned more|query exceeds|limit(ed)? to (a )?\d[\d, k-]*(block|range)"
             r"|max(imum)? range|ranges? over|range \d+ is too"
-            r"|exceed(s|ed)? max.*(block|range|results)",
+            r"|exceed(s|ed)? max.{0,99}(block|range|results)",
         ),
         (Meaning.RATE_LIMITED, r"rate.?limit|too many requests|request limit|capacity exceeded|quota|throttl"),
         (Meaning.GAS, r"out of gas|gas required exceeds|intrinsic ?gas|insufficient gas for floor"),
@@ -118,10 +122,10 @@ class RpcError(Exception):
 
 
 def read_error(error: Mapping[str, object]) -> RpcError:
-    """The error object of a JSON-RPC answer, classified. Never raises: a strange error is an internal one."""
-    code = error.get("code")
+    """Classify the error object of a JSON-RPC answer. Never raise: a strange error is an internal one."""
+    code, message = error.get("code"), error.get("message")
     code = code if isinstance(code, int) else 0
-    message = str(error.get("message", ""))
+    message = message[:_MESSAGE_CHARS] if isinstance(message, str) else ""
     data = _revert_data(error.get("data"))
     meaning = next((m for m, pattern in _MESSAGES if pattern.search(message)), None)
     if meaning is None:

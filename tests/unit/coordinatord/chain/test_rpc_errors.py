@@ -4,6 +4,7 @@ Taken from the sources of geth, reth, Nethermind (older releases answer with the
 Erigon, and from anvil 1.7.1 by asking it.
 """
 
+import time
 from typing import Final
 
 import pytest
@@ -159,3 +160,17 @@ def test_a_refusal_means_the_same_in_every_clients_words(
     meaning: Meaning, client: str, code: int, message: str
 ) -> None:
     assert read_error({"code": code, "message": message}).meaning is meaning, client
+
+
+@pytest.mark.parametrize("words", ["nonce already ", "max fee less than ", "transaction size ", "exceeds max ", "fee "])
+def test_long_message_is_cut_before_it_is_read(words: str) -> None:
+    message = words * (100_000 // len(words))
+    started = time.process_time()
+    error = read_error({"code": -32000, "message": message})
+    assert time.process_time() - started < 0.1  # seconds, when the patterns see all of it
+    assert len(error.message) == 1_000
+
+
+def test_message_that_is_no_text_is_left_out() -> None:
+    error = read_error({"code": 3, "message": [["nonce too low"]]})
+    assert (error.message, error.meaning) == ("", Meaning.REVERTED)
