@@ -1,7 +1,9 @@
-"""Time windows of signed messages, by this machine's clock."""
+"""This machine's clock, time windows of signed messages, and dates in HTTP headers."""
 
 import time
 from collections.abc import Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from common.wire import limits
@@ -22,3 +24,14 @@ def is_fresh(issued_at: int, now: float) -> bool:
 
 def is_too_far_ahead(signed_at: int, now: float) -> bool:
     return signed_at > now + AHEAD_AT_MOST
+
+
+def read_http_date(text: str | None) -> float | None:
+    """Return the Unix seconds of a `Date` or `Retry-After` header, or None when it holds no date."""
+    try:
+        at = parsedate_to_datetime(text) if text is not None else None
+        if at is None:
+            return None
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):  # OverflowError: a zone or a year beyond any calendar
+        return None

@@ -14,8 +14,6 @@ import ssl
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import anyio
@@ -26,7 +24,7 @@ from anyio.abc import TaskGroup
 from common.daemon.process import Secret
 from common.webhooks import signed_headers
 from coordinatord.base import metrics
-from coordinatord.base.clock import Clock, system_clock
+from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse
@@ -81,17 +79,16 @@ def delay_after(attempts: int, retry_after: float | None) -> float | None:
 
 
 def read_retry_after(text: str | None, now: float) -> float | None:
-    """Seconds, from a count of them or a date."""
+    """Return the seconds that a receiver asks to wait, from a count or a date. None when neither can be read."""
     if text is None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 10:
         seconds = float(text)
     else:
-        try:
-            at = parsedate_to_datetime(text)
-        except ValueError:
+        at = read_http_date(text)
+        if at is None:
             return None
-        seconds = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() - now
+        seconds = at - now
     return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
 
 
@@ -241,8 +238,10 @@ class Deliveries:
         began = time.monotonic()
         try:
             async with http("POST", url, headers, (message.body,)) as response:  # its body is nobody's business
-                took = time.monotonic() - began
-                return PostAttempt(response.status, took, read_retry_after(response.headers.get("retry-after"), now))
+                attempt = PostAttempt(response.status, time.monotonic() - began)
+                if attempt.succeeded:  # a message that was taken is not sent again, whatever else the answer says
+                    return attempt
+                return attrs.evolve(attempt, retry_after=read_retry_after(response.headers.get("retry-after"), now))
         except NoResponse:
             return PostAttempt(None, time.monotonic() - began)
 

@@ -213,6 +213,19 @@ async def test_retry_after_is_respected(database: Database, receiver: Receiver) 
         await until(database, "select failing_since is null and failures = 0 and delivered = 1 from webhooks")
 
 
+async def test_accepted_message_is_delivered_despite_retry_after(database: Database, receiver: Receiver) -> None:
+    await added(database, receiver.url)
+    await append(database, 1)
+    async with delivering(database):
+        receiver.answer_headers = {"retry-after": "Fri, 15 Jan 2027 08:01:00 +99999999999999"}
+        await receiver.heard(1)
+        await until(database, "select delivered = 1 and waiting = 0 from webhooks")
+        receiver.answer_headers = {"retry-after": "7200"}
+        await append(database, 2)
+        await until(database, "select delivered = 2 and waiting = 0 from webhooks")
+        assert await fetchval(database, "select not_before <= clock_timestamp() from webhooks")
+
+
 async def test_endpoint_that_is_gone_is_disabled_at_once_and_one_that_fails_for_a_day_then(
     database: Database, receiver: Receiver
 ) -> None:

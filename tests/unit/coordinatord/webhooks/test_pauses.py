@@ -39,6 +39,8 @@ def test_receiver_that_asks_for_more_time_gets_it() -> None:
         ("soon", None),
         ("", None),
         ("9" * 400, None),
+        ("Fri, 15 Jan 2027 08:01:00 +99999999999999", None),
+        (f"Fri, 15 Jan {'9' * 30} 08:01:00 GMT", None),
     ],
 )
 def test_retry_after_is_seconds_or_a_date_and_a_day_at_most(text: str | None, seconds: float | None) -> None:
