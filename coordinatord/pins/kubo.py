@@ -27,7 +27,7 @@ from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
 from coordinatord.pins.pinned_sql import KeyBook
-from coordinatord.pins.requests import STORE_CLOCK, insist, missing, observed, payload_of, rejected, unavailable
+from coordinatord.pins.requests import StoreClock, insist, missing, observed, payload_of, rejected, unavailable
 from coordinatord.pins.store import (
     PART_BYTES,
     BeforePart,
@@ -42,6 +42,7 @@ _ATTEMPTS: Final = 3
 _LONGEST_CONTENT: Final = 32 << 20  # that is read whole
 _LONGEST_ANSWER: Final = 1 << 20
 _WHOLE_WITHIN: Final = 90.0  # seconds
+_CLOCK: Final = StoreClock()  # shown to operators; nothing is signed for Kubo
 # One cut for all versions of Kubo, whose own default has changed; roots of many links are cut as the node likes.
 _IMPORT: Final = {
     "pin": "true",
@@ -191,7 +192,7 @@ class KuboStore:
             async with self.http("POST", self._url(command, arguments), self._headers(form), form.body) as response:
                 with anyio.fail_after(_WHOLE_WITHIN):
                     answer = await response.read(longest)
-                    STORE_CLOCK.compare(response.headers)
+                    _CLOCK.look(response.headers)
                 _require_done(response.status, command, answer)
         return answer
 

@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -22,6 +21,7 @@ from anyio import to_thread
 
 from common.daemon.process import Secret
 from coordinatord.base import metrics
+from coordinatord.base.clock import read_http_date
 from coordinatord.base.concurrency import ThreadPipe
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse
@@ -78,6 +78,44 @@ async def payload_of(*pieces: bytes) -> Payload:
     return payload
 
 
+_COMPARED_EVERY_S: Final = 60.0
+_TOLERATED_S: Final = 60.0  # stores refuse a signature that is 15 minutes old
+
+
+class StoreClock:
+    """The store's time, as far as the `date` of its answers tells it. A store refuses requests that are signed by a
+    clock far from its own."""
+
+    def __init__(self, local: Callable[[], float] = time.time) -> None:
+        self._local = local
+        self._ahead = 0.0  # of the store's clock; 0 while the two differ by no more than is tolerated
+        self._next_look = 0.0
+
+    def now(self) -> float:
+        """Return Unix seconds, corrected."""
+        return self._local() - self._ahead
+
+    def look(self, headers: Mapping[str, str]) -> None:
+        """Compare the clocks by an answer's date, once in a while."""
+        now = self._local()
+        if not self._next_look - _COMPARED_EVERY_S <= now < self._next_look:  # also when this clock was set back
+            self._next_look = now + _COMPARED_EVERY_S
+            self.compare(headers)
+
+    def compare(self, headers: Mapping[str, str]) -> bool:
+        """Compare the clocks by an answer's date. Return True when that corrects the time."""
+        date = read_http_date(headers.get("date"))
+        if date is None or "age" in headers:  # the answer may be a cache's, and old
+            return False
+        ahead = self._local() - (date + 0.5)  # the header has whole seconds, cut off
+        metrics.clock_ahead.labels("pin store").set(ahead)
+        correction = ahead if abs(ahead) > _TOLERATED_S else 0.0
+        if abs(correction - self._ahead) <= _TOLERATED_S:
+            return False
+        self._ahead = correction
+        return True
+
+
 _SIGNED: Final = "host;x-amz-content-sha256;x-amz-date"
 _OWN_PORTS: Final = {"http": ":80", "https": ":443"}  # clients leave them out of the header
 
@@ -99,7 +137,7 @@ class RequestSigner:
         self._access_key = access_key.reveal()
         self._secret_key = secret_key.reveal()
         self._region = region
-        self._clock = clock
+        self.clock = StoreClock(clock)
         self._date, self._key = "", b""
 
     def headers(
@@ -108,7 +146,7 @@ class RequestSigner:
         """The headers that authorise this very request, for the next minutes. `sha256` is that of its content. The
         path and the query of `url` are quoted, and every parameter has its `=`. `more`: others to be signed, in lower
         case; S3 wants that of all that begin with `x-amz-`."""
-        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
+        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock.now()))
         parts, content = urlsplit(url), sha256.hex()
         host = parts.netloc.removesuffix(_OWN_PORTS.get(parts.scheme, ""))
         query = "&".join(sorted(parts.query.split("&")))
@@ -188,8 +226,7 @@ class StoreRequests:
             async with self._http(method, url, headers, payload.pieces) as response:
                 with anyio.fail_after(_WHOLE_WITHIN):
                     answered = Answered(response.status, response.headers, await response.read(longest))
-            STORE_CLOCK.compare(answered.headers)
-            _require_success(answered.status, method, url)
+            self._require_success(answered.status, answered.headers, method, url)
         return answered
 
     @asynccontextmanager
@@ -213,10 +250,18 @@ class StoreRequests:
         with observed(operation):
             async with AsyncExitStack() as opening:
                 response = await opening.enter_async_context(self._streams("GET", url, headers))
-                _require_success(response.status, "GET", url)
+                self._require_success(response.status, response.headers, "GET", url)
                 response.require_plain()
                 await stack.enter_async_context(opening.pop_all())
         return response
+
+    def _require_success(self, status: int, headers: Mapping[str, str], method: str, url: str) -> None:
+        """Raise Retryable for a failure. A refusal that corrects the clock is worth another attempt."""
+        if HTTPStatus.OK <= status < HTTPStatus.BAD_REQUEST:
+            self._signer.clock.look(headers)
+        elif self._signer.clock.compare(headers):
+            raise unavailable(f"HTTP {status}, and its clock differs from this machine's")
+        _require_success(status, method, url)
 
 
 async def insist(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
@@ -229,34 +274,6 @@ async def insist(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
                 raise
         await anyio.sleep(random.uniform(0, min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)))  # noqa: S311 - keeps no secret
     return await once()
-
-
-class StoreClock:
-    """This clock beside the store's, by the date of an answer now and then."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def compare(self, headers: Mapping[str, str]) -> None:
-        now = time.time()
-        if now < self._next:
-            return
-        self._next = now + _COMPARED_EVERY
-        ahead = clock_ahead(headers, now)
-        if ahead is not None:
-            metrics.clock_ahead.labels("pin store").set(ahead)
-
-
-def clock_ahead(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that `now` is ahead of an answer's date. The header has whole seconds, cut off."""
-    try:
-        return now - (parsedate_to_datetime(headers["date"]).timestamp() + 0.5)
-    except (KeyError, ValueError):
-        return None
-
-
-_COMPARED_EVERY: Final = 60.0  # seconds
-STORE_CLOCK: Final = StoreClock()
 
 
 @contextmanager

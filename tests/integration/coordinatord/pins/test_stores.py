@@ -2,6 +2,7 @@
 and says the content id; rclone's S3, which does not; Kubo's RPC."""
 
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -11,7 +12,9 @@ import httpx
 import pytest
 
 from common.cid import cid_of
+from common.daemon.process import Secret
 from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import open_http
 from coordinatord.config import Config
 from coordinatord.database.connections import open_database
 from coordinatord.database.migrate import migrate
@@ -19,7 +22,8 @@ from coordinatord.dependencies import open_pins
 from coordinatord.pins.addressed import AddressedStore
 from coordinatord.pins.kubo import KuboStore
 from coordinatord.pins.pinned_sql import PinnedKeys
-from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, PinStore
+from coordinatord.pins.requests import RequestSigner, StoreRequests
+from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, PinningStore, PinStore, bucket_url
 from devnet.pins import PinStoreService
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo
@@ -229,3 +233,19 @@ async def test_store_that_is_away_is_unavailable(world: World, database_url: str
             with pytest.raises(Retryable) as away:
                 await store.put(f"a/{pin_store.bucket}", b"a")
         assert away.value.code == "store_unavailable"
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+async def test_store_accepts_requests_of_a_clock_that_is_wrong(pin_store: PinStoreService, ahead: int) -> None:
+    def clock() -> float:
+        return time.time() + ahead
+
+    async with open_http(connections=2, patience=5) as http:
+
+        def starting() -> StoreRequests:
+            signer = RequestSigner(Secret(pin_store.key), Secret(pin_store.secret), "us-east-1", clock)
+            return StoreRequests(http, bucket_url(pin_store.endpoint, pin_store.bucket), signer)
+
+        await PinningStore(starting()).put("clock/one", b"content")
+        async with starting().stream("get", "clock/one") as response:
+            assert await response.read(100) == b"content"
