@@ -97,7 +97,13 @@ class Endpoints:
 
 
 def build_application(
-    config: Config, endpoints: Endpoints, readiness: ReadinessCheck, sessions: SessionService, reads: IndexReads
+    config: Config,
+    endpoints: Endpoints,
+    readiness: ReadinessCheck,
+    sessions: SessionService,
+    reads: IndexReads,
+    *,
+    buckets: TokenBuckets,
 ) -> ASGIApp:
     routes = endpoints.routes()
     longest_body = max(route.body.limit for route in routes if route.body is not None)
@@ -115,7 +121,6 @@ def build_application(
         ),
         cache=BlockCache(reads.position),
     )
-    buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
     app: ASGIApp = Dispatcher(routes, gates)
     app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))
     origins = Origins.of(config.cors_origins)
@@ -192,6 +197,7 @@ def compose(
         views=SharedViews(asked),
     )
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
+    buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
     hub = dependencies.events
     hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
     hub.watch(waiting.hear)
@@ -235,12 +241,13 @@ def compose(
             places,
             BatchedReads(database.prepared_connection(), with_snapshot(read_present)),
             dependencies.progress,
+            buckets,
         ),
         webhooks=WebhookRoutes(webhook_endpoints(config, database)),
         history=HistoryRoutes(reads, database),
         page=PageRoutes(config.web == "on"),
     )
-    return build_application(config, endpoints, readiness, sessions, reads)
+    return build_application(config, endpoints, readiness, sessions, reads, buckets=buckets)
 
 
 def webhook_endpoints(config: Config, database: Database) -> WebhookEndpoints | None:

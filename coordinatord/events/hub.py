@@ -7,14 +7,14 @@ What came last is kept in memory, so that a thousand listeners that come back af
 """
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from itertools import islice
 from operator import attrgetter
 from typing import Final
 
 import anyio
 import anyio.lowlevel
+import attrs
 import structlog
 
 from common.wire.events import EventKind
@@ -24,7 +24,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Database
 from coordinatord.database.notices import INDEX_MOVED, Notices
 from coordinatord.events import sql
-from coordinatord.events.listeners import Listener, News
+from coordinatord.events.listeners import PIECE_EVENTS, Listener, Missed, News
 from coordinatord.events.sql import EventFilter, LoggedEvent
 
 log = structlog.get_logger(__name__)
@@ -35,10 +35,15 @@ _LOOK: Final = 2.0  # seconds until the log is read without a notice
 _AT_ONCE: Final = 5_000  # events of one read
 _KEPT: Final = 10_000  # events in memory
 REACH: Final = 50_000  # ids that a listener may lie behind the newest: beyond it, a reset is cheaper for both
-_MOST_REPLAYED: Final = 10_000  # events to one who comes back
+_SCANNED: Final = 1_000  # events in memory that are looked through at a time for one that comes back
 _ID: Final = attrgetter("id")
 
 Watcher = Callable[[Sequence[LoggedEvent]], None]
+Turn = Callable[[], Awaitable[None]]
+
+
+async def no_turn() -> None:
+    """For listeners that nobody limits."""
 
 
 class EventHub:
@@ -81,16 +86,21 @@ class EventHub:
         self._watchers.append(watcher)
 
     @asynccontextmanager
-    async def following(self, wanted: EventFilter, after: int | None) -> AsyncIterator[tuple[Listener, int]]:
-        """A listener to whatever comes, and the id that it begins after. With `after`, it is told first what came since
-        that event: or a reset, where that is not known any more.
+    async def following(
+        self, wanted: EventFilter, after: int | None, turn: Turn = no_turn
+    ) -> AsyncIterator[tuple[Listener, int]]:
+        """Yield a listener, and the id that it begins after. With `after`, it is first told what came since that event,
+        or a reset where that is not known any more. `turn` is awaited before each further piece of what came since.
 
         Raises Retryable before the log was read once."""
-        newest = self.newest
-        listener = Listener(wanted)
+        newest, last = self.newest, self._recent[-1]
+        missed: Missed | None = None
+        if after is not None and after != newest:
+            known = await self._is_known(after)
+            reset = LoggedEvent(newest, EventKind.RESET, last.block_number, last.block_time)
+            missed = _Replay(self, wanted, turn, after if known else newest, None if known else News([reset])).next
+        listener = Listener(wanted, missed)
         with self._listening(listener):
-            if after is not None and after != newest:
-                listener.tell(News(await self._since(after, newest, wanted)))
             yield listener, newest if after is None else after
 
     @property
@@ -102,24 +112,32 @@ class EventHub:
 
     # --- those who come back ---
 
-    async def _since(self, after: int, newest: int, wanted: EventFilter) -> list[LoggedEvent]:
-        """Up to `newest`; what is newer comes to the listener by itself."""
+    async def _is_known(self, after: int) -> bool:
+        """False for an id that no event has, or from too long ago."""
         place = bisect_right(self._recent, after, key=_ID)
-        oldest, last = self._recent[0].id, self._recent[-1]
-        recent = [event for event in islice(self._recent, place, None) if wanted.passes(event)]
-        missed: list[LoggedEvent] | None = recent
-        if place and self._recent[place - 1].id == after:
-            pass
-        elif place or after < newest - REACH:  # an id that no event has, or from too long ago
-            missed = None
-        else:
+        if place:
+            return self._recent[place - 1].id == after
+        if after < self.newest - REACH:
+            return False
+        async with self._database.connection_for_lists() as connection:
+            return await sql.is_logged(connection, after)
+
+    async def piece_after(self, after: int, wanted: EventFilter) -> tuple[list[LoggedEvent], int]:
+        """Read the next events after an id that pass the filter. Return also the id up to which there are no others."""
+        oldest = self._recent[0].id
+        if after < oldest - 1:
             async with self._database.connection_for_lists() as connection:
-                older = await sql.read_between(connection, after, oldest, wanted, _MOST_REPLAYED)
-            missed = None if older is None else older + recent
-        if missed is None or len(missed) > _MOST_REPLAYED:
-            return [LoggedEvent(newest, EventKind.RESET, last.block_number, last.block_time)]
-        resets = [place for place, event in enumerate(missed) if event.kind is EventKind.RESET]
-        return missed[resets[-1] :] if resets else missed
+                events = await sql.read_between(connection, after, oldest, wanted, PIECE_EVENTS)
+            return events, events[-1].id if len(events) == PIECE_EVENTS else oldest - 1
+        place = bisect_right(self._recent, after, key=_ID)
+        events = []
+        for event in self._recent[place : place + _SCANNED]:
+            after = event.id
+            if wanted.passes(event):
+                events.append(event)
+                if len(events) == PIECE_EVENTS:
+                    break
+        return events, after
 
     # --- those who are there ---
 
@@ -165,10 +183,11 @@ class EventHub:
                     heard.setdefault(wanted, []).append(event)
         told = 0
         for wanted, passing in heard.items():
-            news = News(passing)
+            pieces = [News(passing[place : place + PIECE_EVENTS]) for place in range(0, len(passing), PIECE_EVENTS)]
             listeners = tuple(self._topics[wanted])
             for listener in listeners:
-                listener.tell(news)
+                for news in pieces:
+                    listener.tell(news)
             told += len(listeners) * len(passing)
         metrics.events_told.inc(told)
 
@@ -198,6 +217,34 @@ class EventHub:
                     due = min(due, len(beaten))
                 if beaten:
                     beaten.pop().beat()
+
+
+@attrs.define(slots=True)
+class _Replay:
+    """Events after an id that pass a filter, piece by piece, until there is none that is newer. Further pieces wait for
+    their turn. `first` is told before."""
+
+    hub: EventHub
+    wanted: EventFilter
+    turn: Turn
+    after: int
+    first: News | None
+    paid: bool = True  # the request itself counts for one piece
+
+    async def next(self) -> News | None:
+        first, self.first = self.first, None
+        if first is not None:
+            return first
+        while self.after < self.hub.newest:
+            if not self.paid:
+                await self.turn()
+                await anyio.lowlevel.checkpoint()
+            self.paid = False
+            events, self.after = await self.hub.piece_after(self.after, self.wanted)
+            resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
+            if events:
+                return News(events[resets[-1] :] if resets else events)
+        return None
 
 
 def _key_of(wanted: EventFilter) -> Hashable:

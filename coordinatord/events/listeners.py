@@ -7,7 +7,7 @@ them for each caller and for the process, and none may be further behind than `M
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
@@ -22,6 +22,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.events.sql import EventFilter, LoggedEvent
 
 MOST_BEHIND: Final = 2_000  # events that may lie ready for a listener when more come
+PIECE_EVENTS: Final = 64  # of one write to a stream: some 30 kB, so that a reader that reads nothing costs little
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -52,12 +53,17 @@ def message(name: str, data: bytes, event_id: int) -> bytes:
 
 
 def message_of(row: LoggedEvent) -> bytes:
-    event = event_of(row)
-    return message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
+    """Return the message of an event. It is encoded once, and kept with the event for all streams."""
+    if row.message is None:
+        event = event_of(row)
+        text = message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
+        object.__setattr__(row, "message", text)
+        return text
+    return row.message
 
 
 class News:
-    """Events that came at one time, for all who follow the same; they are encoded once."""
+    """Up to PIECE_EVENTS events that came at one time, for all listeners of one filter."""
 
     __slots__ = ("_text", "events")
 
@@ -74,16 +80,20 @@ class News:
 
 
 Ended = Literal["slow", "stopping"]
+Missed = Callable[[], Awaitable[News | None]]
+"""Reads the next piece of the log. None once it has caught up with the log."""
 
 
 class Listener:
     """Someone who follows the events of a filter. `wait` from one task, the rest from any of the event loop, which must
     be asyncio's: a future is the cheapest way to wait, and there are thousands of listeners."""
 
-    __slots__ = ("_behind", "_due", "_news", "_waiter", "ended", "wanted")
+    __slots__ = ("_behind", "_due", "_missed", "_news", "_waiter", "ended", "wanted")
 
-    def __init__(self, wanted: EventFilter) -> None:
+    def __init__(self, wanted: EventFilter, missed: Missed | None = None) -> None:
+        """`missed` reads what came before, which is told first."""
         self.wanted = wanted
+        self._missed = missed
         self.ended: Ended | None = None
         self._news: list[News] = []
         self._behind = 0
@@ -91,6 +101,8 @@ class Listener:
         self._waiter: asyncio.Future[None] | None = None
 
     def tell(self, news: News) -> None:
+        if self._missed is not None and news.events:
+            return  # it is still reading the log, and comes to these
         if self._behind > MOST_BEHIND:
             self.end("slow")
             return
@@ -111,6 +123,11 @@ class Listener:
 
     async def wait(self) -> list[News]:
         """Until there is something to tell; empty for a heartbeat, and once it has `ended`."""
+        while self._missed is not None and self.ended is None:
+            earlier = await self._missed()
+            if earlier is not None:
+                return [earlier]
+            self._missed = None
         while not (self._news or self._due or self.ended):
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -143,7 +160,24 @@ async def stream(
             return
         if present is not None:
             news = [each for each in news if not each.events or each.events[-1].id > present.id]
-        yield b"".join([each.text for each in news]) or HEARTBEAT
+        if not news:
+            yield HEARTBEAT
+        for piece in _pieces(news):
+            yield piece
+
+
+def _pieces(news: Sequence[News]) -> Iterator[bytes]:
+    """Join news into pieces of a bounded number of events."""
+    texts: list[bytes] = []
+    events = 0
+    for each in news:
+        if texts and events + len(each.events) > PIECE_EVENTS:
+            yield b"".join(texts)
+            texts, events = [], 0
+        texts.append(each.text)
+        events += len(each.events)
+    if texts:
+        yield b"".join(texts)
 
 
 def opening(after: int) -> bytes:

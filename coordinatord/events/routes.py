@@ -20,6 +20,7 @@ from coordinatord.events.listeners import Places, stream
 from coordinatord.events.progress import ProgressHub
 from coordinatord.events.sql import EventFilter, LoggedEvent
 from coordinatord.http import responses
+from coordinatord.http.middleware import TokenBuckets
 from coordinatord.http.responses import Headers, Response
 from coordinatord.http.routing import INDEX, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import StreamedResponse
@@ -34,6 +35,7 @@ LAST_EVENT_ID: Final = "last-event-id"
 _AFTER: Final = Parameter(Decimal(63), "go on after the event of this id: told first is what came since, or `reset`")
 RESUMED: Final = {"after": _AFTER}
 RESUMED_BY_HEADER: Final = {LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it goes first")}
+_PIECE_COSTS: Final = 4  # requests that a piece of missed events counts for
 _STATES: Final = {
     "Open": JobState.OPEN,
     "Claimed": JobState.CLAIMED,
@@ -73,6 +75,7 @@ class EventRoutes:
     places: Places
     present: BatchedReads[bytes, IndexRead[LoggedEvent]]
     progress: ProgressHub
+    buckets: TokenBuckets
 
     def routes(self) -> list[Route]:
         return [
@@ -192,7 +195,8 @@ class EventRoutes:
         async with AsyncExitStack() as held:
             held.enter_context(self.places.held(request.caller, "stream"))
             after = after_of(request)
-            listener, since = await held.enter_async_context(self.hub.following(wanted, after))
+            turn = partial(self.buckets.turn, request.caller, _PIECE_COSTS)
+            listener, since = await held.enter_async_context(self.hub.following(wanted, after, turn))
             present, first, job_id = None, b"", wanted.job_id
             if job_id is not None and after is None:  # read once it is listened to: nothing falls between
                 present = (await self.present.get(job_id)).value

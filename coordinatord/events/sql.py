@@ -34,6 +34,7 @@ class LoggedEvent:
     state: int = 0
     ended_because: int = 0
     takes_back: int | None = None
+    message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # as it is sent; made when first sent
 
 
 @attrs.frozen(slots=True)
@@ -68,13 +69,16 @@ async def read_after(line: "PreparedConnection | Connection", after: int, limit:
     return [_event(row) for row in rows]
 
 
+async def is_logged(connection: Connection, event_id: int) -> bool:
+    """False when the log has no event of this id, or no more: nobody knows what came after it."""
+    found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
+    return found
+
+
 async def read_between(
     connection: Connection, after: int, upto: int, wanted: EventFilter, limit: int
-) -> list[LoggedEvent] | None:
-    """Events after one id and before another that pass the filter. None when the log has no event of the first id any
-    more, so that nobody knows what came between."""
-    if not await connection.fetchval("select exists (select from events where id = $1)", after):
-        return None
+) -> list[LoggedEvent]:
+    """Read the oldest events after one id and before another that pass the filter."""
     rows = await connection.fetch(
         f"select {_COLUMNS} from events where id > $1 and id < $2 and (kind = {EventKind.RESET}"
         " or ($3::bytea is null or job_id = $3) and ($4::bytea is null or owner = $4)"

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import anyio
 import attrs
 import structlog
 from prometheus_client import Histogram
@@ -173,6 +174,7 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 
 # Who calls, and how often they may: one token bucket per caller.
 
+_TURN_WAIT_S: Final = 0.1  # tokens gather meanwhile, so that other requests of the caller find some
 _MOST_CALLERS: Final = 65_536  # beyond it the one unseen for longest is forgotten, with a full bucket
 CALLER_KEY: Final = "svc.caller"
 
@@ -223,8 +225,8 @@ class TokenBuckets:
         self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def wait(self, caller: str) -> float:
-        """Take a token: 0.0, or the seconds after which there will be one."""
+    def wait(self, caller: str, tokens: float = 1) -> float:
+        """Take tokens, and return 0.0; or take none, and return the seconds after which they will be there."""
         now = self._clock()
         bucket = self._buckets.get(caller)
         if bucket is None:
@@ -235,10 +237,16 @@ class TokenBuckets:
             self._buckets.move_to_end(caller)
             bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.seen) * self._rate)
             bucket.seen = now
-        if bucket.tokens >= 1:
-            bucket.tokens -= 1
+        if bucket.tokens >= tokens:
+            bucket.tokens -= tokens
             return 0.0
-        return (1 - bucket.tokens) / self._rate
+        return (tokens - bucket.tokens) / self._rate
+
+    async def turn(self, caller: str, tokens: float) -> None:
+        """Take tokens once they are there: for work that an answer still owes its caller."""
+        tokens = min(tokens, self._burst)
+        while (wait := self.wait(caller, tokens)) > 0:  # noqa: ASYNC110 - tokens come with time
+            await anyio.sleep(max(wait, _TURN_WAIT_S))
 
 
 class CallerLimits:

@@ -79,6 +79,9 @@ async def stock_hypercorn(listening: socket.socket) -> None:
     await serve_by_hypercorn(wrapped, config, shutdown_trigger=anyio.sleep_forever)
 
 
+_UNLIMITED: Final = TokenBuckets(1e9, 1e9)
+
+
 async def no_session(_: str) -> SessionRow | None:
     return None
 
@@ -87,6 +90,7 @@ def our_stack(
     routes: list[Route],
     position: IndexPosition,
     find_session: Callable[[str], Awaitable[SessionRow | None]] = no_session,
+    buckets: TokenBuckets = _UNLIMITED,
 ) -> ASGIApp:
     """Every layer that a request of the coordinator passes."""
 
@@ -96,7 +100,6 @@ def our_stack(
     budget, at_once = BodyBudget(1 << 28), UploadsAtOnce(64, 64)
     uploads = UploadReader(BodyBudget(1 << 28), at_once, 1 << 28, 4096, 60)
     gates = Gates(is_ready, find_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
-    buckets = TokenBuckets(1e9, 1e9)
     return RequestMiddleware(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
 
 
@@ -147,7 +150,9 @@ async def _serve(name: str, port: int) -> None:
                 return await sessions.find(hash_token(token))
 
             await serve(our_stack(routes, reads.position, find_session))
-    elif name == "events":
+    elif name in ("events", "replays"):
+        limited = TokenBuckets(400, 1000)  # as a coordinator has it unless told otherwise
+        buckets = limited if name == "replays" else _UNLIMITED
         async with (
             open_database(os.environ["DATABASE_URL"], smallest=2, largest=4) as database,
             anyio.create_task_group() as tasks,
@@ -158,8 +163,9 @@ async def _serve(name: str, port: int) -> None:
             present = BatchedReads[bytes, IndexRead[LoggedEvent]](
                 database.prepared_connection(), with_snapshot(read_present)
             )
-            routes = EventRoutes(hub, Places(_MOST, _MOST), present, unused).routes()
-            app, room = our_stack(routes, reads.position), ConnectionLimits(_MOST, _MOST)
+            routes = EventRoutes(hub, Places(_MOST, _MOST), present, unused, buckets).routes()
+            routes += OrderRoutes(unused, unused, unused, unused, reads, unused).routes()
+            app, room = our_stack(routes, reads.position, buckets=buckets), ConnectionLimits(_MOST, _MOST)
             await serve_until(app, listening, anyio.sleep_forever, grace_seconds=1, room=room)
     elif name == "uploads":
         nothing = Secret("")

@@ -43,7 +43,7 @@ def declared() -> list[Route]:
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),
         batches=BatchRoutes(absent, absent, absent),
-        events=EventRoutes(absent, absent, absent, absent),
+        events=EventRoutes(absent, absent, absent, absent, absent),
         webhooks=WebhookRoutes(None),
         history=HistoryRoutes(absent, absent),
         page=PageRoutes(enabled=False),

@@ -13,7 +13,7 @@ from coordinatord.database.migrate import migrate
 from coordinatord.database.notices import INDEX_MOVED, Notices
 from coordinatord.events import hub as hubs
 from coordinatord.events.hub import EventHub
-from coordinatord.events.listeners import Listener
+from coordinatord.events.listeners import PIECE_EVENTS, Listener
 from coordinatord.events.sql import EventFilter, LoggedEvent
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +149,29 @@ async def test_reset_among_what_was_missed_makes_what_was_before_it_moot(databas
             await heard(listener, 3)
         async with hub.following(EventFilter(job_id=b"\0\0\0\1"), since) as (listener, _):
             assert [event.kind for event in await heard(listener, 1)] == [EventKind.RESET]
+
+
+@pytest.mark.parametrize("kept", [10_000, 20])
+async def test_replay_comes_in_pieces_each_in_its_turn(
+    database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Events that come meanwhile are told once, behind it."""
+    monkeypatch.setattr(hubs, "_KEPT", kept)
+    turns = anyio.Semaphore(0)
+    before = await append(database, *range(3 * PIECE_EVENTS))
+    async with running(database) as hub, hub.following(EventFilter(), before[0], turns.acquire) as (listener, _):
+        (first,) = await listener.wait()
+        assert [event.id for event in first.events] == before[1 : PIECE_EVENTS + 1]
+        with anyio.move_on_after(0.05) as waiting:
+            await listener.wait()
+        assert waiting.cancelled_caught, "the second piece waits for its turn"
+        meanwhile = await append(database, 1, 2)
+        for _ in range(8):
+            turns.release()
+        rest = await heard(listener, len(before) - 1 - PIECE_EVENTS + 2)
+        assert [event.id for event in rest] == before[PIECE_EVENTS + 1 :] + meanwhile
+        later = await append(database, 3)
+        assert [event.id for event in await heard(listener, 1)] == later
 
 
 async def test_nothing_is_followed_before_the_log_was_read(database: Database) -> None:

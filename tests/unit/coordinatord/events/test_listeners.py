@@ -8,7 +8,7 @@ import pytest
 from common.wire.events import EventKind
 from coordinatord.base.errors import Retryable
 from coordinatord.events import listeners
-from coordinatord.events.listeners import HEARTBEAT, Listener, News, Places, message_of, stream
+from coordinatord.events.listeners import HEARTBEAT, PIECE_EVENTS, Listener, News, Places, message_of, stream
 from coordinatord.events.sql import EventFilter, LoggedEvent
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +109,27 @@ async def test_reader_that_falls_too_far_behind_is_ended_with_a_word(monkeypatch
         listener.tell(News([claimed(n)] * 2))
     assert listener.ended == "slow"
     assert [piece async for piece in stream(listener, 1)][-1].startswith(b": too far behind")
+
+
+def test_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = claimed(12)
+    first = message_of(event)
+    monkeypatch.setattr(listeners, "event_of", None)
+    assert message_of(event) is first
+
+
+async def test_reader_that_lags_is_sent_bounded_pieces() -> None:
+    listener = Listener(EventFilter())
+    pieces = stream(listener, 1)
+    await anext(pieces)
+    for n in range(1_000):
+        listener.tell(News([claimed(n)]))
+    sent = b""
+    while sent.count(b"\n\n") < 1_000:
+        piece = await anext(pieces)
+        assert piece.count(b"\n\n") <= PIECE_EVENTS
+        sent += piece
+    assert sent == b"".join(message_of(claimed(n)) for n in range(1_000))
 
 
 async def test_wait_ends_with_the_first_thing_that_comes() -> None:

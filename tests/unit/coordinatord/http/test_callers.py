@@ -1,5 +1,6 @@
 import json
 
+import anyio
 import pytest
 from starlette.types import Receive, Scope, Send
 
@@ -69,3 +70,12 @@ async def test_caller_over_its_rate_is_answered_429_with_a_time() -> None:
     assert (second.status, second.headers["retry-after"], second.headers["x-svc-retryable"]) == (429, "10", "true")
     assert json.loads(second.body)["error"]["type"] == "busy"
     assert (await ask(limited, scope(client="192.0.2.2"))).status == 200
+
+
+async def test_turn_waits_for_a_token_and_takes_it() -> None:
+    buckets = TokenBuckets(per_second=20, burst=2)
+    await buckets.turn("a", 2)
+    assert buckets.wait("a") > 0
+    with anyio.fail_after(5):
+        await buckets.turn("a", 4)  # as many as there ever are
+    assert buckets.wait("a") > 0, "they were taken"
