@@ -162,7 +162,7 @@ class Config(ChainConfig):
     budget_newcomers_gas: int = variable(
         "BUDGET_NEWCOMERS_GAS",
         integer(0, 10**15),
-        "gas a day for all wallets together that have no settled job and are no listed provider; 0 is no limit",
+        "gas a day for all newcomers together: fewer than 10 settled jobs, and no listed provider; 0 is no limit",
         2_000_000_000,
     )
     budget_gas_per_settled: int = variable(

@@ -1,9 +1,10 @@
 """Gas budgets: how much of the relayer's gas a signer may cause, asked before anything is stored or simulated.
 
 What a signer may cause in a day is a base, and more for each job of the last week that settled, whose gas fee was paid.
-Half of the base (a setting) may go in one hour. A signer that has earned nothing yet counts, besides, for all newcomers
-together: wallets cost nothing. What is booked is gas that mined transactions used; what is under way counts by
-estimate. Here a request is refused early; `submit_relays` decides, under the outbox's lock.
+Half of the base (a setting) may go in one hour. Wallets cost nothing: one with fewer than NEWCOMER_JOBS settled jobs
+also counts towards the ceiling of all newcomers together, and the base of an owner beyond that grows with its settled
+jobs. What is booked is gas that mined transactions used; what is under way counts by estimate. Here a request is
+refused early; `submit_relays` decides, under the outbox's lock.
 """
 
 from typing import Final
@@ -31,6 +32,8 @@ from coordinatord.relayer.budgets_sql import (
 )
 from coordinatord.relayer.outbox_sql import Promise, RelayKind
 
+NEWCOMER_JOBS: Final = 10  # settled jobs of the last week with which a wallet is no newcomer any more
+FULL_BASE_JOBS: Final = 40  # settled jobs with which an owner has its whole base
 _AT_ONCE: Final = 2  # reads: one signer with very many jobs keeps few others waiting
 
 # Gas that an op uses alone, with a real token behind a proxy; and for each byte of calldata beyond a kilobyte.
@@ -60,7 +63,7 @@ _WHAT: Final = {
     Budget.CANCELS: "cancels",
     Budget.WORK: "claims, settles and fails",
     Budget.UPKEEP: "identities, capacity requests and asks",
-    Budget.NEWCOMERS: "wallets without a settled job, together",
+    Budget.NEWCOMERS: f"all wallets together that have fewer than {NEWCOMER_JOBS} settled jobs",
 }
 
 
@@ -72,7 +75,7 @@ def gas_estimate(kind: RelayKind, calldata_bytes: int = 0) -> int:
 @attrs.frozen(slots=True, kw_only=True)
 class GasPolicy:
     """Gas a day of one signer; 0 sets no limit. `per_settled` is added for each job of the last week that settled;
-    `newcomers` is for all together that have none. `hourly_percent`: of a day's base, in one hour."""
+    `newcomers` is for all newcomers together. `hourly_percent`: of a day's base, in one hour."""
 
     posts: int
     work: int
@@ -96,9 +99,8 @@ class GasPolicy:
 
     def limits(self, budget: Budget, standing: Standing) -> GasLimits:
         earned = self.per_settled * standing.settled
-        newcomers: tuple[int, int] | None = None
-        if self.newcomers and not standing.settled and not standing.listed and budget is not Budget.WORK:
-            newcomers = (self._hourly(self.newcomers), self.newcomers)
+        is_new = standing.settled < NEWCOMER_JOBS and not standing.listed and budget is not Budget.WORK
+        newcomers = (self._hourly(self.newcomers), self.newcomers) if is_new and self.newcomers else None
         match budget:
             case Budget.POSTS:
                 base = self.posts
@@ -110,6 +112,8 @@ class GasPolicy:
                 base, earned = (self.upkeep if standing.listed else self.unlisted_upkeep), 0
         if base == 0:
             return GasLimits(budget, None, None, newcomers)
+        if not is_new and budget in (Budget.POSTS, Budget.CANCELS):
+            base = base * min(standing.settled, FULL_BASE_JOBS) // FULL_BASE_JOBS
         return GasLimits(budget, self._hourly(base) + earned, base + earned, newcomers)
 
     def _hourly(self, base: int) -> int:

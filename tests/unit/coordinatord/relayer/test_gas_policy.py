@@ -20,13 +20,18 @@ ALL = (3600, 9000)
     ("budget", "standing", "limits"),
     [
         (Budget.POSTS, NEW, (400, 1000, ALL)),
-        (Budget.POSTS, attrs.evolve(NEW, settled=10), (900, 1500, None)),
+        (Budget.POSTS, attrs.evolve(NEW, settled=9), (850, 1450, ALL)),
+        (Budget.POSTS, attrs.evolve(NEW, settled=10), (600, 750, None)),
+        (Budget.POSTS, attrs.evolve(NEW, settled=40), (2400, 3000, None)),
+        (Budget.POSTS, attrs.evolve(NEW, settled=50), (2900, 3500, None)),
         (Budget.CANCELS, NEW, (200, 500, ALL)),
-        (Budget.CANCELS, attrs.evolve(NEW, settled=10), (450, 750, None)),
+        (Budget.CANCELS, attrs.evolve(NEW, settled=10), (300, 375, None)),
         (Budget.WORK, NEW, (800, 2000, None)),
         (Budget.WORK, attrs.evolve(NEW, settled=10, listed=True), (1300, 2500, None)),
         (Budget.UPKEEP, NEW, (40, 100, ALL)),
         (Budget.UPKEEP, attrs.evolve(NEW, listed=True, settled=10), (200, 500, None)),
+        (Budget.UPKEEP, attrs.evolve(NEW, settled=9), (40, 100, ALL)),
+        (Budget.UPKEEP, attrs.evolve(NEW, settled=10), (40, 100, None)),
     ],
 )
 def test_limits_grow_with_settled_jobs_and_newcomers_share_one(
@@ -46,9 +51,24 @@ def test_defaults_are_what_the_readme_says_of_them() -> None:
     assert new.day is not None
     assert new.hour is not None
     assert (new.day // gas_estimate(RelayKind.POST), new.hour // gas_estimate(RelayKind.POST)) == (133, 66)
-    earned = policy.limits(Budget.POSTS, attrs.evolve(NEW, settled=10))
-    assert earned.day is not None
-    assert (earned.day - new.day) // gas_estimate(RelayKind.POST) == 33
+    assert [_posts_a_day(policy, settled) for settled in (0, 9, 10, 40, 100)] == [133, 163, 66, 266, 466]
     full_identity = gas_estimate(RelayKind.SET_IDENTITY, 32_768 + 300)
     assert policy.unlisted_upkeep // full_identity == 1
     assert policy.newcomers // gas_estimate(RelayKind.POST) == 13_333
+    assert [_gas_of_a_thousand(policy, settled) for settled in (0, 1, 9)] == [2 * 10**9] * 3
+    assert [_gas_of_a_thousand(policy, settled) for settled in (10, 40)] == [15 * 10**9, 60 * 10**9]
+
+
+def _posts_a_day(policy: GasPolicy, settled: int) -> int:
+    limits = policy.limits(Budget.POSTS, attrs.evolve(NEW, settled=settled))
+    assert limits.day is not None
+    return limits.day // gas_estimate(RelayKind.POST)
+
+
+def _gas_of_a_thousand(policy: GasPolicy, settled: int) -> int:
+    """What the posts and cancels of 1,000 wallets may cost in a day."""
+    standing = attrs.evolve(NEW, settled=settled)
+    limits = [policy.limits(budget, standing) for budget in (Budget.POSTS, Budget.CANCELS)]
+    alone = 1000 * sum(each.day or 0 for each in limits)
+    shared = limits[0].newcomers
+    return alone if shared is None else min(alone, shared[1])
