@@ -243,18 +243,18 @@ def compose(
             dependencies.progress,
             buckets,
         ),
-        webhooks=WebhookRoutes(webhook_endpoints(config, database)),
+        webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(asked, book.paytoken))),
         history=HistoryRoutes(reads, database),
         page=PageRoutes(config.web == "on"),
     )
     return build_application(config, endpoints, readiness, sessions, reads, buckets=buckets)
 
 
-def webhook_endpoints(config: Config, database: Database) -> WebhookEndpoints | None:
+def webhook_endpoints(config: Config, database: Database, token: PaymentToken) -> WebhookEndpoints | None:
     """None where they are switched off."""
     if not config.webhooks_key:
         return None
-    return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), config.webhooks_private == "allow")
+    return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), token, config.webhooks_private == "allow")
 
 
 def hosted_escrow(dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs) -> Hosted | None:

@@ -186,6 +186,12 @@ class Config(ChainConfig):
         "files, containers, batches and their lines kept for such a wallet; 0 is no limit",
         100_000,
     )
+    storage_newcomers_bytes: int = variable(
+        "STORAGE_NEWCOMERS_BYTES",
+        integer(0, 10**15),
+        "bytes kept for all such wallets together; 0 is no limit",
+        17_179_869_184,
+    )
     storage_bytes: int = variable(
         "STORAGE_BYTES", integer(0, 10**15), "bytes kept for any other wallet; 0 is no limit", 107_374_182_400
     )

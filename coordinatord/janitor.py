@@ -89,6 +89,7 @@ class Janitor:
         while doomed := await files.lease_expired(connection, _AT_ONCE):
             await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
         await objects_sql.drop_empty(connection)
+        await objects_sql.mark_earned(connection)
         for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
         await self.reliability.refresh(connection)

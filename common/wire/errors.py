@@ -163,6 +163,7 @@ _CODED: Final = (
     # Webhooks.
     _invalid("webhooks_unavailable", "this coordinator posts no webhooks", "follow the events, or poll"),
     _invalid("too_many_webhooks", "the wallet has ten endpoints", "remove one"),
+    _invalid("webhooks_need_funds", "the wallet has no tokens and no settled job", "fund it, or follow the events"),
     _invalid("webhook_disabled", "the endpoint gets nothing more", "remove it, and add it again"),
     # Ops and asks.
     _invalid(

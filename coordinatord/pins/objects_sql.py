@@ -203,6 +203,28 @@ async def stored_for(connection: Connection, owner: bytes) -> StoredFor:
     return StoredFor(*row)
 
 
+async def stored_for_newcomers(connection: Connection) -> tuple[int, int]:
+    """Return the bytes and rows of all wallets together that had earned nothing when the janitor last looked."""
+    row = await connection.fetchrow(
+        "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint from stored where not earned"
+    )
+    return row[0], row[1]
+
+
+async def mark_earned(connection: Connection) -> None:
+    """Take wallets that are no newcomers any more out of the sums of newcomers."""
+    await connection.execute(
+        "update stored s set earned = true from (select owner, kind from stored where not earned and has_earned(owner)"
+        " order by owner, kind for update skip locked) e where (s.owner, s.kind) = (e.owner, e.kind)"
+    )
+
+
+async def has_earned(connection: Connection, wallet: bytes) -> bool:
+    """True for a wallet with a settled job, or of a listed provider."""
+    found: bool = await connection.fetchval("select has_earned($1)", wallet)
+    return found
+
+
 async def bytes_by_kind(connection: Connection) -> dict[str, int]:
     """Of every kind, also of those that nothing is kept of."""
     rows = await connection.fetch("select kind, sum(bytes)::bigint as bytes from stored group by kind")

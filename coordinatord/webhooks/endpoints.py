@@ -15,7 +15,9 @@ from common.wire import limits
 from common.wire.fields import Choice, Several, Text, wire
 from common.wire.webhooks import WANTED
 from coordinatord.base.errors import NoSuchObject, Retryable
+from coordinatord.chain.registries import PaymentToken
 from coordinatord.database.connections import Connection, Database
+from coordinatord.pins import objects_sql
 from coordinatord.webhooks import sql
 from coordinatord.webhooks.destinations import LONGEST_URL, check_url
 from coordinatord.webhooks.fanout import test_message
@@ -85,6 +87,11 @@ class TooManyEndpoints:
 
 
 @attrs.frozen(slots=True)
+class NoStake:
+    """The owner has neither tokens nor a settled job."""
+
+
+@attrs.frozen(slots=True)
 class DisabledEndpoint:
     """Nothing is posted to it any more."""
 
@@ -96,24 +103,36 @@ class TestWaits:
     message_id: str
 
 
-AddOutcome: TypeAlias = AddedEndpoint | TooManyEndpoints
+AddOutcome: TypeAlias = AddedEndpoint | TooManyEndpoints | NoStake
 TestOutcome: TypeAlias = TestWaits | DisabledEndpoint | NoSuchObject
 
 
 @attrs.frozen(slots=True)
 class WebhookEndpoints:
+    """`token`: an owner must have some of it, or a settled job. Wallets that cost nothing could add any number."""
+
     database: Database
     sealed: SealedSecrets
+    token: PaymentToken
     private: bool = False
 
     async def add(self, owner: bytes, body: WebhookBody) -> AddOutcome:
         url = check_url(body.url, private=self.private)
+        if not await self._has_stake(owner):
+            return NoStake()
         secret = read_secret(body.secret) if body.secret is not None else new_secret()
         webhook_id = f"whk_{secrets.token_hex(12)}"
         wanted = sorted(set(body.events), key=WANTED.index)
         new = NewEndpoint(webhook_id, owner, url, wanted, self.sealed.seal(webhook_id, secret))
         added = await self.database.transact(lambda c: sql.add(c, new, limits.WEBHOOKS))
         return AddedEndpoint(added, secret_text(secret)) if added is not None else TooManyEndpoints()
+
+    async def _has_stake(self, owner: bytes) -> bool:
+        async with self.database.connection() as connection:
+            if await objects_sql.has_earned(connection, owner):
+                return True
+        funds = await self.token.funds([owner], [])
+        return funds.balances.get(owner, 0) > 0
 
     async def list(self, owner: bytes) -> Sequence[Endpoint]:
         async with self.database.connection() as connection:

@@ -58,6 +58,9 @@ def added(outcome: endpoints.AddOutcome) -> Response:
         case endpoints.TooManyEndpoints():
             message = f"a wallet has at most {limits.WEBHOOKS} webhooks; remove one"
             return responses.error(400, "invalid_request_error", message, code="too_many_webhooks")
+        case endpoints.NoStake():
+            message = "webhooks are for wallets with tokens or a settled job; fund this one, or follow GET /evm/events"
+            return responses.error(400, "invalid_request_error", message, code="webhooks_need_funds")
         case _:
             assert_never(outcome)
 
@@ -106,7 +109,7 @@ class WebhookRoutes:
                 session=True,
                 replies=(
                     Reply(200, shape=NewWebhook, about="The endpoint, with its secret"),
-                    *malformed("too_many_webhooks"),
+                    *malformed("too_many_webhooks", "webhooks_need_funds"),
                     *_OFF,
                 ),
             ),

@@ -25,6 +25,7 @@ from coordinatord.webhooks.endpoints import SealedSecrets, WebhookBody, WebhookE
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.row import Row, parts
+from tests.fakes.funded import FUNDED
 
 MESSAGES: Final = int(os.environ.get("WEBHOOK_MESSAGES", "5000"))
 PARTS: Final = 5  # of the messages, as they are delivered
@@ -46,7 +47,7 @@ async def _delivered(url: str) -> list[float]:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         hook = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-        endpoints = WebhookEndpoints(database, SealedSecrets([_KEY]), private=True)
+        endpoints = WebhookEndpoints(database, SealedSecrets([_KEY]), FUNDED, private=True)
         for n in range(OWNERS):
             await endpoints.add(n.to_bytes(20, "big"), WebhookBody(url=hook))
         try:

@@ -79,6 +79,8 @@ _SUMS: Final = "a row for each owner and kind, all of them once a minute"
 ALLOWED: Final = {
     "pins.objects_sql.bytes_by_kind": _SUMS,
     "pins.objects_sql.drop_empty": _SUMS,
+    "pins.objects_sql.mark_earned": _SUMS,
+    "pins.objects_sql.stored_for_newcomers": "a row for each newcomer and kind, for a twentieth of the time at most",
     "relayer.transactions_sql.newest_blocks": "of a window of blocks, which the planner takes for a third of all",
 }
 

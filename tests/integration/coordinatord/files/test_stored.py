@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from coordinatord.base.errors import Retryable
 from coordinatord.database.connections import Connection, open_database
 from coordinatord.database.migrate import migrate
 from coordinatord.files import sql
-from coordinatord.pins import objects_sql
+from coordinatord.pins import containers, objects_sql
+from coordinatord.pins.containers import StorageBudgets
 from coordinatord.pins.objects_sql import NewObject
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_providers, begin_index
 
@@ -81,6 +83,31 @@ async def test_settled_job_or_a_listing_earns_the_larger_allowance(connection: C
     await connection.execute("update jobs set owner = $1, state = 2, provider_id = 1", OWNER)
     assert (await objects_sql.stored_for(connection, operator)).earned
     assert (await objects_sql.stored_for(connection, OWNER)).earned
+
+
+async def test_newcomers_share_a_ceiling_that_others_do_not(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_NEWCOMERS_LOOK_S", 0.0)
+    monkeypatch.setattr(containers, "_NEWCOMERS_PAUSE", 0.0)
+    budgets = StorageBudgets(new_bytes=100, new_rows=0, most_bytes=0, most_rows=0, newcomers_bytes=250)
+
+    async def keep_for(owner: bytes, key: str) -> None:
+        async with connection.transaction():
+            await objects_sql.hold_many(connection, [NewObject(f"containers/{key}", b"\1", 90, b"\0" * 32, owner)])
+            await budgets.check(connection, owner)
+
+    for n in range(2):
+        await keep_for(bytes([n]) * 20, str(n))
+    with pytest.raises(Retryable, match="all wallets without a settled job"):
+        await keep_for(OWNER, "a")
+    await add_jobs(connection, 1, models=1)
+    await connection.execute("update jobs set owner = $1, state = 2", bytes(20))
+    await keep_for(bytes(20), "b")
+    with pytest.raises(Retryable, match="all wallets without a settled job"):
+        await keep_for(OWNER, "c")
+    await objects_sql.mark_earned(connection)
+    await keep_for(OWNER, "d")
 
 
 @pytest.mark.parametrize(

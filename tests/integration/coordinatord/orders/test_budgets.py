@@ -8,12 +8,11 @@ import httpx
 import pytest
 from eth_account import Account
 
-from common.box import SecretKey
 from common.scalars import base64_of
-from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from devnet.market import at, connected
 from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.new_wallets import fund, wallet_with
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
 
@@ -42,21 +41,6 @@ def stage_settings() -> dict[str, object]:
 async def newcomer(stage: Stage) -> Party:
     """A wallet that nobody has seen before."""
     return await wallet_with(stage, 1_000_000)
-
-
-async def wallet_with(stage: Stage, balance: int, secret: bytes | None = None) -> Party:
-    wallet, box = Wallet(secret or secrets.token_bytes(32)), SecretKey.generate()
-    ground = stage.ground
-    party = Party(wallet, ground.domains, ground.config.addresses.job_registry, stage.http, box.public.raw)
-    await fund(stage, party, balance)
-    return party
-
-
-async def fund(stage: Stage, party: Party, amount: int) -> None:
-    async with connected(stage.world.anvil.rpc_url) as chain:
-        token = at(chain, "DevToken", stage.world.market.token)
-        sender = stage.world.cast.with_role("client")[1].address
-        await chain.send(token, sender, "transfer", chain.web3.to_checksum_address(party.address), amount)
 
 
 async def indexed(stage: Stage, query: str, *arguments: object) -> None:

@@ -100,6 +100,7 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (200, None),
         MALFORMED,
         (400, "too_many_webhooks"),
+        (400, "webhooks_need_funds"),
         TOO_LARGE,
         (401, "invalid_session"),
         (403, "webhooks_unavailable"),

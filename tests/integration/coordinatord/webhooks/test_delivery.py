@@ -24,6 +24,7 @@ from coordinatord.webhooks import delivery, sql
 from coordinatord.webhooks.delivery import SCHEDULE, run_deliveries
 from coordinatord.webhooks.endpoints import AddedEndpoint, SealedSecrets, WebhookBody, WebhookEndpoints
 from coordinatord.webhooks.fanout import FanOut
+from tests.fakes.funded import FUNDED
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +48,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 def endpoints(database: Database, *keys: Secret) -> WebhookEndpoints:
-    return WebhookEndpoints(database, SealedSecrets(keys or (KEY,)), private=True)
+    return WebhookEndpoints(database, SealedSecrets(keys or (KEY,)), FUNDED, private=True)
 
 
 async def added(database: Database, url: str, *events: str, owner: bytes = OWNER) -> AddedEndpoint:

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
 
 from common.scalars import base64_of
 from common.webhooks import secret_text, verify
 from coordinatord.base.clock import system_clock
 from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.new_wallets import fund, wallet_with
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
@@ -180,6 +182,21 @@ async def test_endpoint_is_tested_and_removed_by_its_owner_alone(
     assert removed.json() == {"id": endpoint["id"], "object": "webhook.removed"}
     assert (await stage.http.delete(path, headers=client.authorization)).status_code == 404
     assert await stage.fetchval("select count(*) from webhook_messages") == 0
+
+
+@shows("POST /v1/webhooks", 400, "webhooks_need_funds")
+async def test_webhooks_are_for_wallets_with_tokens_or_a_settled_job(stage: Stage) -> None:
+    empty = await wallet_with(stage, 0)
+    await empty.sign_in()
+    body = {"url": "https://hooks.example.org/"}
+
+    async def add() -> httpx.Response:
+        return await stage.http.post("/v1/webhooks", json=body, headers=empty.authorization)
+
+    refused = await add()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "webhooks_need_funds")
+    await fund(stage, empty, 1)
+    assert (await add()).status_code == 200
 
 
 @shows("POST /v1/webhooks", 400, "too_many_webhooks")

@@ -1,0 +1,13 @@
+"""A payment token of which everybody has some."""
+
+from typing import Any, Final
+
+from coordinatord.chain.registries import Funds
+
+
+class _FundedToken:
+    async def funds(self, owners: list[bytes], _: list[tuple[bytes, bytes]]) -> Funds:
+        return Funds(dict.fromkeys(owners, 1), set())
+
+
+FUNDED: Final[Any] = _FundedToken()

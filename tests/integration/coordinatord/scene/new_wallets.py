@@ -1,0 +1,24 @@
+"""Wallets that no coordinator has seen before."""
+
+import secrets
+
+from common.box import SecretKey
+from common.secp256k1 import Wallet
+from devnet.market import at, connected
+from tests.integration.coordinatord.scene.party import Party
+from tests.integration.coordinatord.scene.stage import Stage
+
+
+async def wallet_with(stage: Stage, balance: int, secret: bytes | None = None) -> Party:
+    wallet, box = Wallet(secret or secrets.token_bytes(32)), SecretKey.generate()
+    ground = stage.ground
+    party = Party(wallet, ground.domains, ground.config.addresses.job_registry, stage.http, box.public.raw)
+    await fund(stage, party, balance)
+    return party
+
+
+async def fund(stage: Stage, party: Party, amount: int) -> None:
+    async with connected(stage.world.anvil.rpc_url) as chain:
+        token = at(chain, "DevToken", stage.world.market.token)
+        sender = stage.world.cast.with_role("client")[1].address
+        await chain.send(token, sender, "transfer", chain.web3.to_checksum_address(party.address), amount)
