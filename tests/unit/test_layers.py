@@ -66,3 +66,31 @@ def test_sql_stands_in_sql_modules_and_the_database(path: Path) -> None:
 
 def test_every_capability_has_its_routes() -> None:
     assert {path.parent.name for path in OF_CAPABILITIES if path.name == "routes.py"} == set(CAPABILITIES)
+
+
+SPAWNING = {"create_task", "ensure_future", "run_coroutine_threadsafe", "spawn_system_task", "spawn_trio_task"}
+PRODUCT = [
+    path
+    for package in ("common", "coordinatord", "svcd", "svc", "devnet")
+    for path in sorted((COORDINATOR.parent / package).rglob("*.py"))
+    if "node_modules" not in path.parts
+]
+
+
+def spawned_outside_groups(tree: ast.AST) -> list[int]:
+    """Lines that start a task which no task group waits for. A group's own method is called on a `_tasks`."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    parts = ((call.lineno, *ast.unparse(call.func).rpartition(".")) for call in calls)
+    return [line for line, owner, _, name in parts if name in SPAWNING and not owner.endswith("_tasks")]
+
+
+def test_no_task_is_started_outside_a_task_group() -> None:
+    found = {str(path): spawned_outside_groups(ast.parse(path.read_text(encoding="utf-8"))) for path in PRODUCT}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line", ["asyncio.create_task(work())", "asyncio.get_running_loop().create_task(work())", "ensure_future(work())"]
+)
+def test_a_task_outside_a_group_is_found(line: str) -> None:
+    assert spawned_outside_groups(ast.parse(line)) == [1]
