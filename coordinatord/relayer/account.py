@@ -12,7 +12,7 @@ from coordinatord.chain.rpc_errors import RpcError
 from coordinatord.relayer.coalesce import TxRoom
 from coordinatord.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, HeadBlock, believed_base_fee, believed_tip
 from coordinatord.relayer.gas_book import GasBook
-from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
+from coordinatord.relayer.pending import RATE_LIMITED, Life, PendingTx, PendingTxs
 from coordinatord.relayer.role import RelayerRole
 from coordinatord.relayer.signers import AccountSigner
 
@@ -68,6 +68,11 @@ class RelayerAccount:
     @property
     def life(self) -> Life:
         return Life(self.taken, self.head)
+
+    @property
+    def has_unsent(self) -> bool:
+        """True while signed bytes wait for the first answer of a node, or for a node that limits our requests."""
+        return any(tx.unsent and tx.refusal in (None, RATE_LIMITED) for tx in self.pending)
 
     @property
     def endpoint_refuses(self) -> bool:

@@ -13,10 +13,10 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc, RpcCall
+from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc, RpcCall, retryable_of
 from coordinatord.chain.rpc_errors import Meaning, RpcError
 from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.pending import PendingTx
+from coordinatord.relayer.pending import RATE_LIMITED, PendingTx
 from coordinatord.relayer.transactions_sql import Version
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,9 @@ class Sent(enum.Enum):
     UNSENDABLE = "no node will ever take these bytes, for another reason"
     REJECTED = "refused, in words that by themselves prove nothing"
     NOT_SERVED = "the endpoint serves no sending: nobody has these bytes by it"
-    LATER = "nobody knows, or no fault of the bytes; the same again later"
+    RATE_LIMITED = "the node limits our requests; the same bytes later"
+    NOT_NOW = "refused for the moment, through no fault of the bytes; the same bytes later"
+    LATER = "no answer: a node may have the bytes; the same bytes later"
 
 
 _MEANINGS: Final = {
@@ -46,20 +48,38 @@ _MEANINGS: Final = {
     Meaning.OVERSIZED: Sent.OVERSIZED,
     Meaning.GAS: Sent.UNSENDABLE,
     Meaning.REFUSED: Sent.NOT_SERVED,
-    Meaning.NONCE_TOO_HIGH: Sent.LATER,
-    Meaning.NO_FUNDS: Sent.LATER,
-    Meaning.POOL_FULL: Sent.LATER,
-    Meaning.RATE_LIMITED: Sent.LATER,
+    Meaning.NONCE_TOO_HIGH: Sent.NOT_NOW,
+    Meaning.NO_FUNDS: Sent.NOT_NOW,
+    Meaning.POOL_FULL: Sent.NOT_NOW,
+    Meaning.RATE_LIMITED: Sent.RATE_LIMITED,
 }
+# Outcomes after which a node does not have the bytes, with the code that callers read if no node ever does.
+_REFUSALS: Final = {
+    Sent.UNDERPRICED: "rpc_internal",
+    Sent.TOO_MUCH_GAS: "rpc_internal",
+    Sent.OVERSIZED: "rpc_internal",
+    Sent.UNSENDABLE: "rpc_internal",
+    Sent.REJECTED: "rpc_internal",
+    Sent.NOT_SERVED: "endpoint_refused",
+    Sent.RATE_LIMITED: RATE_LIMITED,
+    Sent.NOT_NOW: "rpc_internal",
+}
+# Outcomes that are no verdict on the bytes, the one that says least first.
+_NO_VERDICT: Final = (Sent.LATER, Sent.RATE_LIMITED, Sent.NOT_NOW, Sent.NOT_SERVED)
 
 
 @attrs.frozen(slots=True)
 class Sending:
-    """Outcome of sending one version."""
+    """Outcome of sending one version. `refusal`: why no node has it, or None when a node may have it."""
 
     tx: PendingTx
     version: Version
     outcome: Sent
+    refusal: str | None = attrs.field()
+
+    @refusal.default
+    def _refusal_by_outcome(self) -> str | None:
+        return _REFUSALS.get(self.outcome)
 
 
 async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[Sending]:
@@ -97,16 +117,20 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> li
 
 
 def _together(sendings: Sequence[Sending]) -> Sending:
-    """What several nodes told of one version: taken by one is taken. Otherwise the first that told anything decides,
-    and nobody has the bytes only where every node served no sending."""
+    """Combine the answers of several nodes about one version.
+
+    One node that took it decides. Otherwise the first verdict counts. The bytes are refused only if every node refused.
+    """
     outcomes = [sending.outcome for sending in sendings]
-    first = sendings[0]
+    verdicts = [outcome for outcome in outcomes if outcome not in _NO_VERDICT]
     if Sent.TAKEN in outcomes:
-        return attrs.evolve(first, outcome=Sent.TAKEN)
-    verdicts = [outcome for outcome in outcomes if outcome not in (Sent.LATER, Sent.NOT_SERVED)]
-    if verdicts:
-        return attrs.evolve(first, outcome=verdicts[0])
-    return attrs.evolve(first, outcome=Sent.LATER if Sent.LATER in outcomes else Sent.NOT_SERVED)
+        outcome = Sent.TAKEN
+    elif verdicts:
+        outcome = verdicts[0]
+    else:
+        outcome = next(outcome for outcome in _NO_VERDICT if outcome in outcomes)
+    refusal = None if any(sending.refusal is None for sending in sendings) else _REFUSALS.get(outcome)
+    return Sending(sendings[0].tx, sendings[0].version, outcome, refusal)
 
 
 def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
@@ -128,17 +152,19 @@ async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> lis
         answers = await rpc.batch(calls)
     except (Retryable, RpcError) as error:
         log.warning("broadcast not answered", transactions=len(txs), reason=str(error))
-        # Else the node may or may not have them: the same bytes again, and the blocks will tell.
-        outcome = Sent.NOT_SERVED if _serves_nothing(error) else Sent.LATER
-        return [Sending(tx, version, outcome) for tx, version in txs]
+        return [Sending(tx, version, _outcome_of_all(error)) for tx, version in txs]
     return [Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)]
 
 
-def _serves_nothing(error: Retryable | RpcError) -> bool:
-    """True when the endpoint turned the whole request away unread."""
-    if isinstance(error, RpcError):
-        return error.meaning is Meaning.REFUSED
-    return error.code == "endpoint_refused"
+def _outcome_of_all(error: Retryable | RpcError) -> Sent:
+    """Outcome for every transaction of a request that failed as a whole."""
+    code = retryable_of(error, "a broadcast").code if isinstance(error, RpcError) else error.code
+    match code:
+        case "endpoint_refused":
+            return Sent.NOT_SERVED
+        case "rate_limited":
+            return Sent.RATE_LIMITED
+    return Sent.LATER  # a node may have the bytes
 
 
 def _outcome(tx: PendingTx, answer: object) -> Sent:
@@ -159,18 +185,29 @@ def _outcome(tx: PendingTx, answer: object) -> Sent:
 # while it works for others. Silence proves nothing, however long it lasts.
 
 
-def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> None:
+def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> list[PendingTx]:
+    """Apply a round's outcomes. Returns the transactions whose `refusal` has changed."""
     outcomes = [sending.outcome for sending in sendings]
     account.taken += outcomes.count(Sent.TAKEN)
-    if Sent.NOT_SERVED in outcomes and set(outcomes) <= {Sent.NOT_SERVED, Sent.LATER}:
+    if Sent.NOT_SERVED in outcomes and set(outcomes) <= set(_NO_VERDICT):
         account.unserved_rounds += 1
-    elif set(outcomes) - {Sent.LATER}:
+    elif set(outcomes) - set(_NO_VERDICT):
         account.unserved_rounds = 0
+    changed = [sending.tx for sending in sendings if _note_refusal(sending)]
     for sending in sendings:
-        if sending.outcome is not Sent.NOT_SERVED:
-            sending.tx.kept_back = False
         if sending.tx.latest is sending.version:  # one that was replaced meanwhile is due by itself
             _note(account, sending.tx, sending.outcome, now)
+    return changed
+
+
+def _note_refusal(sending: Sending) -> bool:
+    """True when the transaction's refusal has changed."""
+    tx, before = sending.tx, sending.tx.refusal
+    if sending.refusal is None:
+        tx.unsent, tx.refusal = False, None
+    elif tx.unsent:
+        tx.refusal = sending.refusal
+    return tx.refusal != before
 
 
 def _note(account: RelayerAccount, tx: PendingTx, outcome: Sent, now: float) -> None:

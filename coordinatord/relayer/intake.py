@@ -4,7 +4,7 @@ The taken relays stay locked while they are simulated, so that no other account 
 leaves them queued. Nothing here sends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import anyio
@@ -54,21 +54,28 @@ class RelayIntake:
         self._chained = ChainedOps(rpc, account)
 
     async def round(self) -> Round:
-        """Raises Retryable `chain_unreachable` when the node does not answer, SignerAway when the signer does not: the
-        relays stay queued."""
+        """Take relays from the queue, sign and store them.
+
+        Signs nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a node
+        that is slow or limits our requests. Raises Retryable `chain_unreachable` when the node does not answer,
+        SignerAway when the signer does not: the relays stay queued.
+        """
         room = self._settings.max_in_flight - len(self._account.pending)
-        if room <= 0:
+        if room <= 0 or self._account.has_unsent:
             return Round(moved=False, signed=False)
         async with self._term.transaction() as connection:
             relays = await self._take(connection, room)
             if not relays:
                 return Round(moved=False, signed=False)
             simulated, endings = await self._examine(connection, relays)
+            # The node may have answered too late.
+            overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
+            simulated = _without(overdue, simulated)
             plans, unpaid = self._paid(in_flight(self._planned(simulated), room), simulated)
             # With transactions under way the money may come back; with none it does not.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
-            endings = _final(relays, endings)
+            endings = [ending for ending in _final(relays, endings) if ending.id not in overdue]
             await queue_sql.end(connection, endings)
             signed, away = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
@@ -79,9 +86,11 @@ class RelayIntake:
         kinds = {relay.id: relay.kind for relay in relays}
         for ending in endings:
             metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
+        for kind in overdue.values():
+            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
         if away is not None and not signed:
             raise away  # what ended has ended; what could not be signed stays queued
-        return Round(moved=bool(signed or endings), signed=bool(signed))
+        return Round(moved=bool(signed or endings or overdue), signed=bool(signed))
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
         most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
@@ -188,6 +197,18 @@ class RelayIntake:
             return simulated
         await queue_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
         return []
+
+
+def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[Simulated]:
+    """Leave out dropped relays and those that build on them. A relay comes after the one that it builds on."""
+    gone = set(dropped)
+    kept: list[Simulated] = []
+    for one in simulated:
+        if one.relay.id in gone or one.after in gone:
+            gone.add(one.relay.id)
+        else:
+            kept.append(one)
+    return kept
 
 
 def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> None:

@@ -21,6 +21,7 @@ RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block'
 _REFUSALS: Final = 5
 _REFUSED_FOR: Final = 20.0  # seconds
 _REFUSED_OVER: Final = 2  # blocks
+RATE_LIMITED: Final = "rate_limited"  # code of a refusal
 
 
 @attrs.frozen(slots=True)
@@ -65,9 +66,10 @@ class PendingTx:
     underpriced: bool = False  # a node refused it for its fee, or took it and let it wait in vain
     unsendable: bool = False  # a node refused it for good: its nonce needs another transaction
     refusals: Refusals = attrs.field(factory=Refusals)
-    # Every sending of it was answered by an endpoint that serves no sending at all: nobody can have these bytes. Known
-    # of what was signed in this term only: who was here before may have sent it, and not heard the answer.
-    kept_back: bool = False
+    # No node can have these bytes: nodes refused every sending so far. Known only of what this term signed: an earlier
+    # term may have sent the bytes without hearing the answer.
+    unsent: bool = False
+    refusal: str | None = None  # code of the last refusal, as stored; None once a node may have the bytes
     kinds: tuple[OpKind, ...] = ()  # of its ops; known of what was signed in this term
     intrinsic: int = 0  # gas for its own bytes
     taken_at: float | None = None  # when a node first took it
@@ -76,7 +78,8 @@ class PendingTx:
 
     @classmethod
     def of(cls, stored: StoredTx) -> Self:
-        return cls(stored.id, stored.nonce, stored.target, stored.gas, list(stored.versions))
+        versions = list(stored.versions)
+        return cls(stored.id, stored.nonce, stored.target, stored.gas, versions, refusal=stored.refusal)
 
     @property
     def latest(self) -> Version:

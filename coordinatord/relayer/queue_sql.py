@@ -136,19 +136,22 @@ async def hold_kind(connection: Connection, kind: RelayKind, seconds: float) -> 
     )
 
 
-async def drop_overdue(connection: Connection, timeout_ms: int) -> list[RelayKind]:
-    """Drop what waited in the queue for too long; relays that the relayer is just signing are left to it. So are those
-    that came back: bytes of theirs are out, and callers may have heard that they were mined."""
+async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
+    """Drop relays that waited in the queue for too long. Returns their kinds by id.
+
+    Relays that another transaction has locked for signing are left to it. Relays that came back to the queue stay:
+    their bytes are out, and callers may have heard that they were mined.
+    """
     rows = await connection.fetch(
         "with overdue as (select id from relays where state = 'queued' and requeued = 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
         " and coalesce(held_until < clock_timestamp(), true) for update skip locked),"
         " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"
         " ended_at = clock_timestamp() from overdue where relays.id = overdue.id returning relays.id, relays.kind)"
-        " select kind, pg_notify('relay_ended', id::text) from dropped",
+        " select id, kind, pg_notify('relay_ended', id::text) from dropped",
         timeout_ms,
     )
-    return [RelayKind(r["kind"]) for r in rows]
+    return {r["id"]: RelayKind(r["kind"]) for r in rows}
 
 
 async def mark_signed(

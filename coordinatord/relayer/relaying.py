@@ -37,7 +37,7 @@ from coordinatord.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, requir
 
 log = structlog.get_logger(__name__)
 
-RECEIPT_WAIT: Final = 60.0  # seconds from signing
+RECEIPT_WAIT: Final = 60.0  # seconds from the broadcast
 INDEX_WAIT: Final = 5.0
 _ROLE_IS_FRESH: Final = 15.0  # seconds after it was read
 _SLOW_POLL: Final = 1.0
@@ -67,7 +67,8 @@ class RelayBusy:
 
 @attrs.frozen(slots=True)
 class NoReceipt:
-    """Signed, and perhaps broadcast, but not mined within the wait. It stays watched and may still take effect."""
+    """A node may have the transaction, but it was not mined within the wait. It stays watched and may still take
+    effect."""
 
     tx_hash: bytes
 
@@ -94,24 +95,21 @@ def _dropped(reason: str) -> Retryable:
 
 
 class _Waiter:
-    """One caller's view of its relay."""
+    """One caller's view of its relay. `sent_as`: hash of a transaction that a node may have, also after the relay has
+    returned to the queue."""
 
     def __init__(self) -> None:
         self.status: RelayStatus | None = None
-        self.signed_as: bytes | None = None  # the hash that was last heard of, also once the relay is queued again
+        self.sent_as: bytes | None = None
         self.changed = anyio.Event()
-
-    @property
-    def queued(self) -> bool:
-        return self.status is None or self.status.state == "queued"
 
     @property
     def live(self) -> bool:
         return self.status is None or self.status.live
 
     def hear(self, status: RelayStatus) -> None:
-        self.signed_as = status.tx_hash or self.signed_as
-        if self.status is None or status.state != self.status.state:
+        self.sent_as = None if status.refusal is not None else status.tx_hash or self.sent_as
+        if status != self.status:
             self.status = status
             self.changed.set()
             self.changed = anyio.Event()
@@ -147,6 +145,7 @@ class Relaying:
         self.budgets = budgets
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
+        self._pause = min(_SLOW_POLL, queue_timeout_ms / 4000)
         self._role = role
         self.receipt_wait = receipt_wait
         self._waiters: dict[int, set[_Waiter]] = {}
@@ -181,7 +180,7 @@ class Relaying:
         if hold:
             async with self._database.connection() as connection:
                 await queue_sql.hold(connection, [submitted.id], hold)
-        return await self._outcome(submitted)
+        return await self._outcome(submitted, hold)
 
     async def claims(self, wallet: bytes, job_id: bytes) -> bool:
         """True while a claim of the job by this wallet is under way."""
@@ -206,8 +205,8 @@ class Relaying:
             case Queued():
                 return submitted
 
-    async def _outcome(self, relay: Queued) -> Outcome:
-        heard = await self._ended(relay.id)
+    async def _outcome(self, relay: Queued, hold: float) -> Outcome:
+        heard = await self._ended(relay.id, hold)
         match heard.status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
@@ -217,9 +216,10 @@ class Relaying:
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
                 raise _dropped(reason or "rpc_internal")
-        if heard.signed_as is None:
-            raise _dropped("relay_queue_timeout")  # it is in the queue still: the same request again joins it
-        return NoReceipt(heard.signed_as)
+        if heard.sent_as is not None:
+            return NoReceipt(heard.sent_as)
+        # The relay is still queued, or nodes refused its bytes so far. The same request joins it.
+        raise _dropped((heard.status and heard.status.refusal) or "relay_queue_timeout")
 
     # --- submitting ---------------------------------------------------------------------------------------
 
@@ -271,20 +271,27 @@ class Relaying:
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    async def _ended(self, relay_id: int) -> _Waiter:
-        """Waiter that has heard the final status, or the status that it has when the waits are over."""
+    async def _ended(self, relay_id: int, hold: float) -> _Waiter:
+        """Return a waiter with the final status, or with the status at the end of the wait.
+
+        The queue's timeout counts until a node may have the bytes. The wait for the receipt begins then.
+        """
         waiter = _Waiter()
         self._waiters.setdefault(relay_id, set()).add(waiter)
         try:
             self._news.add(relay_id)  # it may have ended before anybody listened for it
             self._to_look()
-            # The queue has a timeout of its own, but one that came back to it may have to wait for others first.
-            with anyio.move_on_after(self._queue_timeout_ms / 1000 + self.receipt_wait):
-                while waiter.queued:
+            # One slow poll after the timeout the status is known as it was at the timeout.
+            until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + hold + self._pause
+            until_mined: float | None = None
+            while waiter.live:
+                if waiter.sent_as is not None and until_mined is None:
+                    until_mined = anyio.current_time() + self.receipt_wait
+                until = until_sent if waiter.sent_as is None or until_mined is None else until_mined
+                with anyio.move_on_after(until - anyio.current_time()) as wait:
                     await waiter.changed.wait()
-            with anyio.move_on_after(0 if waiter.queued else self.receipt_wait):
-                while waiter.live:
-                    await waiter.changed.wait()
+                if wait.cancelled_caught:
+                    break
             return waiter
         finally:
             waiters = self._waiters[relay_id]
@@ -308,18 +315,17 @@ class Relaying:
             self._notices.subscribe(RELAY_ENDED, self._hear_end),
             self._notices.subscribe(INDEX_MOVED, self._hear_index),
         ):
-            pause = min(_SLOW_POLL, self._queue_timeout_ms / 4000)
             slow_poll_at = anyio.current_time()
             while True:
                 try:
                     if anyio.current_time() >= slow_poll_at:
-                        slow_poll_at = anyio.current_time() + pause
+                        slow_poll_at = anyio.current_time() + self._pause
                         await self._look_at_all()
                     else:
                         await self._look_at_news()
                 except Retryable as error:
                     log.warning("relays not looked at", reason=str(error))
-                    await anyio.sleep(pause)
+                    await anyio.sleep(self._pause)
                 await self._to_look.wait(slow_poll_at - anyio.current_time())
 
     async def _look_at_news(self) -> None:
@@ -337,7 +343,7 @@ class Relaying:
             dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
             self._tell(await outbox_sql.statuses(connection, list(self._waiters)))
             position = await read_position(connection)
-        for kind in dropped:
+        for kind in dropped.values():
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
         if position is not None:
             self._index_is_at(position.block_number)

@@ -209,7 +209,7 @@ async def drop_unserved(term: RoleConnection, account: RelayerAccount) -> None:
     Only bytes that nobody can have: their nonces are left to self-transfers, which are sent on until the endpoint
     serves again. Whatever may be out there stays as it is.
     """
-    kept = [tx for tx in account.pending if tx.kept_back and not tx.latest.fills]
+    kept = [tx for tx in account.pending if tx.unsent and not tx.latest.fills]
     if not kept:
         return
     log.warning("the endpoint serves no sending of transactions", dropped=len(kept))

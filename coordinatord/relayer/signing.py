@@ -65,7 +65,7 @@ async def sign_planned(
             tx.target,
             tx.gas,
             [tx.version],
-            kept_back=True,
+            unsent=True,
             kinds=plan.kinds,
             intrinsic=intrinsic_gas(plan.calldata),
         )

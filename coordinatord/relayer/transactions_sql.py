@@ -34,13 +34,15 @@ class NewTx:
 
 @attrs.frozen(slots=True)
 class StoredTx:
-    """A transaction whose nonce is not known to be used yet; versions oldest first."""
+    """A transaction whose nonce is not known to be used yet; versions oldest first. `refusal`: code of the answer by
+    which nodes refused every sending of it so far."""
 
     id: int
     nonce: int
     target: bytes
     gas: int
     versions: tuple[Version, ...]
+    refusal: str | None = None
 
 
 async def next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
@@ -116,7 +118,7 @@ async def lost(connection: Connection, chain_id: int, account: bytes) -> list[St
 
 async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[StoredTx]:
     rows = await connection.fetch(
-        "select t.id, t.nonce, t.target, t.gas, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
+        "select t.id, t.nonce, t.target, t.gas, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
         f" where t.chain_id = $1 and t.account = $2 and {which}"
         " order by t.nonce, v.created_at",
@@ -129,8 +131,8 @@ async def _stored(connection: Connection, chain_id: int, account: bytes, which: 
         versions.setdefault(r["id"], []).append(version)
     heads = {r["id"]: r for r in rows}
     return [
-        StoredTx(tx_id, heads[tx_id]["nonce"], heads[tx_id]["target"], heads[tx_id]["gas"], tuple(versions[tx_id]))
-        for tx_id in versions
+        StoredTx(tx_id, r["nonce"], r["target"], r["gas"], tuple(versions[tx_id]), r["refusal"])
+        for tx_id, r in heads.items()
     ]
 
 
@@ -186,6 +188,17 @@ async def mark_broadcast(connection: Connection, tx_ids: Sequence[int]) -> None:
     await connection.execute(
         "update relay_txs set broadcast_at = clock_timestamp() where id = any($1::bigint[])", tx_ids
     )
+
+
+async def mark_refused(connection: Connection, refusals: Sequence[tuple[int, str | None]]) -> None:
+    """Store (transaction id, code): why no node has it, or None when a node may have it."""
+    if refusals:
+        await connection.execute(
+            "update relay_txs set refusal = r.code from unnest($1::bigint[], $2::text[]) as r(id, code)"
+            " where relay_txs.id = r.id",
+            [tx_id for tx_id, _ in refusals],
+            [code for _, code in refusals],
+        )
 
 
 @attrs.frozen(slots=True)

@@ -168,12 +168,13 @@ class _Worker:
             due = self._account.pending.due(anyio.current_time())
             if due:
                 await self._note(await broadcast(self._rpc, due))
+                self._to_sign()  # intake waits while signed bytes are unsent
             following = self._account.pending.next_due()
             pause = 60.0 if following is None else following - anyio.current_time()
             await self._to_send.wait(max(pause, 0.0))
 
     async def _note(self, sendings: list[Sending]) -> None:
-        note_sendings(self._account, sendings, anyio.current_time())
+        changed = note_sendings(self._account, sendings, anyio.current_time())
         if any(sending.outcome is Sent.NONCE_USED for sending in sendings):
             self._read_at = 0.0  # look the nonce up now, not only with the next block
         if self._account.endpoint_refuses:
@@ -182,9 +183,10 @@ class _Worker:
             self._to_sign()
         self._to_look()
         taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
-        if taken:
+        if taken or changed:
             async with self._term.transaction() as connection:
                 await transactions_sql.mark_broadcast(connection, taken)
+                await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
 
     async def _observe(self) -> None:
         """Relays whose waiter died with its process, and figures for the operator: nobody else would see them."""
@@ -192,7 +194,7 @@ class _Worker:
             async with self._term.transaction() as connection:
                 dropped = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
                 waiting, age = await queue_sql.queue_lengths(connection)
-            for kind in dropped:
+            for kind in dropped.values():
                 metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
             for priority in outbox_sql.Priority:
                 metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))

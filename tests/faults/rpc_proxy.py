@@ -5,7 +5,7 @@
             ...                                          # the fault lasts as long as the block
         assert proxy.seen("eth_getLogs") == 3
 
-Faults act on single calls, also inside a batch; `HttpStatus`, `Hang`, `Truncate` and `SwallowAnswer` act on the
+Faults act on single calls, also inside a batch; `HttpStatus`, `Hang`, `Late`, `Truncate` and `SwallowAnswer` act on the
 whole HTTP exchange that holds a call of theirs. When several apply to one call, the latest decides.
 
 A caller whose URL is `proxy.url/NAME` can be waited for at one of its calls, and killed there (`moment`).
@@ -113,7 +113,17 @@ class Truncate:
     keep: float = 0.5
 
 
-Fault = ErrorAnswer | Rewrite | RefuseWideRanges | RefuseTransactions | HttpStatus | Hang | SwallowAnswer | Truncate
+@attrs.frozen
+class Late:
+    """The node gets the request once `until` is set."""
+
+    method: str
+    until: anyio.Event = attrs.field(factory=anyio.Event)
+
+
+Fault = (
+    ErrorAnswer | Rewrite | RefuseWideRanges | RefuseTransactions | HttpStatus | Hang | SwallowAnswer | Truncate | Late
+)
 
 
 def older_head(blocks: int) -> tuple[Rewrite, Rewrite]:
@@ -205,7 +215,7 @@ class RpcProxy:
         request = json.loads(body)
         calls = request if isinstance(request, list) else [request]
         self._seen.update(call["method"] for call in calls)
-        whole = [self._fault_of(call, (HttpStatus, Hang, SwallowAnswer, Truncate)) for call in calls]
+        whole = [self._fault_of(call, (HttpStatus, Hang, SwallowAnswer, Truncate, Late)) for call in calls]
         fault = next((found for found in reversed(whole) if found is not None), None)
         match fault:
             case Hang():
@@ -214,6 +224,8 @@ class RpcProxy:
             case HttpStatus(status=status, body=text):
                 await stream.send(_head(status, len(text)) + text)
                 return True
+            case Late(until=until):
+                await until.wait()
         if await self._held(caller, calls, answered=False):
             return False
         answers = await self._answer(client, calls)

@@ -132,7 +132,7 @@ async def test_what_waits_too_long_is_dropped_and_what_is_signed_is_not(connecti
     await queued(connection, b"b")
     await queued(connection, b"c")
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute' where dedupe <> 'c'")
-    assert await queue_sql.drop_overdue(connection, 30_000) == [RelayKind.POST]
+    assert await queue_sql.drop_overdue(connection, 30_000) == {2: RelayKind.POST}
     assert await states(connection) == ["signed", "dropped", "queued"]
 
 
@@ -143,7 +143,7 @@ async def test_what_came_back_is_not_dropped_for_its_time_in_the_queue(connectio
     await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
     await results_sql.mark_lost(connection, [tx_id])
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
-    assert await queue_sql.drop_overdue(connection, 1_000) == []
+    assert await queue_sql.drop_overdue(connection, 1_000) == {}
     assert await states(connection) == ["queued"]
 
 
@@ -195,9 +195,9 @@ async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection:
     relay_id = await queued(connection, b"a")
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
     await queue_sql.hold(connection, [relay_id], 30)
-    assert await queue_sql.drop_overdue(connection, 1_000) == []
+    assert await queue_sql.drop_overdue(connection, 1_000) == {}
     await queue_sql.hold(connection, [relay_id], -1)
-    assert await queue_sql.drop_overdue(connection, 1_000) == [RelayKind.POST]
+    assert await queue_sql.drop_overdue(connection, 1_000) == {1: RelayKind.POST}
 
 
 @pytest.mark.parametrize("kind", [RelayKind.CANCEL, RelayKind.SETTLE, RelayKind.CLAIM])

@@ -1,20 +1,22 @@
 """What the endpoint does to us: no answers, errors, lies. Before broadcast callers may try again; after it nothing
 but the one stored transaction is ever sent."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
+from coordinatord.relayer.outbox_sql import NewRelay
 from coordinatord.relayer.relaying import NoReceipt, RelayMined
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,
     Fault,
     HttpStatus,
+    Late,
     Rewrite,
     RpcProxy,
     SwallowAnswer,
@@ -24,7 +26,7 @@ from tests.faults.rpc_proxy import (
 )
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
-from tests.integration.coordinatord.relayer.running import Stage, stage
+from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
 from tests.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
@@ -125,6 +127,100 @@ async def test_without_a_receipt_the_caller_gets_the_hash_and_the_relay_stays_wa
         await world.anvil.call("evm_mine")
         await on.until("select state = 'mined' from relays")
         assert await on.fetchval("select mined_hash from relay_txs") == outcome.tx_hash
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (HttpStatus("eth_sendRawTransaction", 429), "rate_limited"),
+        (ErrorAnswer("eth_sendRawTransaction", -32005, "limit exceeded"), "rate_limited"),
+        (ErrorAnswer("eth_sendRawTransaction", -32603, "Internal error"), "rpc_internal"),
+        (ErrorAnswer("eth_sendRawTransaction", -32000, "txpool is full"), "rpc_internal"),
+    ],
+)
+async def test_a_refused_broadcast_is_a_503_and_can_be_joined(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault, code: str
+) -> None:
+    post = ops.post(client)
+    async with behind_proxy(world, database_url, queue_timeout_ms=1500) as (on, proxy):
+        on.start(relayer_wallet)
+        with proxy.fault(fault), pytest.raises(Retryable) as refused:
+            await on.relaying.relay(post)
+        assert (refused.value.kind, refused.value.code) == ("relay_unavailable", code)
+        outcome = None
+        while outcome is None:
+            with suppress(Retryable):  # the relayer backs off, and this client repeats its request
+                outcome = await on.relaying.relay(post)
+        assert isinstance(outcome, RelayMined)
+        assert await on.fetchval("select count(*) from relays") == 1
+        assert await on.fetchval("select refusal from relay_txs") is None
+
+
+async def test_a_broadcast_without_an_answer_is_a_504(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    """A refusal that comes later proves nothing: a node may have the bytes of the first sending."""
+    async with behind_proxy(world, database_url, queue_timeout_ms=1500, receipt_wait=1.5) as (on, proxy):
+        on.start(relayer_wallet)
+        with proxy.fault(HttpStatus("eth_sendRawTransaction", 502)), anyio.move_on_after(1):
+            await on.relaying.relay(post := ops.post(client))
+        with proxy.fault(HttpStatus("eth_sendRawTransaction", 429)):
+            assert isinstance(await on.relaying.relay(post), NoReceipt)
+
+
+async def test_a_node_slow_to_accept_bytes_lets_no_more_in(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    late = Late("eth_sendRawTransaction")
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, max_depth=2, queue_timeout_ms=1500) as on,
+        anyio.create_task_group() as callers,
+    ):
+        on.start(relayer_wallet)
+        with proxy.fault(late):
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            while not proxy.seen("eth_sendRawTransaction"):  # noqa: ASYNC110 - the proxy counts, it does not tell
+                await anyio.sleep(0.02)
+            refused = await refusals(on, [ops.post(client) for _ in range(5)])
+            late.until.set()
+        assert sorted(refused) == ["relay_queue_full"] * 3 + ["relay_queue_timeout"] * 2
+        await on.until("select count(*) = 1 from relays where state = 'mined'")
+        assert await on.fetchval("select count(*) from relay_txs") == 1
+    assert isinstance(outcomes[0], RelayMined)
+
+
+async def test_a_simulation_that_answers_too_late_signs_nothing(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    late = Late("eth_estimateGas")
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, queue_timeout_ms=600) as on,
+    ):
+        on.start(relayer_wallet)
+        with proxy.fault(late):
+            with anyio.fail_after(3):  # the node has 5
+                assert await refusals(on, [ops.post(client)]) == ["relay_queue_timeout"]
+            late.until.set()
+        await on.until("select state = 'dropped' from relays")
+        assert await on.fetchval("select count(*) from relay_txs") == 0
+
+
+async def refusals(on: Stage, posts: Sequence[NewRelay]) -> list[str | None]:
+    """Codes by which these posts, relayed at the same time, are refused."""
+    codes: list[str | None] = []
+
+    async def relay(post: NewRelay) -> None:
+        with pytest.raises(Retryable) as refused:
+            await on.relaying.relay(post)
+        codes.append(refused.value.code)
+
+    async with anyio.create_task_group() as callers:
+        for post in posts:
+            callers.start_soon(relay, post)
+    return codes
 
 
 async def test_back_in_the_queue_when_the_wait_is_over_the_caller_gets_the_hash_that_was_sent(

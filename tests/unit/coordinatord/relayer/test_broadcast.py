@@ -52,11 +52,11 @@ async def outcomes(node: Node, txs: list[PendingTx]) -> list[Sent]:
         (-32000, "intrinsic gas too low", Sent.UNSENDABLE),
         (-32000, "transaction gas limit too high (cap: 16777216, tx: 26700000)", Sent.TOO_MUCH_GAS),
         (-32000, "oversized data", Sent.OVERSIZED),
-        (-32000, "insufficient funds for gas * price + value", Sent.LATER),
-        (-32000, "txpool is full", Sent.LATER),
+        (-32000, "insufficient funds for gas * price + value", Sent.NOT_NOW),
+        (-32000, "txpool is full", Sent.NOT_NOW),
         (-32601, "the method eth_sendRawTransaction does not exist/is not available", Sent.NOT_SERVED),
         (-32603, "Internal error", Sent.REJECTED),
-        (-32005, "limit exceeded", Sent.LATER),
+        (-32005, "limit exceeded", Sent.RATE_LIMITED),
     ],
 )
 async def test_an_error_is_classified_by_its_message(code: int, message: str, outcome: Sent) -> None:
@@ -133,7 +133,7 @@ async def test_no_answer_means_the_same_bytes_later() -> None:
         (401, b"", Sent.NOT_SERVED),
         (403, b"", Sent.NOT_SERVED),
         (200, b'{"id":null,"error":{"code":-32601,"message":"method not found"}}', Sent.NOT_SERVED),
-        (429, b"", Sent.LATER),
+        (429, b"", Sent.RATE_LIMITED),
         (502, b"", Sent.LATER),
         (200, b'{"id":null,"error":{"code":-32603,"message":"batch failed"}}', Sent.LATER),
     ],
@@ -164,6 +164,7 @@ TAKES: dict[str, object] | None = None
 TOO_LOW: dict[str, object] = {"code": -32000, "message": "nonce too low"}
 OVERSIZED: dict[str, object] = {"code": -32000, "message": "oversized data"}
 FULL: dict[str, object] = {"code": -32000, "message": "txpool is full"}
+LIMITED: dict[str, object] = {"code": -32005, "message": "limit exceeded"}
 NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
 
 
@@ -176,7 +177,7 @@ NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
         (TOO_LOW, OVERSIZED, Sent.NONCE_USED),
         (OVERSIZED, FULL, Sent.OVERSIZED),
         (FULL, OVERSIZED, Sent.OVERSIZED),
-        (NOT_SERVED, FULL, Sent.LATER),  # somebody may have them
+        (NOT_SERVED, FULL, Sent.NOT_NOW),
         (NOT_SERVED, NOT_SERVED, Sent.NOT_SERVED),
     ],
 )
@@ -185,6 +186,26 @@ async def test_what_several_nodes_tell_of_the_same_bytes_is_one_outcome(
 ) -> None:
     (sending,) = await broadcast(Several(Node(by), Node(beside)), [tx(1)])
     assert sending.outcome is outcome
+
+
+class Silent(Node):
+    async def __call__(self, request: bytes) -> tuple[int, bytes]:
+        raise NoResponse("closed")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "refusal"),
+    [
+        ([Node(FULL), Node(NOT_SERVED)], "rpc_internal"),
+        ([Node(LIMITED), Node(LIMITED)], "rate_limited"),
+        ([Node(LIMITED), Node(TAKES)], None),
+        ([Node(OVERSIZED), Silent()], None),
+        ([Silent(), Node(LIMITED)], None),
+    ],
+)
+async def test_bytes_are_refused_only_if_every_node_refuses(nodes: list[Node], refusal: str | None) -> None:
+    (sending,) = await broadcast(Several(*nodes), [tx(1)])
+    assert sending.refusal == refusal
 
 
 async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None:

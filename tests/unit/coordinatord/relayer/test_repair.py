@@ -354,7 +354,7 @@ async def test_turn_of_a_transaction_counts_from_when_its_nonce_was_next(tables:
 
 async def test_bytes_that_nobody_can_have_are_dropped_where_the_endpoint_serves_no_sending(tables: Any) -> None:
     kept, sent, fill = tx(5), tx(6), tx(7, version_of(7, fills=True))
-    kept.kept_back = fill.kept_back = True
+    kept.unsent = fill.unsent = True
     of = account(5, kept, sent, fill)
     outcomes = metrics.relay_outcomes.labels(RelayKind.POST.value, "endpoint_refused")
     before = outcomes._value.get()

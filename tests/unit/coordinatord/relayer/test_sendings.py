@@ -13,7 +13,7 @@ from coordinatord.relayer.transactions_sql import Version
 
 def tx(nonce: int, *, gas: int = 8_000_000, fills: bool = False) -> PendingTx:
     version = Version(nonce.to_bytes(32, "big"), bytes(100_000), max_fee=10, max_tip=1, fills=fills)
-    return PendingTx(nonce, nonce, b"\x01" * 20, gas, [version], kept_back=True)
+    return PendingTx(nonce, nonce, b"\x01" * 20, gas, [version], unsent=True)
 
 
 def account(*txs: PendingTx) -> RelayerAccount:
@@ -153,4 +153,4 @@ def test_only_bytes_that_every_sending_refused_to_serve_are_with_nobody() -> Non
     of = account(kept, unheard)
     note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.LATER)
     note(of, 1.0, tx1=Sent.NOT_SERVED, tx2=Sent.NOT_SERVED)
-    assert (kept.kept_back, unheard.kept_back) == (True, False)
+    assert (kept.unsent, unheard.unsent) == (True, False)

@@ -168,7 +168,7 @@ async def test_plans_get_nonces_in_a_row_and_are_stored_with_their_bytes_and_the
     assert [rlp.decode_list(tx.version.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
     assert tables.bound == [(1, 100, None), (2, 101, 0), (3, 101, 1)]
     assert tables.foreign == []
-    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.kept_back, tx.kinds, tx.intrinsic) for tx in pending] == [
+    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.unsent, tx.kinds, tx.intrinsic) for tx in pending] == [
         (100, 5, b"\x01" * 20, GAS + 1, True, ("kind 1",), intrinsic_gas(b"\x00\x01")),
         (101, 6, b"\x02" * 20, GAS + 2, True, ("kind 2", "kind 3"), intrinsic_gas(b"\x00\x02")),
     ]
