@@ -6,7 +6,7 @@ gateway for whoever asks again.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -35,10 +35,10 @@ from svc.jobs import JobSeen
 from svc.records import ENDED_BECAUSE, Job, Quoted
 from svc.results import Result, provider_part
 from svc.serve.budgets import Budgets
-from svc.serve.ledger import GivenResult, Ledger, LedgerJob, LedgerPurchase
+from svc.serve.ledger import GivenResult, JobState, Ledger, LedgerJob, LedgerPurchase
 from svc.serve.media_answers import Bought
 from svc.serve.prices import MarketOffer, Prices
-from svc.serve.problems import Problem
+from svc.serve.problems import Problem, StorageFailed
 from svc.serve.requests import Wanted
 from svc.serve.settings import ServeSettings
 
@@ -49,6 +49,7 @@ _CONFIRMED_AT_ONCE: Final = 64  # given answers whose end is waited for: each ho
 _CONFIRM_SECONDS: Final = 15.0  # before another one has its turn
 _LONGEST_SECONDS: Final = 3 * 86_400.0  # of any job, and a day: what the chain does not have by then it never will
 _AWAY_SECONDS: Final = 15.0  # between looks at a coordinator that is away
+_STORAGE_RETRY_SECONDS: Final = 5.0
 
 
 @attrs.define(eq=False)
@@ -66,6 +67,18 @@ class Trade:
     say: Callable[[str], object] = lambda _: None
     stopping: bool = False
     confirming: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(_CONFIRMED_AT_ONCE))
+
+    async def persist(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a write until the disk takes it. It records what was paid, so it must not be lost."""
+        told = False
+        while True:
+            try:
+                return await write()
+            except StorageFailed as failed:
+                if not told:
+                    self.say(failed.message)
+                    told = True
+            await anyio.sleep(_STORAGE_RETRY_SECONDS)
 
 
 @attrs.define(eq=False)
@@ -252,7 +265,7 @@ class JobAttempts:
         what was paid."""
         provider, cost = result.job.svc.provider_id or job.provider, cost_in_all(result.job, job.terms)
         given = GivenResult(result.job.result_cid or "", provider, cost)
-        await self.trade.ledger.give(job, purchase.row.key, given)
+        await self.trade.persist(lambda: self.trade.ledger.give(job, purchase.row.key, given))
         self.trade.tasks.start_soon(self.confirmed, job, prepared)
         at, rests_on = int(job.at), result.rests_on
         return Bought(job.job_id, provider, job.amount, cost, job.terms, at, result.output, result.usage, rests_on)
@@ -311,21 +324,24 @@ class JobAttempts:
 
     async def _refund(self, job: LedgerJob, because: str) -> None:
         self.trade.budgets.settle(job.job_id, 0, self.trade.clock())
-        await self.trade.ledger.refund(job.job_id)
+        await self.trade.persist(lambda: self.trade.ledger.refund(job.job_id))
         what = f"its answer was given before its block, and came to nothing: {because}; nothing was paid for it"
         self.trade.say(f"job {job.job_id}: {what}")
 
     async def _end(self, job: LedgerJob, cost: int, *, paid: bool) -> None:
         self.trade.budgets.settle(job.job_id, cost, self.trade.clock())
-        await self.trade.ledger.end_job(job.job_id, "done" if paid else "unpaid", cost)
+        state: JobState = "done" if paid else "unpaid"
+        await self.trade.persist(lambda: self.trade.ledger.end_job(job.job_id, state, cost))
 
     async def account_for(self, purchase: OpenPurchase, job: LedgerJob) -> None:
-        """A job that nobody waits for any more: only its cost is to be known."""
+        """Record the cost of a job that no client waits for any more. Never raises: the next start resumes it."""
         self.trade.prices.load.chosen(job.provider)
         try:
             await self._found(OpenPurchase(purchase.row, None, abandoned=True), job, None)
         except SvcError as error:
             self.trade.say(f"job {job.job_id}: {error.message}")
+        except Exception as error:
+            self.trade.say(f"job {job.job_id}: {type(error).__name__}: {error}")
 
     async def _take_back(
         self, purchase: OpenPurchase, job: LedgerJob, seen: list[str], watch: anyio.CancelScope

@@ -16,6 +16,7 @@ import attrs
 from anyio import to_thread
 
 from svc.serve.files import LocalFiles, no_such_file
+from svc.serve.problems import storing
 
 _NAMES: Final = {True: "output", False: "error"}
 
@@ -28,7 +29,7 @@ class BatchInputs:
         return self.files.path(batch_id)
 
     async def hold(self, file_id: str, batch_id: str) -> None:
-        """Raises Problem where the file is gone."""
+        """Raises Problem where the file is gone, StorageFailed where the disk is full."""
         source, held = self.files.path(file_id), self._path(batch_id)
 
         def copy() -> None:
@@ -39,7 +40,8 @@ class BatchInputs:
             except OSError:  # a disk without links
                 shutil.copyfile(source, held)
 
-        await to_thread.run_sync(copy)
+        with storing():
+            await to_thread.run_sync(copy)
 
     async def read(self, key: str, file_id: str, batch_id: str) -> bytes:
         try:
@@ -48,7 +50,8 @@ class BatchInputs:
             return await self.files.read(key, file_id)
 
     async def release(self, batch_id: str) -> None:
-        await anyio.Path(self._path(batch_id)).unlink(missing_ok=True)
+        with storing():
+            await anyio.Path(self._path(batch_id)).unlink(missing_ok=True)
 
 
 class BatchResultFiles:
@@ -65,9 +68,11 @@ class BatchResultFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
-        for path in self._paths.values():
-            path.unlink(missing_ok=True)
+        try:
+            self._open.close()
+        finally:
+            for path in self._paths.values():
+                path.unlink(missing_ok=True)
 
     def add(self, line: Mapping[str, Any], good: bool) -> None:
         if good not in self._files:

@@ -38,7 +38,7 @@ from svc.serve.files import LocalFiles
 from svc.serve.keys import ApiKey
 from svc.serve.ledger import LedgerJob, LedgerPurchase
 from svc.serve.media_answers import Bought
-from svc.serve.problems import Problem, invalid, problem_of
+from svc.serve.problems import Problem, StorageFailed, invalid, problem_of, storing
 from svc.serve.requests import Wanted
 
 Json = dict[str, Any]
@@ -69,7 +69,11 @@ class LocalBatches:
     async def begin(self, key: ApiKey, batch: StoredBatch) -> StoredBatch:
         """The input is kept beside its file, which may be deleted, or expire, before the batch has ended."""
         await self._inputs.hold(batch.input_file_id, batch.id)
-        await self._save(batch)
+        try:
+            await self._save(batch)
+        except StorageFailed:
+            await self._inputs.release(batch.id)
+            raise
         self._carry_on(batch, key)
         return batch
 
@@ -114,8 +118,10 @@ class LocalBatches:
         self.trade.tasks.start_soon(self._carry, batch, key)
 
     async def _carry(self, batch: StoredBatch, key: ApiKey) -> None:
-        """Never raises: what went wrong is told in the batch's `errors`. What may be paid is never given up because the
-        coordinator is away."""
+        """Run a batch to its end. Never raises: the batch's `errors` say what went wrong.
+
+        A batch that may be paid waits for a coordinator that is down and for a disk that is full.
+        """
         try:
             while not batch.ended:
                 try:
@@ -123,7 +129,13 @@ class LocalBatches:
                 except SvcError as error:
                     if not error.retryable or not self._goes_on(batch):
                         raise
-                    await self.sleep(_AGAIN_SECONDS)
+                except StorageFailed as failed:
+                    if not self._goes_on(batch):
+                        raise
+                    self.trade.say(f"batch {batch.id} waits: {failed.message}")
+                else:
+                    continue
+                await self.sleep(_AGAIN_SECONDS)
         except Problem as problem:
             await self._fail(batch, [told_error(problem)])
         except SvcError as error:
@@ -230,8 +242,8 @@ class LocalBatches:
         name, model = (each.pop() if len(each) == 1 else SEVERAL for each in names)
         row = LedgerPurchase(batch.id, now, batch.key, BATCH, name, model, batch.input_file_id, None)
         if not await trade.ledger.jobs_of(batch.id):
-            await trade.ledger.add_purchase(row)
-            await trade.ledger.add_job(LedgerJob(batch.id, batch.id, now, 0, prepared.amount, prepared.fees))
+            job = LedgerJob(batch.id, batch.id, now, 0, prepared.amount, prepared.fees)
+            await trade.ledger.add_purchase(row, job)
         else:  # tried before: the amount of this attempt counts
             await trade.ledger.renew_job(batch.id, now, prepared.amount, prepared.fees)
 
@@ -261,7 +273,7 @@ class LocalBatches:
         rows = await self.trade.ledger.jobs_of(batch.id)
         terms = rows[0].terms if rows else Terms(0, 0)
         cost, counts = 0, {True: 0, False: 0}
-        with BatchResultFiles(self.files.folder, batch.id) as written:
+        with storing(), BatchResultFiles(self.files.folder, batch.id) as written:
             async for result in self.trade.client.batches.results(ended):
                 number = int(result.id.rpartition("_")[2])  # batch_req_<batch>_<line>, blank lines not counted
                 request = requests[number - 1] if 0 < number <= len(requests) else None
@@ -272,6 +284,8 @@ class LocalBatches:
             batch.counts = {"total": len(requests), "completed": counts[True], "failed": counts[False]}
             expires_at = None if batch.output_seconds is None else int(self.trade.clock()) + batch.output_seconds
             for name, path in written.finished():
+                if getattr(batch, f"{name}_file_id") is not None:
+                    continue  # stored before the disk was full
                 filename = f"{batch.id}_{name}.jsonl"
                 file = await self.files.add(key.name, filename, "batch_output", path, expires_at)
                 setattr(batch, f"{name}_file_id", file.id)
@@ -314,16 +328,21 @@ class LocalBatches:
         await self._end(batch, "failed", None if posted else 0)
 
     async def _end(self, batch: StoredBatch, status: str, cost: int | None) -> None:
-        """`cost` is None where it cannot be told: then what was authorised goes on to count."""
+        """Store how the batch ended. `cost` is None if it is not known: then the authorised amount still counts."""
         batch.status = status
         self._mark(batch, status)
         if cost is not None:
             batch.cost = str(cost)
             self.trade.budgets.settle(batch.id, cost, self.trade.clock())
-            await self.trade.ledger.end_job(batch.id, "done" if cost else "unpaid", cost)
-        await self.trade.ledger.end_purchase(batch.id, "done" if cost else "failed")
-        await self._save(batch)
-        await self._inputs.release(batch.id)
+
+        async def write() -> None:
+            if cost is not None:
+                await self.trade.ledger.end_job(batch.id, "done" if cost else "unpaid", cost)
+            await self.trade.ledger.end_purchase(batch.id, "done" if cost else "failed")
+            await self._save(batch)
+            await self._inputs.release(batch.id)
+
+        await self.trade.persist(write)
 
     def _count(self, batch: StoredBatch, seen: Batch) -> None:
         counts = seen.request_counts

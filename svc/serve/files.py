@@ -6,7 +6,6 @@ disk is no market's concern.
 """
 
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from svc.own_files import appearing
 from svc.serve.exchange import LocalRequest, WholeReply
 from svc.serve.http import Handled, handled
 from svc.serve.ledger import Ledger
-from svc.serve.problems import Problem, invalid
+from svc.serve.problems import Problem, invalid, storing
 from svc.serve.upload_form import read_form
 
 _FILE: Final = "file"
@@ -67,7 +66,7 @@ class LocalFiles:
     async def add(
         self, key: str, filename: str, purpose: str, content: bytes | Path, expires_at: int | None = None
     ) -> StoredFile:
-        """A `Path` is taken over: it is a file of this folder."""
+        """Store a file. A `Path` is taken over: it is a file of this folder. Raises StorageFailed."""
         file_id = f"file-{secrets.token_hex(12)}"
 
         def store() -> int:
@@ -78,7 +77,8 @@ class LocalFiles:
                     target.write(content)
             return self.path(file_id).stat().st_size
 
-        size = await to_thread.run_sync(store)
+        with storing():
+            size = await to_thread.run_sync(store)
         file = StoredFile(file_id, size, int(self.clock()), filename, purpose, key, expires_at)
         await self.ledger.put(_FILE, file_id, self.clock(), key, msgspec.json.encode(file).decode())
         return file
@@ -109,7 +109,8 @@ class LocalFiles:
 
     async def _remove(self, file_id: str) -> None:
         await self.ledger.remove(_FILE, file_id)
-        await anyio.Path(self.path(file_id)).unlink(missing_ok=True)
+        with storing():
+            await anyio.Path(self.path(file_id)).unlink(missing_ok=True)
 
     def _expired(self, file: StoredFile) -> bool:
         return file.expires_at is not None and file.expires_at <= self.clock()
@@ -126,7 +127,7 @@ class LocalFiles:
         while True:
             try:
                 await self.sweep()
-            except (OSError, sqlite3.Error) as error:
+            except Exception as error:  # the next sweep removes them
                 say(f"expired files cannot be removed: {error}")
             await anyio.sleep(_SWEEP_SECONDS)
 
@@ -151,7 +152,8 @@ class LocalFileRoutes:
     async def _upload(self, asked: LocalRequest) -> WholeReply:
         partial = self.files.folder / f".upload.{secrets.token_hex(8)}.partial"
         try:
-            form = await read_form(asked, partial)
+            with storing():
+                form = await read_form(asked, partial)
             purpose = form.fields.get("purpose")
             if purpose != "batch":
                 message = "purpose must be batch: prompts carry other files themselves, as data"

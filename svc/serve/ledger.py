@@ -26,6 +26,7 @@ from anyio import to_thread
 
 from common.quotes import Terms
 from common.refusal import Refused
+from svc.serve.problems import storing
 
 T = TypeVar("T")
 
@@ -152,16 +153,17 @@ class Ledger:
                 self._guard.close()
 
     async def run(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        """`act` in one transaction, in a thread. It is not left half way when the caller is cancelled."""
+        """Run `act` in one transaction, in a thread. A cancelled caller does not interrupt it. Raises StorageFailed."""
 
         def locked() -> T:
-            with self._lock, _transaction(self._connection) as connection:
+            with storing(), self._lock, _transaction(self._connection) as connection:
                 return act(connection)
 
         return await to_thread.run_sync(locked)
 
-    async def add_purchase(self, row: LedgerPurchase) -> None:
-        """An earlier one with the same idempotency key that failed, and cost nothing, makes room."""
+    async def add_purchase(self, row: LedgerPurchase, job: LedgerJob | None = None) -> None:
+        """Add a purchase, with its job if it has one already. An earlier purchase with the same idempotency key that
+        failed, and cost nothing, loses that key."""
 
         def act(connection: sqlite3.Connection) -> None:
             if row.idempotency is not None:
@@ -173,13 +175,13 @@ class Ledger:
             connection.execute(
                 "insert into purchases values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, row.state, row.delivered)
             )
+            if job is not None:
+                _add_job(connection, job)
 
         await self.run(act)
 
     async def add_job(self, row: LedgerJob) -> None:
-        values = (row.job_id, row.purchase, row.at, row.provider, str(row.amount), None)
-        charges = (row.terms.fee_bps, str(row.terms.gas_fee), row.state)
-        await self.run(lambda c: c.execute("insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *charges)))
+        await self.run(lambda connection: _add_job(connection, row))
 
     async def renew_job(self, job_id: str, at: float, amount: int, terms: Terms) -> None:
         """For another attempt under the same id, which a batch has, or at a price that was learned from the post."""
@@ -298,13 +300,20 @@ class Ledger:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("begin")
     try:
+        connection.execute("begin")
         yield connection
+        connection.execute("commit")
     except BaseException:
-        connection.execute("rollback")
+        if connection.in_transaction:  # SQLite has rolled back by itself after some failures
+            connection.execute("rollback")
         raise
-    connection.execute("commit")
+
+
+def _add_job(connection: sqlite3.Connection, row: LedgerJob) -> None:
+    values = (row.job_id, row.purchase, row.at, row.provider, str(row.amount), None)
+    charges = (row.terms.fee_bps, str(row.terms.gas_fee), row.state)
+    connection.execute("insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *charges))
 
 
 def _purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:

@@ -4,11 +4,16 @@ OpenAI's clients send a request again by its status (408, 409, 429, 5xx) unless 
 always says what is true, so that no client pays twice or waits for what will not change.
 """
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from common.refusal import Refused
 from svc import errors
 from svc.errors import SvcError
+
+_SERVER: Final = "server_error"
 
 
 class Problem(Exception):
@@ -45,6 +50,23 @@ class Problem(Exception):
         return told | ({"retry-after": "5"} if self.retry and self.status in {429, 503} else {})
 
 
+class StorageFailed(Problem):
+    """The state folder cannot be used, mostly because its disk is full. The same request may succeed later."""
+
+    def __init__(self, error: Exception) -> None:
+        message = f"the state folder of svc serve cannot be used: {error}; free some space on its disk"
+        super().__init__(503, message, type=_SERVER, code="storage_failed", retry=True)
+
+
+@contextmanager
+def storing() -> Iterator[None]:
+    """Raise failures of the disk and of SQLite as StorageFailed."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        raise StorageFailed(error) from error
+
+
 def invalid(message: str, param: str | None = None, code: str | None = None) -> Problem:
     return Problem(400, message, code=code, param=param)
 
@@ -63,7 +85,6 @@ def over_budget(what: str) -> Problem:
     return Problem(429, message, type="insufficient_quota", code="insufficient_quota")
 
 
-_SERVER: Final = "server_error"
 _MONEY: Final = frozenset({"InsufficientBalance", "payer_has_code", "over_max_amount"})
 # Of an error that is the caller's own doing, although another program of theirs could send it again.
 _OF_THE_REQUEST: Final = (errors.OrderRefused, errors.InvalidRequest)

@@ -26,7 +26,7 @@ from svc.serve.keys import ApiKey
 from svc.serve.ledger import UNDER_WAY, LedgerJob, LedgerPurchase
 from svc.serve.media_answers import Bought
 from svc.serve.prices import MarketOffer
-from svc.serve.problems import Problem, invalid, problem_of, unexpected
+from svc.serve.problems import Problem, StorageFailed, invalid, problem_of, unexpected
 from svc.serve.requests import Wanted
 
 _FOREVER: Final = float("inf")
@@ -115,8 +115,12 @@ class AnswerPurchases:
             purchase.tell()
 
     async def delivered(self, purchase: OpenPurchase) -> None:
+        """Never raises: an answer that could not be recorded as delivered is given again to the same question."""
         self._forget(purchase)
-        await self.trade.ledger.deliver(purchase.row.id)
+        try:
+            await self.trade.ledger.deliver(purchase.row.id)
+        except StorageFailed as failed:
+            self.trade.say(failed.message)
 
     async def _before(self, key: ApiKey, wanted: Wanted, digest: str, idempotency: str | None) -> OpenPurchase | None:
         if idempotency is None:

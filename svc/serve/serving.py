@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import sqlite3
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -55,11 +56,14 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
         raise OrderRefused("svc serve pays from a wallet: set SVC_WALLET_KEY_FILE", param="SVC_WALLET_KEY_FILE")
     await client.chain()  # the market is checked, and the clock set, before anybody asks
     await client.orders.account.result_keys()
-    keys = Keys.of(settings, folder)
-    ledger = Ledger.open(folder)
+    try:
+        keys = Keys.of(settings, folder)
+        ledger = Ledger.open(folder)
+        (folder / "files").mkdir(mode=0o700, exist_ok=True)
+    except (OSError, sqlite3.Error) as error:
+        raise Refused(f"the state folder {folder} cannot be used: {error}") from None
     try:
         files = LocalFiles(folder / "files", ledger)
-        files.folder.mkdir(mode=0o700, exist_ok=True)
         prices = Prices(client, settings)
         async with anyio.create_task_group() as tasks:
             trade = Trade(client, settings, ledger, Budgets([]), prices, tasks, say=say)

@@ -2,8 +2,9 @@
 through the states that a test says."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+import resource
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +60,17 @@ def listed(name: str) -> dict[str, Any]:
     number, endpoint = MODELS[name]
     details = {"model_id": number, "enabled": True, "endpoint": endpoint}
     return {"id": name, "object": "model", "owned_by": "demo", "svc": details, "as_of_block": "5"}
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process grows until the block ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @attrs.define

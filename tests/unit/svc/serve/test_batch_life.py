@@ -1,5 +1,8 @@
 """Batches of `/v1/batches` from the request to the results: restarts, cancels, a coordinator that is away, files."""
 
+import sqlite3
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,11 @@ from common.quotes import Terms
 from svc.serve.batch_files import BatchInputs
 from svc.serve.batch_lines import StoredBatch
 from svc.serve.files import LocalFiles
-from svc.serve.ledger import LedgerJob, LedgerPurchase
+from svc.serve.ledger import Ledger, LedgerJob, LedgerPurchase
 from svc.serve.problems import Problem
 from tests.unit.svc.fake_coordinator import Answer, Dropped, failing
 from tests.unit.svc.serve.conftest import spoken
-from tests.unit.svc.serve.market import Caller, ServedMarket
+from tests.unit.svc.serve.market import Caller, ServedMarket, full_disk
 
 pytestmark = pytest.mark.anyio
 
@@ -125,6 +128,73 @@ async def test_input_of_a_batch_that_goes_on_may_be_deleted(tmp_path: Path) -> N
         heard = await reached(caller)
     assert heard["status"] == "completed"
     assert not (tmp_path / "files" / OURS).exists()
+
+
+# --- a full disk ----------------------------------------------------------------------------------------------
+
+
+async def test_posted_batch_waits_until_the_disk_has_room(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
+    with_batch(market)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path)
+    async with market.served(tmp_path) as caller:
+        with full_disk():
+            await anyio.sleep(60)
+            waiting = (await caller.get(f"{BATCHES}/{OURS}")).json
+        heard = await reached(caller)
+        spent = await caller.served.trade.ledger.since(0)
+    assert waiting["status"] not in {"completed", "failed"}
+    assert heard["status"] == "completed"
+    assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
+    assert any("state folder" in said for said in caller.said)
+
+
+@pytest.mark.parametrize("write", range(1, 7))
+async def test_batch_survives_a_disk_full_at_any_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    market = ServedMarket(spoken)
+    with_batch(market)
+    async with market.served(tmp_path) as caller:
+        await left_behind(caller, tmp_path)
+    run, full, left = Ledger.run, ExitStack(), write
+
+    async def fills_the_disk(self: Ledger, act: Callable[[sqlite3.Connection], Any]) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            full.enter_context(full_disk())
+        return await run(self, act)
+
+    async with market.served(tmp_path) as caller:
+        monkeypatch.setattr(Ledger, "run", fills_the_disk)
+        with full:
+            await anyio.sleep(60)
+        heard = await reached(caller)
+        files = (await caller.get("/v1/files?purpose=batch_output")).json["data"]
+        spent = await caller.served.trade.ledger.since(0)
+    assert heard["status"] == "completed"
+    assert [file["id"] for file in files] == [heard["error_file_id"]]
+    assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
+
+
+async def test_request_on_a_full_disk_is_a_503(tmp_path: Path) -> None:
+    market = ServedMarket(spoken)
+    content, headers = form(BATCH, ("file", LINE))
+    async with market.served(tmp_path) as caller:
+        file = (await caller.call("POST", "/v1/files", content, headers=headers)).json
+        asked = {"input_file_id": file["id"], "endpoint": "/v1/responses", "completion_window": "1h"}
+        with full_disk():
+            refused = [
+                await caller.call("POST", "/v1/files", content, headers=headers),
+                await caller.post(BATCHES, asked),
+                await caller.call("DELETE", f"/v1/files/{file['id']}", b""),
+            ]
+        assert [(heard.status, heard.code) for heard in refused] == [(503, "storage_failed")] * 3
+        assert [heard.headers["x-should-retry"] for heard in refused] == ["true"] * 3
+        assert (await caller.call("DELETE", f"/v1/files/{file['id']}", b"")).json["deleted"]
+    assert [*(tmp_path / "files").iterdir()] == []
 
 
 # --- cancels --------------------------------------------------------------------------------------------------

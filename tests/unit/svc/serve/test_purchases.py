@@ -2,9 +2,7 @@
 
 import gc
 import itertools
-import sqlite3
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,10 @@ import anyio
 import pytest
 
 from svc.serve.attempts import OpenPurchase
-from svc.serve.ledger import Ledger
 from svc.serve.purchases import AnswerPurchases
 from svc.serve.settings import BudgetSettings, Buying, ServeSettings
 from tests.unit.svc.fake_coordinator import FEE_BPS, Answer, Asked, Dropped, failing, provider, quoting
-from tests.unit.svc.serve.market import SETTLED, Heard, ServedMarket, candidate, until
+from tests.unit.svc.serve.market import SETTLED, Heard, ServedMarket, candidate, full_disk, until
 
 pytestmark = pytest.mark.anyio
 
@@ -266,18 +263,7 @@ async def test_answer_that_could_not_be_sent_is_not_kept_in_memory_and_read_agai
     assert (kept, again.status, len(market.posts)) == ([], 200, 1)
 
 
-async def test_full_disk_fails_the_request_and_not_the_server(
-    market: ServedMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = Ledger.run
-    full = False
-
-    async def run(self: Ledger, act: Callable[[sqlite3.Connection], Any]) -> Any:
-        if full:
-            raise sqlite3.OperationalError("database or disk is full")
-        return await kept(self, act)
-
-    monkeypatch.setattr(Ledger, "run", run)
+async def test_answer_bought_on_a_full_disk_waits_for_room(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, heard = {7: ("queued",) * 4 + SETTLED}, []
 
     async def ask() -> None:
@@ -287,14 +273,13 @@ async def test_full_disk_fails_the_request_and_not_the_server(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
             await until(lambda: bool(market.jobs))
-            full = True
-        refused = await caller.post(CHAT, HELLO)
-        full = False
-        fine = await caller.post(CHAT, {**HELLO, "max_tokens": 5})
-    assert [heard[0].status, refused.status, fine.status] == [500, 500, 200]
-    async with market.served(tmp_path) as caller:  # and the job is followed by the next start
-        await anyio.sleep(5)
-        assert [job.state for job in await caller.served.trade.ledger.since(0)] == ["done", "done"]
+            with full_disk():
+                refused = await caller.post(CHAT, {**HELLO, "max_tokens": 5})
+                await anyio.sleep(60)
+                assert heard == []
+        jobs = await caller.served.trade.ledger.since(0)
+    assert (refused.status, refused.code, heard[0].status) == (503, "storage_failed", 200)
+    assert [job.state for job in jobs] == ["done"]
 
 
 async def test_streamed_answer_that_is_read_again_has_the_id_of_its_job(market: ServedMarket, tmp_path: Path) -> None:
