@@ -14,7 +14,6 @@ from typing import Self, Unpack
 
 import httpx
 
-from common.refusal import Refused
 from svc.account import Account
 from svc.batches.batches import Batches
 from svc.batches.preparation import Preparation
@@ -25,7 +24,7 @@ from svc.core.known_market import market_url
 from svc.core.money import Rate
 from svc.core.orders import DEFAULT_WINDOW, OrderRequest, PreparedOrder
 from svc.core.sealing import EscrowTrust, ModelInput
-from svc.errors import OrderRefused
+from svc.errors import OrderRefused, raises_svc_errors
 from svc.files import Files
 from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
@@ -43,6 +42,7 @@ from svc.wire.gateways import Gateways
 from svc.wire.transport import REQUEST_SECONDS, Transport, read
 
 
+@raises_svc_errors
 class Client:
     """One wallet at one coordinator. Use it as an async context manager, or end it with `aclose()`.
 
@@ -323,24 +323,21 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
     pool = options.get("http")
     if pool is not None and str(pool.base_url):
         base_url = str(pool.base_url)  # that is where the requests go
-    try:
-        return Settings.resolve(
-            base_url=base_url,
-            gateways=options.get("gateways"),
-            wallet_key=options.get("wallet_key"),
-            cipher_key=options.get("cipher_key"),
-            settlement_margin=options.get("settlement_margin"),
-            addresses=options.get("addresses"),
-            rpc_url=options.get("rpc_url"),
-            max_amount=options.get("max_amount"),
-            max_batch_amount=options.get("max_batch_amount"),
-            insecure_http=options.get("insecure_http"),
-            profile=options.get("profile"),
-            without_wallet=options.get("without_wallet", False) or options.get("signer") is not None,
-            environment=options.get("environment"),
-        )
-    except Refused as refusal:
-        raise OrderRefused.because(refusal) from None
+    return Settings.resolve(
+        base_url=base_url,
+        gateways=options.get("gateways"),
+        wallet_key=options.get("wallet_key"),
+        cipher_key=options.get("cipher_key"),
+        settlement_margin=options.get("settlement_margin"),
+        addresses=options.get("addresses"),
+        rpc_url=options.get("rpc_url"),
+        max_amount=options.get("max_amount"),
+        max_batch_amount=options.get("max_batch_amount"),
+        insecure_http=options.get("insecure_http"),
+        profile=options.get("profile"),
+        without_wallet=options.get("without_wallet", False) or options.get("signer") is not None,
+        environment=options.get("environment"),
+    )
 
 
 def _pool(base_url: str) -> httpx.AsyncClient:
@@ -351,7 +348,7 @@ def _pool(base_url: str) -> httpx.AsyncClient:
 
 def _known(options: ClientOptions, settings: Settings) -> KnownMarkets:
     given = options.get("known_markets", place_of(settings.environment))
-    return given if isinstance(given, KnownMarkets) else KnownMarkets(given)
+    return given if isinstance(given, KnownMarkets) else KnownMarkets(Path(given) if given else None)
 
 
 def _warn(told: str) -> None:

@@ -5,6 +5,7 @@
     ├── ConnectionFailed        no answer
     │   └── OutcomeUnknown      an order or a batch was sent, and whether it was taken could not be found out
     ├── OrderRefused            refused here, before anything was signed or sent; `param` names the field
+    ├── FileFailed              a local file cannot be read or written
     ├── NoProvider              nobody live takes the order
     ├── PlanShort               the network cannot take the batch in its window now
     ├── EscrowUntrusted         the escrow's key could not be verified
@@ -22,11 +23,16 @@
 Branch on the class and on `code`, never on the message.
 """
 
-from typing import ClassVar, TypeVar
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
 
 from common.refusal import Refused
 
 E = TypeVar("E", bound="ApiError")
+T = TypeVar("T")
 
 NO_WALLET = (
     "no wallet: set SVC_WALLET_KEY_FILE to a key file, SVC_KEYSTORE to an encrypted one, SVC_SIGNER_COMMAND to a"
@@ -132,7 +138,8 @@ class InternalError(ApiError):
 
 
 class ConnectionFailed(SvcError):
-    """The coordinator did not answer. What was sent may have arrived."""
+    """The coordinator did not answer, or a proxy answered in its place, which is not retryable. What was sent may have
+    arrived."""
 
     def __init__(self, message: str, *, code: str = "connection_failed", retryable: bool = True) -> None:
         super().__init__(message, code=code, retryable=retryable)
@@ -154,6 +161,14 @@ class OrderRefused(SvcError):
         """`place`: where the refused field stands, `line 7` of a file for one."""
         message = f"{place}: {refusal.message}" if place else refusal.message
         return cls(message, code=refusal.code, param=refusal.param)
+
+
+class FileFailed(SvcError, OSError):
+    """A local file cannot be read or written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error), code="file_failed")
+        self.errno, self.strerror, self.filename = error.errno, error.strerror, error.filename
 
 
 class NoProvider(SvcError):
@@ -276,3 +291,56 @@ class WaitTimedOut(SvcError):
 class ResultUnreadable(SvcError):
     """`code`: `no_result`, `reads_disabled`, `gateway_unavailable`, `gateway_status`, or why it did not open
     (`unseal_failed` when it was sealed to another key)."""
+
+
+# Every error that leaves the SDK is an SvcError.
+
+
+def raises_svc_errors(kind: type[T]) -> type[T]:
+    """Class decorator: public methods raise every expected error as an SvcError."""
+    for name, method in list(vars(kind).items()):
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+            setattr(kind, name, _converting(method))
+    return kind
+
+
+@contextmanager
+def _as_svc_errors() -> Iterator[None]:
+    try:
+        yield
+    except (SvcError, ConnectionError):  # of a caller's callback, such as a closed output
+        raise
+    except Refused as refusal:
+        raise OrderRefused.because(refusal) from None
+    except OSError as error:
+        raise FileFailed(error) from error
+    except (ValueError, OverflowError) as error:
+        raise OrderRefused(str(error), code="invalid_value") from error
+
+
+def _converting(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.isasyncgenfunction(method):
+
+        @wraps(method)
+        async def iterate(*args: Any, **kwargs: Any) -> Any:
+            with _as_svc_errors():
+                async with aclosing(method(*args, **kwargs)) as each:
+                    async for one in each:
+                        yield one
+
+        return iterate
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def act(*args: Any, **kwargs: Any) -> Any:
+            with _as_svc_errors():
+                return await method(*args, **kwargs)
+
+        return act
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _as_svc_errors():
+            return method(*args, **kwargs)
+
+    return call

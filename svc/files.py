@@ -7,6 +7,7 @@ from typing import IO, Literal
 import attrs
 
 from svc.account import Account
+from svc.errors import raises_svc_errors
 from svc.own_files import appearing
 from svc.records import File
 from svc.wire.transport import read
@@ -14,6 +15,7 @@ from svc.wire.transport import read
 UploadPurpose = Literal["input", "result", "batch"]
 
 
+@raises_svc_errors
 @attrs.frozen
 class Files:
     account: Account

@@ -9,7 +9,16 @@ import attrs
 from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
-from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
+from svc.errors import (
+    ApiError,
+    ConnectionFailed,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    PostRefused,
+    WaitTimedOut,
+    raises_svc_errors,
+)
 from svc.records import LIVE_JOB, BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
@@ -28,6 +37,7 @@ State = Literal["Open", "Claimed", "Settled", "Cancelled"]
 JobSeen = Callable[[Job], object]
 
 
+@raises_svc_errors
 @attrs.frozen
 class Jobs:
     account: Account
@@ -167,7 +177,7 @@ class Jobs:
         except NotFound:
             return None
         except (ApiError, ConnectionFailed) as failed:
-            if not failed.retryable:
+            if not (failed.retryable or isinstance(failed, ConnectionFailed)):
                 raise
             return None  # a coordinator that is away for a while is what waiting is for
 

@@ -39,7 +39,16 @@ from svc.core.orders import (
     window_seconds,
     window_words,
 )
-from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
+from svc.errors import (
+    ApiError,
+    ConnectionFailed,
+    NoProvider,
+    NotFound,
+    OrderRefused,
+    OutcomeUnknown,
+    QuoteRefused,
+    raises_svc_errors,
+)
 from svc.files import Files
 from svc.records import AllowlistEntry, Ask, Candidate, Checked, Floor, Job, Model, Posted, Provider, Quote, Quoted
 from svc.wire.sessions import paged
@@ -80,6 +89,7 @@ class Submitted:
     rests_on: RestsOn = "block"
 
 
+@raises_svc_errors
 @attrs.frozen
 class Orders:
     account: Account
@@ -95,7 +105,7 @@ class Orders:
         await self._check_window(request.window, shaped)
         for name in shaped.unlisted:
             message = f"{shaped.model.id} does not list the parameter {name!r}; it is sent as it is"
-            warnings.warn(message, UnlistedParameter, stacklevel=4)
+            warnings.warn(message, UnlistedParameter, stacklevel=7)
         bid, recipient = await self.bid(shaped)
         return await self._signed(shaped, bid, recipient)
 
@@ -193,7 +203,7 @@ class Orders:
         """Before anything is signed. Raises OrderRefused that names the windows that the network takes."""
         if not is_window(window):
             warnings.warn(
-                f"the window {window!r} is none of {WINDOW_FORMS}: it is signed as 1h", OtherWindow, stacklevel=5
+                f"the window {window!r} is none of {WINDOW_FORMS}: it is signed as 1h", OtherWindow, stacklevel=8
             )
         chain = self.account.vouching.chain
         registry = (await self.account.market()).job_registry
@@ -268,7 +278,7 @@ class Orders:
                 found = await self._look_back(prepared, amount)
                 if found is not None:
                     return found
-                if attempt == transport.retries.most:
+                if not failed.retryable or attempt == transport.retries.most:
                     raise _unknown(prepared, failed) from None
                 await transport.sleep(transport.retries.pause(attempt))
                 attempt += 1
@@ -337,6 +347,7 @@ def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> 
 MOST: int = 100
 
 
+@raises_svc_errors
 @attrs.frozen
 class Models:
     account: Account
@@ -349,6 +360,7 @@ class Models:
         return await self.account.transport.get(f"/v1/models/{quote(name)}", Model)
 
 
+@raises_svc_errors
 @attrs.frozen
 class Market:
     account: Account

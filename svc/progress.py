@@ -107,7 +107,7 @@ class ProvisionalResults:
             try:
                 told = newest.look() or await self.jobs.progress(prepared.id)
             except (ApiError, ConnectionFailed) as failed:
-                if not failed.retryable:
+                if not (failed.retryable or isinstance(failed, ConnectionFailed)):
                     return None
                 told = None  # a coordinator that is away for a while is what waiting is for
             if told is not None:

@@ -14,7 +14,7 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
 from svc.core.sealing import ResultReader, read_body
-from svc.errors import JobFailed, OrderRefused, ResultUnreadable
+from svc.errors import JobFailed, OrderRefused, ResultUnreadable, raises_svc_errors
 from svc.own_files import appearing
 from svc.records import ENDED_BECAUSE, Job, RestsOn
 
@@ -85,6 +85,7 @@ def read_job_id(job_id: str) -> bytes:
         raise OrderRefused.because(refusal) from None
 
 
+@raises_svc_errors
 @attrs.frozen
 class Results:
     account: Account

@@ -74,7 +74,7 @@ class Settings:
         wallet_key: str | bytes | Wallet | None = None,
         cipher_key: str | bytes | SecretKey | None = None,
         settlement_margin: int | None = None,
-        addresses: AddressBook | Path | None = None,
+        addresses: AddressBook | Path | str | None = None,
         rpc_url: str | Sequence[str] | None = None,
         max_amount: int | None = None,
         max_batch_amount: int | None = None,
@@ -232,8 +232,8 @@ class ClientOptions(TypedDict, total=False):
     cipher_key: str | bytes | SecretKey | None  # an X25519 secret that results are sealed to
     gateways: str | Sequence[str] | None  # that results are read from; empty disables reads
     settlement_margin: int | None  # seconds that an order outlives its window
-    addresses: AddressBook | Path | None  # the address book (or its file): another deployment is refused
-    known_markets: KnownMarkets | Path | None  # what first uses are remembered in; None: in this client alone
+    addresses: AddressBook | Path | str | None  # the address book (or its file): another deployment is refused
+    known_markets: KnownMarkets | Path | str | None  # what first uses are remembered in; none: in this client alone
     require_known_market: bool  # refuse a market that is neither pinned by `addresses` nor known already
     on_first_use: Callable[[str], object]  # told what was remembered; else it is a warning, MarketRemembered
     rpc_url: str | Sequence[str] | None  # nodes of the chain that what is told is held against; they must agree

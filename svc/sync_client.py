@@ -6,8 +6,9 @@
 An event loop runs in a thread of its own; calls may come from any thread.
 """
 
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
@@ -27,6 +28,12 @@ from svc.webhooks import Webhooks
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _end(stack: ExitStack) -> None:
+    """End a client that nobody closed. An exception cancels what other threads still wait for."""
+    with suppress(BaseException):
+        stack.__exit__(SystemExit, SystemExit(), None)
 
 
 class _Face(Protocol):
@@ -167,6 +174,8 @@ class SyncClient:
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._inner = Client(base_url, **options)
         self._stack = ExitStack()
+        # At exit, or with the last reference. The event loop's thread stands still once Python tears modules down.
+        weakref.finalize(self, _end, self._stack)
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._stack.enter_context(self._portal.wrap_async_context_manager(self._inner))
         self.models = SyncModels(self._inner.models, self._portal)

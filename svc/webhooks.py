@@ -10,6 +10,7 @@ from common import webhooks
 from common.wire.webhooks import NewWebhook as AddedWebhook
 from common.wire.webhooks import WebhookFields, WebhookTested
 from svc.account import Account
+from svc.errors import raises_svc_errors
 from svc.records import Record
 from svc.wire.transport import read
 
@@ -22,6 +23,7 @@ class _Listed(Record, frozen=True):
     data: tuple[ListedWebhook, ...]
 
 
+@raises_svc_errors
 @attrs.frozen
 class Webhooks:
     account: Account

@@ -23,6 +23,7 @@ from svc.errors import (
     OutcomeUnknown,
     ResultUnreadable,
     WaitTimedOut,
+    raises_svc_errors,
 )
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
@@ -47,6 +48,7 @@ class BatchPage(Record, frozen=True):
     has_more: bool
 
 
+@raises_svc_errors
 @attrs.frozen
 class Batches:
     account: Account
@@ -114,7 +116,7 @@ class Batches:
                 found = await self._created_from(file.id)
                 if found is not None:
                     return found
-                if attempt == transport.retries.most:
+                if not failed.retryable or attempt == transport.retries.most:
                     raise _unknown(file.id, failed) from None
             await transport.sleep(transport.retries.pause(attempt))
             attempt += 1
@@ -197,7 +199,7 @@ class Batches:
         try:
             return await self.get(batch_id)
         except (ApiError, ConnectionFailed) as failed:
-            if not failed.retryable:
+            if not (failed.retryable or isinstance(failed, ConnectionFailed)):
                 raise
             return None  # a coordinator that is away for a while is what waiting is for
 

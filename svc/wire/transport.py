@@ -16,7 +16,7 @@ from common import strict_json
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
 from svc.core.clock import RetryPolicy, ServerClock
-from svc.errors import ApiError, ConnectionFailed
+from svc.errors import ApiError, ConnectionFailed, OrderRefused
 
 # Reading answers: as they were sent, and never more of them than they may have.
 
@@ -33,10 +33,14 @@ class UnfitAnswer(httpx.DecodingError):
 async def opened(
     http: httpx.AsyncClient, method: str, url: str, *, headers: Mapping[str, str] | None = None, **request: Any
 ) -> AsyncIterator[httpx.Response]:
-    """An answer with its body unread; `whole` and `pieces_of` read it. A redirect is an answer like any other."""
+    """An answer with its body unread; `whole` and `pieces_of` read it. A redirect is an answer like any other. Raises
+    OrderRefused for an address that is no URL: it has a name or an id with characters that cannot be sent."""
     asked = {**(headers or {}), **IDENTITY}
-    async with http.stream(method, url, headers=asked, follow_redirects=False, **request) as response:
-        yield response
+    try:
+        async with http.stream(method, url, headers=asked, follow_redirects=False, **request) as response:
+            yield response
+    except httpx.InvalidURL as invalid:
+        raise OrderRefused(f"{url!r} cannot be requested: {invalid}", code="invalid_value") from None
 
 
 @asynccontextmanager
@@ -156,7 +160,7 @@ class Transport:
         try:
             async with opened(self.http, method, path, **request) as unread:
                 if is_of_a_proxy(unread):
-                    raise ConnectionFailed(f"{method} {path}: a proxy answered {unread.status_code}")
+                    raise proxy_failure(method, path, unread)
                 try:
                     response = await whole(unread)
                 except UnfitAnswer as unfit:
@@ -181,7 +185,7 @@ class Transport:
                             return
                         error: ApiError | ConnectionFailed
                         if is_of_a_proxy(response):
-                            error = ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
+                            error = proxy_failure("GET", path, response)
                         else:
                             error = error_of(await whole(response))
                     except UnfitAnswer as unfit:
@@ -243,6 +247,11 @@ def _retryable(response: httpx.Response) -> bool:
 def is_of_a_proxy(response: httpx.Response) -> bool:
     of_the_coordinator = _RETRYABLE in response.headers or "x-request-id" in response.headers
     return response.status_code in _OF_PROXIES and not of_the_coordinator
+
+
+def proxy_failure(method: str, path: str, response: httpx.Response) -> ConnectionFailed:
+    """Not retryable: the header that says so is missing. What only reads again and again, as a wait does, goes on."""
+    return ConnectionFailed(f"{method} {path}: a proxy answered {response.status_code}", retryable=False)
 
 
 def given(params: Mapping[str, object] | None) -> dict[str, str]:

@@ -101,7 +101,7 @@ async def _looks(client: "Client", output: Output, every: float, **query: Any) -
             yield await client.jobs.book(order="newest", **query)
             away = False
         except (ApiError, ConnectionFailed) as failed:
-            if not failed.retryable:
+            if not (failed.retryable or isinstance(failed, ConnectionFailed)):
                 raise
             if not away:
                 output.warn(f"{failed.message}; looking again every {every:g} s")

@@ -128,7 +128,7 @@ class _Watching:
         try:
             look = await read_pane(self.client, pane, brief=True)
         except (ApiError, ConnectionFailed) as failed:
-            if not failed.retryable:
+            if not (failed.retryable or isinstance(failed, ConnectionFailed)):
                 raise
             self.trouble = failed.message
         else:

@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import attrs
+import httpx
 import pytest
 
 from common.box import SecretKey
@@ -126,7 +127,7 @@ async def test_stored_order_whose_answer_was_lost_is_sent_again_and_joined() -> 
 
     def answer(asked: Asked) -> Answer:
         if "auth_sig" in asked.body and next(lost):
-            return Answer(502, b"")
+            raise httpx.ReadError("connection lost")
         return orders()(asked)  # type: ignore[operator] # a function
 
     order.coordinator.tell("POST /v1/jobs", answer)

@@ -1,5 +1,8 @@
 import inspect
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +70,28 @@ def test_error_in_the_block_ends_what_other_threads_wait_for() -> None:
         interrupted()
     threads[0].join(10)
     assert [type(error).__name__ for error in outcome] == ["CancelledError"]
+
+
+UNCLOSED = """
+import threading
+from tests.unit.svc.fake_coordinator import FakeCoordinator
+
+client = FakeCoordinator().sync_client()
+print(client.chain().chain_id)
+"""
+USED_BY_A_THREAD = """
+main_has_ended = threading.main_thread().join
+threading.Thread(target=lambda: (main_has_ended(), print(client.models.get("demo/text").id))).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"), [(UNCLOSED, ["31337"]), (UNCLOSED + USED_BY_A_THREAD, ["31337", "demo/text"])]
+)
+def test_unclosed_client_does_not_hang_the_exit(script: str, printed: list[str]) -> None:
+    """A thread of the program may use the client after the main thread has ended."""
+    here = Path(__file__).parents[3]
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=here, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout.split() == printed

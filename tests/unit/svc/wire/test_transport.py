@@ -13,6 +13,7 @@ from svc.errors import (
     InvalidRequest,
     NotFound,
     PinnerUnavailable,
+    SvcError,
 )
 from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing
 
@@ -50,6 +51,17 @@ async def test_without_the_headers_word_no_status_is_retried(coordinator: FakeCo
     with pytest.raises((ChainUnreachable, InternalError, Busy)):
         await coordinator.client().models.get("demo/text")
     assert len(coordinator.asked) == 1
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("headers", [{}, {"x-request-id": "r1"}])
+async def test_unavailable_is_not_retried_without_the_header(
+    coordinator: FakeCoordinator, status: int, headers: dict[str, str]
+) -> None:
+    coordinator.tell(ROUTE, Answer(status, b"upstream is down", headers))
+    with pytest.raises(SvcError) as failed:
+        await coordinator.client().models.get("demo/text")
+    assert (len(coordinator.asked), failed.value.retryable) == (1, False)
 
 
 async def test_status_that_is_usually_final_is_retried_when_the_header_says_so(coordinator: FakeCoordinator) -> None:
