@@ -193,7 +193,6 @@ def batch_worker_of(dependencies: Dependencies) -> BatchWorker:
         containers=LineContainers(database, dependencies.pins),
         retention_seconds=config.file_retention_seconds,
         clock=system_clock,
-        failed_seconds=config.failed_batch_retention_seconds,
     )
     finalising = Finalising(files_of(dependencies), config.failed_batch_retention_seconds)
     return BatchWorker(database, dependencies.notices, expansion, finalising)

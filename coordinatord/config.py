@@ -204,13 +204,13 @@ class Config(ChainConfig):
     unsettled_retention_seconds: int = variable(
         "UNSETTLED_RETENTION_SECONDS",
         integer(1, 31_536_000),
-        "time that content is kept for after its job was cancelled, failed, expired or never posted",
+        "time that an inline container is kept for after its job was cancelled, failed, expired or never posted",
         172_800,
     )
     failed_batch_retention_seconds: int = variable(
         "FAILED_BATCH_RETENTION_SECONDS",
         integer(1, 31_536_000),
-        "time that a batch without a result is kept for after its end, with its files",
+        "time that a batch without a result is kept for after its end, with its error file",
         259_200,
     )
     confirmations: int = variable(

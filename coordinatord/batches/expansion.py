@@ -184,7 +184,6 @@ class Expansion:
     containers: LineContainers
     retention_seconds: int
     clock: Clock
-    failed_seconds: int = 259_200  # that the files of a batch without a result are kept
     most_lines: int = MOST_LINES  # of one portion
 
     async def step(self, connection: Connection, work: BatchWork) -> None:
@@ -241,7 +240,6 @@ class Expansion:
         log.error("the input file of a batch is lost", batch=work.batch_id, line=line)
         if not work.lines_done:
             await batches.fail(connection, work.batch_id)
-            await files.shorten(connection, [work.input_file_id], self.failed_seconds)
             return
         left = (work.input_lines or 0) - await lines_sql.recorded(connection, work.batch_id)
         numbers = range(work.lines_done + 1, work.lines_done + 1 + left)

@@ -82,7 +82,7 @@ class Finalising:
     beside them."""
 
     files: FileStore
-    failed_seconds: int = 259_200  # that the files of a batch without a result are kept
+    failed_seconds: int = 259_200  # life of the error file of a batch without a result
 
     async def step(self, connection: Connection, work: BatchWork) -> None:
         """Within the transaction that locks `work`. A file that an earlier attempt stored is stored again under the
@@ -91,9 +91,8 @@ class Finalising:
         output = await self._file(connection, work, "output", completed, output_line)
         error = await self._file(connection, work, "error", failed, error_line)
         await batches.finish(connection, work.batch_id, output, error)
-        if not completed:
-            kept = [file_id for file_id in (work.input_file_id, error) if file_id is not None]
-            await files.shorten(connection, kept, self.failed_seconds)
+        if error is not None and not completed:
+            await files.shorten(connection, error, self.failed_seconds)
         log.info("batch finished", batch=work.batch_id, status=work.ends_as, completed=completed, failed=failed)
 
     async def _file(

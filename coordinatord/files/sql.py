@@ -178,14 +178,11 @@ async def attach(connection: Connection, file_id: str, retention_seconds: int, j
     return found is True
 
 
-async def shorten(connection: Connection, file_ids: Sequence[str], seconds: int) -> None:
-    """Keep them no longer than so many seconds from now, except those that another batch, which goes on or has yielded
-    something, reads its lines from."""
+async def shorten(connection: Connection, file_id: str, seconds: int) -> None:
+    """Keep a file no longer than so many seconds from now. For a file whose `expires_at` its owner has not read yet."""
     await connection.execute(
-        "update files f set expires_at = least(f.expires_at, clock_timestamp() + $2 * interval '1 second')"
-        " where f.id = any($1::text[]) and f.attached and not exists (select from batches b"
-        " where b.input_file_id = f.id and b.failed_at is null and (b.ends_as is null or b.completed > 0))",
-        file_ids,
+        "update files set expires_at = least(expires_at, clock_timestamp() + $2 * interval '1 second') where id = $1",
+        file_id,
         seconds,
     )
 

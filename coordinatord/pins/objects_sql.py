@@ -145,39 +145,40 @@ async def release_many(connection: Connection, keys: Sequence[str]) -> None:
     await connection.execute("update objects set holders = holders - 1 where key = any($1::text[])", keys)
 
 
-_TABLES: Final = (("objects", "subject"), ("files", "held_for"))
 _ALIVE: Final = f"(j.state = {JobState.CLAIMED} or (j.state = {JobState.OPEN} and j.expires_at >= p.block_time))"
 # A job that the outbox or a batch may post yet, or has posted in a block that the index does not show.
 # Relays that are under way and those that were mined are each found by an index of their own.
 _COMING: Final = (
-    "(exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state in ('queued', 'signed'))"
-    " or exists (select from relays r where r.subject = t.{job} and r.kind = 'post' and r.state = 'mined')"
-    " or exists (select from batch_lines l where l.job_id = t.{job} and l.relay_id is not null"
+    "(exists (select from relays r where r.subject = t.subject and r.kind = 'post' and r.state in ('queued', 'signed'))"
+    " or exists (select from relays r where r.subject = t.subject and r.kind = 'post' and r.state = 'mined')"
+    " or exists (select from batch_lines l where l.job_id = t.subject and l.relay_id is not null"
     " and l.code is null and l.result is null))"
 )
 
 
 async def decide(connection: Connection, *, retention_seconds: int, unsettled_seconds: int) -> None:
-    """Shorten the life of attached content whose job ended without a result, or was never posted; nothing while the
-    index is being rebuilt. After a reorganisation that gives a job its life back, its content is kept as before."""
-    for table, job in _TABLES:
-        await connection.execute(
-            f"update {table} t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
-            f" from jobs j cross join index_position p where t.attached and t.decided and t.removing_until is null"
-            f" and t.expires_at < statement_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
-            f" and j.job_id = t.{job} and (j.state = {JobState.SETTLED} or {_ALIVE})",
-            retention_seconds,
-        )
-        await connection.execute(
-            f"update {table} t set decided = true, expires_at = case when e.settled then t.expires_at"
-            " else least(t.expires_at, clock_timestamp() + $1 * interval '1 second') end"
-            f" from (select t.ctid as place, j.state is not distinct from 2 as settled from index_position p,"
-            f" {table} t left join jobs j on j.job_id = t.{job}"
-            f" where t.attached and not t.decided and t.{job} is not null and not p.rebuilding"
-            f" and case when j.job_id is null then not {_COMING.format(job=job)} else not {_ALIVE} end) e"
-            " where t.ctid = e.place",
-            unsettled_seconds,
-        )
+    """Shorten the life of attached objects whose job ended without a result, or was never posted. Nothing changes while
+    the index is being rebuilt. After a reorganisation that revives a job, its objects are kept as before.
+
+    Files keep the `expires_at` that their owner was told.
+    """
+    await connection.execute(
+        "update objects t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
+        " from jobs j cross join index_position p where t.attached and t.decided and t.removing_until is null"
+        " and t.expires_at < statement_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
+        f" and j.job_id = t.subject and (j.state = {JobState.SETTLED} or {_ALIVE})",
+        retention_seconds,
+    )
+    await connection.execute(
+        "update objects t set decided = true, expires_at = case when e.settled then t.expires_at"
+        " else least(t.expires_at, clock_timestamp() + $1 * interval '1 second') end"
+        " from (select t.ctid as place, j.state is not distinct from 2 as settled from index_position p,"
+        " objects t left join jobs j on j.job_id = t.subject"
+        " where t.attached and not t.decided and t.subject is not null and not p.rebuilding"
+        f" and case when j.job_id is null then not {_COMING} else not {_ALIVE} end) e"
+        " where t.ctid = e.place",
+        unsettled_seconds,
+    )
 
 
 KINDS: Final = ("containers", "results", "inputs", "batch_files", "batches")

@@ -43,7 +43,6 @@ PARTS: Final = {
     ],
     "events.progress_sql": [{"which": f"_WHICH[{n}]"} for n in range(4)],
     "escrow.sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
-    "pins.objects_sql.decide": [{"table": f"_TABLES[{n}][0]", "job": f"_TABLES[{n}][1]"} for n in range(2)],
     "relayer.queue_sql._take": [
         {"which": "f'priority < 3 and {_NAMED}'"},
         {"which": "f'priority = 3 and {_NAMED}'"},

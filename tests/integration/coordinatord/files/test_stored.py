@@ -144,21 +144,32 @@ async def test_content_of_a_job_that_a_reorganisation_revives_is_kept_as_before(
     assert abs(await lives(connection) - MONTH) < 10
 
 
-async def test_upload_of_a_job_that_was_never_posted_is_kept_short_and_one_still_to_be_posted_is_not(
-    connection: Connection,
-) -> None:
-    await upload(connection, 5)
-    await sql.attach(connection, "file-1", MONTH, b"\7" * 32)
+async def test_content_of_a_job_that_was_never_posted_is_kept_short(connection: Connection) -> None:
+    job = b"\7" * 32
+    await keep(connection, job, "containers/a")
     await connection.execute(
-        "insert into relays (kind, subject, dedupe, target, calldata, priority) values ('post', $1, '', '', '', 3)",
-        b"\7" * 32,
+        "insert into relays (kind, subject, dedupe, target, calldata, priority) values ('post', $1, '', '', '', 3)", job
     )
     await decide(connection)
-    assert abs(await lives(connection, "files") - MONTH) < 10
+    assert abs(await lives(connection) - MONTH) < 10
     await connection.execute("update relays set state = 'refused'")
     await connection.execute("update index_position set rebuilding = true")
     await decide(connection)
-    assert abs(await lives(connection, "files") - MONTH) < 10, "an index that is being rebuilt knows of no job"
+    assert abs(await lives(connection) - MONTH) < 10, "an index that is being rebuilt knows of no job"
     await connection.execute("update index_position set rebuilding = false")
     await decide(connection)
-    assert abs(await lives(connection, "files") - SHORT) < 10
+    assert abs(await lives(connection) - SHORT) < 10
+
+
+@pytest.mark.parametrize("ended", ["state = 3, ended_because = 2", "state = 3, ended_because = 3", None])
+async def test_upload_keeps_the_expiry_its_owner_was_told(connection: Connection, ended: str | None) -> None:
+    """Its job was cancelled, failed, or never posted."""
+    await add_jobs(connection, 1, models=1)
+    job = await connection.fetchval("select job_id from jobs") if ended is not None else b"\7" * 32
+    await upload(connection, 5)
+    await sql.attach(connection, "file-1", MONTH, job)
+    told = await connection.fetchval("select expires_at from files")
+    if ended is not None:
+        await connection.execute(f"update jobs set {ended}")  # noqa: S608 - one of the cases above
+    await decide(connection)
+    assert await connection.fetchval("select expires_at from files") == told

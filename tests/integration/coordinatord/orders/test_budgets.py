@@ -230,7 +230,7 @@ async def test_inline_containers_count_for_their_owner(stage: Stage, newcomer: P
     assert await stage.fetchval("select count(*) from relays") == 1
 
 
-async def test_upload_of_a_cancelled_job_is_kept_short_and_says_so(stage: Stage, newcomer: Party) -> None:
+async def test_upload_of_a_cancelled_job_keeps_its_expiry(stage: Stage, newcomer: Party) -> None:
     await newcomer.sign_in()
     content = newcomer.container()
     upload = (await newcomer.upload("input", content)).json()
@@ -242,7 +242,7 @@ async def test_upload_of_a_cancelled_job_is_kept_short_and_says_so(stage: Stage,
     job = paid["job_id"]
     assert (await stage.http.post(f"/v1/jobs/{job}/cancel", json=newcomer.cancel(job))).status_code == 200
     await stage.sweep()
-    assert await told_life(newcomer, upload["id"]) - config.unsettled_retention_seconds in range(60)
+    assert await told_life(newcomer, upload["id"]) == config.file_retention_seconds
 
 
 async def test_files_of_a_batch_without_a_result_are_kept_for_days(stage: Stage, newcomer: Party) -> None:
@@ -250,8 +250,9 @@ async def test_files_of_a_batch_without_a_result_are_kept_for_days(stage: Stage,
     batching = await Batching.of(stage, newcomer)
     created = await batching.create(b"{}", b"no json")
     done = await batching.until(created["id"], status="completed")
-    for file_id in (done["error_file_id"], created["input_file_id"]):
-        assert await told_life(newcomer, file_id) - stage.ground.config.failed_batch_retention_seconds in range(60)
+    config = stage.ground.config
+    assert await told_life(newcomer, created["input_file_id"]) == config.file_retention_seconds
+    assert await told_life(newcomer, done["error_file_id"]) - config.failed_batch_retention_seconds in range(60)
     await stage.execute("update batches set completed_at = completed_at - interval '4 days'")
     await stage.sweep()
     assert (await batching.get(f"/{created['id']}")).status_code == 404
