@@ -100,6 +100,26 @@ class RangeWidth:
         self._wanted = max(1.0, min(self._wanted, blocks / 2))
 
 
+class BatchSize:
+    """Number of calls in one JSON-RPC batch. A batch that got no answer may have been too much work, so the next ones
+    are half as long. After a long run of successes they are twice as long again."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._successes = 0
+        self.calls = most
+
+    def took(self) -> None:
+        self._successes += 1
+        if self._successes >= _PATIENCE:
+            self._successes = 0
+            self.calls = min(self._most, 2 * self.calls)
+
+    def struggled(self, calls: int) -> None:
+        self._successes = 0
+        self.calls = max(1, min(self.calls, calls // 2))
+
+
 T = TypeVar("T")
 
 _AT_ONCE: Final = 4  # requests of one range; a node answers several while one is read
@@ -149,6 +169,9 @@ class Source:
         self._decoder = decoder
         self._masks = [bloom_mask(address) for address in decoder.addresses]
         self._addresses = list(decoder.addresses)
+        self._header_batch = BatchSize(CALLS_PER_REQUEST)
+        self._logs_batch = BatchSize(CALLS_PER_REQUEST)
+        self._receipts_batch = BatchSize(_RECEIPTS_PER_BATCH)
 
     async def head(self) -> BlockHeader:
         return await self._one(BlockHeader, "eth_getBlockByNumber", "latest", False)
@@ -159,7 +182,7 @@ class Source:
     async def headers(self, first: int, last: int) -> list[BlockHeader]:
         """Linked headers of all blocks from `first` to `last`."""
         calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in range(first, last + 1)]
-        headers = await self._many(BlockHeader, calls, CALLS_PER_REQUEST)
+        headers = await self._many(BlockHeader, calls, self._header_batch)
         check_linked(headers, first)
         return headers
 
@@ -167,7 +190,7 @@ class Source:
         """One range for each block; logs are asked for by hash, so that no reorg can come between."""
         headers = await self.headers(first, last)
         calls = [RpcCall("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
-        logs = await self._many(list[ChainLog], calls, CALLS_PER_REQUEST)
+        logs = await self._many(list[ChainLog], calls, self._logs_batch)
         read = [read_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
         await self._clear([header for _, silent in read for header in silent])
         return [block_range for block_range, _ in read]
@@ -217,7 +240,7 @@ class Source:
             return
         calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in doubtful]
         for header, receipts in zip(
-            doubtful, await self._many(list[_ReceiptLogs], calls, _RECEIPTS_PER_BATCH), strict=True
+            doubtful, await self._many(list[_ReceiptLogs], calls, self._receipts_batch), strict=True
         ):
             if any(log.address.lower() in self._addresses for receipt in receipts for log in receipt.logs):
                 raise lied(f"it withheld logs of block {header.height}")
@@ -228,23 +251,28 @@ class Source:
         except RpcError as error:
             raise retryable_of(error, method) from error
 
-    async def _many(self, kind: type[T], calls: Sequence[RpcCall], per_batch: int) -> list[T]:
-        batches = [calls[start : start + per_batch] for start in range(0, len(calls), per_batch)]
+    async def _many(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
+        batches = [calls[start : start + size.calls] for start in range(0, len(calls), size.calls)]
         results: list[T] = []
         for several in [batches[start : start + _AT_ONCE] for start in range(0, len(batches), _AT_ONCE)]:
             answers = [_Pending[list[T]]() for _ in several]
             async with anyio.create_task_group() as tasks:
                 for pending, batch in zip(answers, several, strict=True):
-                    tasks.start_soon(pending.settle, partial(self._batch, kind, batch))
+                    tasks.start_soon(pending.settle, partial(self._batch, kind, batch, size))
             for pending in answers:
                 results += pending.result
         return results
 
-    async def _batch(self, kind: type[T], calls: Sequence[RpcCall]) -> list[T]:
+    async def _batch(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
         try:
             answers = await self._rpc.batch(calls)
         except RpcError as error:
+            size.struggled(len(calls))
             raise retryable_of(error, calls[0].method) from error
+        except Retryable:
+            size.struggled(len(calls))
+            raise
+        size.took()
         results: list[T] = []
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RpcError):

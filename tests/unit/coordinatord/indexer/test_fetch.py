@@ -4,8 +4,9 @@ import anyio
 import pytest
 
 from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc
-from coordinatord.indexer.fetch import RangeWidth, Source
+from coordinatord.indexer.fetch import BatchSize, RangeWidth, Source
 from tests.fakes.chain import DECODER, FakeChain
 
 pytestmark = pytest.mark.anyio
@@ -66,3 +67,38 @@ async def test_a_range_of_which_one_request_fails_is_given_up_with_its_error(ref
 
     with pytest.raises(Retryable, match="limits our requests"):
         await Source(Rpc(failing), DECODER).range(1, chain.height, RangeWidth(chain.height))
+
+
+@pytest.mark.parametrize("slow", [b"eth_getLogs", b"eth_getBlockByNumber"])
+async def test_batches_that_take_too_long_get_shorter(slow: bytes) -> None:
+    """The node answers no more than seven such calls within the request's timeout."""
+    chain = FakeChain()
+    for _ in range(CALLS_PER_REQUEST):
+        chain.mine()
+
+    async def answer(request: bytes) -> tuple[int, bytes]:
+        if request.count(slow) > 7:
+            raise NoResponse("SocketTimeoutError")
+        return await chain.answer(request)
+
+    source, failures = Source(Rpc(answer), DECODER), 0
+    while failures < 10:
+        try:
+            blocks = await source.blocks(1, chain.height)
+            break
+        except Retryable:
+            failures += 1
+    assert failures == 4  # 100, 50, 25, 12 calls
+    assert [block.last.height for block in blocks] == list(range(1, chain.height + 1))
+
+
+def test_shortened_batches_grow_again_after_successes() -> None:
+    size = BatchSize(100)
+    size.struggled(100)
+    size.struggled(100)  # sent together with the one before
+    assert size.calls == 50
+    for _ in range(63):
+        size.took()
+    assert size.calls == 50
+    size.took()
+    assert size.calls == 100
