@@ -76,7 +76,7 @@ class Asks:
     async def publish(self, body: AsksBody) -> PublishOutcome:
         snapshot = _snapshot(body.snapshot)
         if is_too_far_ahead(snapshot.signed_at, self.clock()):
-            raise Refused(f"signed_at is more than {AHEAD_AT_MOST} seconds ahead", "snapshot.signed_at")
+            raise _too_far_ahead()
         signer = await self._signer(snapshot, body.signature)
         if isinstance(signer, NotSigned):
             return signer
@@ -103,6 +103,8 @@ class Asks:
             return await self._published(snapshot, outcome.tx_hash)
         if isinstance(outcome, RefusedByChain) and outcome.name == "StaleSnapshot":
             return await self._overtaken(snapshot)
+        if isinstance(outcome, RefusedByChain) and outcome.name == "TooFarAhead":
+            raise _too_far_ahead()  # the chain's clock is behind ours
         return outcome
 
     async def _signer(self, snapshot: AskSnapshot, signature: bytes) -> bytes | NotSigned:
@@ -128,6 +130,10 @@ class Asks:
     async def _overtaken(self, snapshot: AskSnapshot) -> StaleSnapshot:
         latest = await self.registry.latest_signed_at(snapshot.provider_id)
         return StaleSnapshot(superseded=latest > snapshot.signed_at)
+
+
+def _too_far_ahead() -> Refused:
+    return Refused(f"signed_at is more than {AHEAD_AT_MOST} seconds ahead", "snapshot.signed_at")
 
 
 def _snapshot(body: SnapshotBody) -> AskSnapshot:

@@ -61,6 +61,16 @@ async def test_malformed_snapshot_is_refused(provider: Party, provider_id: int) 
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+async def test_snapshot_too_far_ahead_of_the_chain_is_malformed(
+    provider: Party, provider_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's clock is ahead of the chain's."""
+    monkeypatch.setattr("coordinatord.operations.asks.is_too_far_ahead", lambda *_: False)
+    answer = await provider.publish(provider.asks(provider_id, QUOTE, signed_at=int(time.time()) + 4000))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, "snapshot.signed_at", None)
+
+
 @shows(PUT, 401, "invalid_session")
 @shows(PUT, 403, "invalid_signature")
 @shows(PUT, 403, "not_registered")
