@@ -109,7 +109,7 @@ class Finalising:
         rows = lines_sql.ended_lines(connection, work.batch_id, completed=which == "output")
         file_id = output_file_id(work.batch_id, which)
         filename = f"{work.batch_id}_{which}.jsonl"
-        row = await self.files.put_output(work.owner, filename, lines, _texts(work.batch_id, rows, write), file_id)
+        row = await self.files.put_output(work.owner, filename, _texts(work.batch_id, rows, write), file_id)
         return row.id
 
 

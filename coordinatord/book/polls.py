@@ -296,7 +296,8 @@ class Polls:
         )
         # No open job has been claimed by anybody: asked for those of a provider, a poll leases none.
         snapshot, held = await self._lease(Wish(poller, 0 if wanted.provider_id else poll.free, filters))
-        rows = [job.row for job in held[poll.offset : poll.offset + poll.limit]]
+        ordered = held[::-1] if wanted.newest_first else held
+        rows = [job.row for job in ordered[poll.offset : poll.offset + poll.limit]]
         return Look(Leased(snapshot, rows), others=True, left=True)
 
     async def _peek(self, poller: PollKey) -> tuple[Snapshot, Peek] | None:

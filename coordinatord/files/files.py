@@ -69,16 +69,14 @@ class FileStore:
             pinned, inspected = await self._put(file_id, pieces, inspection)
             return await self._completed(file_id, pinned, inspected, None)
 
-    async def put_output(
-        self, owner: bytes, filename: str, lines: int, pieces: AsyncIterable[bytes], file_id: str
-    ) -> FileRow:
+    async def put_output(self, owner: bytes, filename: str, pieces: AsyncIterable[bytes], file_id: str) -> FileRow:
         """Store what a batch yielded, attached from the start. A finaliser that runs again with the same id replaces
         what it stored before."""
         async with self._row(file_id, owner, "batch_output", filename):
             key = sql.object_key(file_id)
             noting = _NotePart(self.database, file_id)
             pinned = await self.pins.put_pieces(key, _gathered(pieces), before_part=noting)
-            return await self._completed(file_id, pinned, Inspected(lines=lines), self.retention_seconds)
+            return await self._completed(file_id, pinned, Inspected(), self.retention_seconds)
 
     async def find(self, file_id: str, owner: bytes) -> FileRow | None:
         """A live file of this owner."""

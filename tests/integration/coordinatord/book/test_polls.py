@@ -26,6 +26,14 @@ async def test_poll_leases_the_oldest_and_nobody_else_gets_them(client: Party, p
     assert await poll(provider, "state=Open&model=1&free=0") == jobs[:2]
 
 
+async def test_poll_leases_the_oldest_and_honours_order(client: Party, provider: Party) -> None:
+    jobs = [(await client.post())["job_id"] for _ in range(3)]
+    newest = "state=Open&model=1&order=newest"
+    assert await poll(provider, f"{newest}&free=2") == jobs[1::-1]
+    assert await poll(provider, f"{newest}&free=3") == jobs[::-1]
+    assert await poll(provider, f"{newest}&free=3&limit=1&offset=1") == [jobs[1]]
+
+
 async def test_lapsed_lease_goes_to_who_polls_next(client: Party, provider: Party, rival: Party, stage: Stage) -> None:
     job = (await client.post())["job_id"]
     assert await poll(provider, "state=Open&model=1&free=1") == [job]

@@ -207,18 +207,18 @@ async def test_killed_upload_is_cleaned_by_the_janitor_and_nothing_else_is(
 
 async def test_output_stored_again_replaces_what_it_was(files: FileStore) -> None:
     file_id = new_id()
-    await files.put_output(OWNER, "out.jsonl", 1, pieces(b"first\n"), file_id)
-    row = await files.put_output(OWNER, "out.jsonl", 2, pieces(b"second\n", b"line\n"), file_id)
-    assert (row.id, row.purpose, row.lines, row.attached) == (file_id, "batch_output", 2, True)
+    await files.put_output(OWNER, "out.jsonl", pieces(b"first\n"), file_id)
+    row = await files.put_output(OWNER, "out.jsonl", pieces(b"second\n", b"line\n"), file_id)
+    assert (row.id, row.purpose, row.lines, row.attached) == (file_id, "batch_output", 0, True)
     assert (row.expires_at - row.created_at).total_seconds() == RETENTION
     assert await read(files, row) == b"second\nline\n"
     assert await fetchval(files, "select count(*) from files") == 1
 
 
 async def test_output_that_fails_the_second_time_keeps_the_first(files: FileStore, faults: Faults) -> None:
-    row = await files.put_output(OWNER, "out.jsonl", 1, pieces(b"first\n"), new_id())
+    row = await files.put_output(OWNER, "out.jsonl", pieces(b"first\n"), new_id())
     with faults.answering(lambda r: httpx.Response(500) if r.method == "PUT" else None), pytest.raises(Retryable):
-        await files.put_output(OWNER, "out.jsonl", 1, pieces(b"second\n"), row.id)
+        await files.put_output(OWNER, "out.jsonl", pieces(b"second\n"), row.id)
     found = await files.find(row.id, OWNER)
     assert found is not None
     assert await read(files, found) == b"first\n"
