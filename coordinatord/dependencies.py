@@ -10,6 +10,7 @@ import structlog
 
 from common import abi
 from common.address_book import AddressBook
+from common.daemon.logs import log_task_failure
 from common.daemon.process import Fatal
 from common.daemon.supervision import Supervisor
 from common.domains import Domains
@@ -125,7 +126,7 @@ class Dependencies:
     progress: ProgressHub = attrs.field(
         init=False, default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices), takes_self=True)
     )
-    supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures))
+    supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures, log_task_failure))
     lasting: LastingTasks = attrs.field(init=False, factory=LastingTasks)
     waiting: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)
     offers: PendingOffers = attrs.field(

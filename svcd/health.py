@@ -9,6 +9,7 @@ import structlog
 import trio
 from prometheus_client import generate_latest
 
+from common.daemon.logs import log_task_failure
 from common.daemon.metrics_server import TEXT, PageAnswer, PageServer, open_pages
 from common.daemon.supervision import Supervisor
 from svcd import metrics
@@ -41,7 +42,7 @@ class DaemonHealth:
     """`holds`: for what nothing is claimed now; None until it was looked at for the first time."""
 
     journal: Journal
-    supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures))
+    supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures, log_task_failure))
     holds: tuple[Hold, ...] | None = None
     _heard: dict[str, float] = attrs.field(factory=dict)
     _pauses: dict[str, float] = attrs.field(factory=dict)

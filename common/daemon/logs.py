@@ -13,6 +13,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from common.daemon.process import Fatal
 
+log = structlog.get_logger(__name__)
+
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -86,3 +88,8 @@ def error_reporting(dsn: str, environment: str | None, release: str | None, tran
         return event
 
     return report
+
+
+def log_task_failure(task: str, failures_in_a_row: int, error: BaseException) -> None:
+    """For a daemon's `Supervisor`."""
+    log.exception("task failed", task=task, failures_in_a_row=failures_in_a_row, exc_info=error)

@@ -1,6 +1,6 @@
 """Supervision of background tasks: log, count and restart a task that fails.
 
-    supervisor = Supervisor(count_failures)
+    supervisor = Supervisor(count_failures, log_task_failure)
     tasks.start_soon(supervisor.run, "indexer", index)
 
     running ──raises──► waiting (backoff with jitter, at most 30 s) ──► running again
@@ -17,12 +17,9 @@ from typing import Final, TypeVar
 import anyio
 import anyio.lowlevel
 import attrs
-import structlog
 import tenacity
 
 from common.daemon.process import Fatal
-
-log = structlog.get_logger(__name__)
 
 FAILURES_IN_A_ROW: Final = 10
 HEALTHY_AFTER_S: Final = 60.0
@@ -42,10 +39,11 @@ class Supervisor:
     """Runs the background tasks of one process.
 
     `count_failures` receives the name of a task and how many failures to add. It is called with 0 when the task starts,
-    so that the metric has a series for the task.
+    so that the metric has a series for the task. `log_failure` receives the name, the failures in a row and the error.
     """
 
     count_failures: Callable[[str, int], object]
+    log_failure: Callable[[str, int, BaseException], object]
     _rows: list["_FailureRow"] = attrs.field(factory=list)
 
     @property
@@ -58,25 +56,6 @@ class Supervisor:
         row = _FailureRow(task)
         self._rows.append(row)
         self.count_failures(task, 0)
-
-        async def run_once() -> T:
-            row.running_since = anyio.current_time()
-            try:
-                return await loop()
-            except Exception:
-                raise
-            except BaseException as error:
-                failures = error.subgroup(Exception) if isinstance(error, BaseExceptionGroup) else None
-                if failures is not None and _is_fatal(failures):
-                    raise failures from None
-                try:
-                    await anyio.lowlevel.checkpoint()
-                except BaseException:  # the daemon cancels the task, or ends
-                    if failures is not None:
-                        self._failed(row, failures)
-                    raise
-                # Nothing cancelled the task: a library leaked a cancellation of its own.
-                raise failures or StrayCancellation from error
 
         def failed(state: tenacity.RetryCallState) -> None:
             if state.outcome is not None and (error := state.outcome.exception()) is not None:
@@ -91,15 +70,45 @@ class Supervisor:
             reraise=True,
         )
         try:
-            return await retrying(run_once)
+            return await retrying(self._attempt, row, loop)
         finally:
             self._rows.remove(row)
+
+    async def run_once(self, task: str, work: Loop) -> None:
+        """Run `work`, which must not be repeated. Report any exception but Fatal, and return."""
+        row = _FailureRow(task)
+        try:
+            await self._attempt(row, work)
+        except Exception as error:
+            if _is_fatal(error):
+                raise
+            self._failed(row, error)
+
+    async def _attempt(self, row: "_FailureRow", loop: Callable[[], Awaitable[T]]) -> T:
+        """Run `loop` once. Raise an Exception when it failed, anything else when the task is to end."""
+        row.running_since = anyio.current_time()
+        try:
+            return await loop()
+        except Exception:
+            raise
+        except BaseException as error:
+            failures = error.subgroup(Exception) if isinstance(error, BaseExceptionGroup) else None
+            if failures is not None and _is_fatal(failures):
+                raise failures from None
+            try:
+                await anyio.lowlevel.checkpoint()
+            except BaseException:  # the daemon cancels the task, or ends
+                if failures is not None:
+                    self._failed(row, failures)
+                raise
+            # Nothing cancelled the task: a library leaked a cancellation of its own.
+            raise failures or StrayCancellation from error
 
     def _failed(self, row: "_FailureRow", error: BaseException) -> None:
         row.add()
         self.count_failures(row.task, 1)
         with suppress(Exception):  # a log that cannot be written, on a full disk for example, must not end the task
-            log.exception("task failed", task=row.task, failures_in_a_row=row.failures, exc_info=error)
+            self.log_failure(row.task, row.failures, error)
 
 
 @attrs.define(eq=False)

@@ -6,8 +6,10 @@ gateway for whoever asks again.
 """
 
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -15,6 +17,7 @@ import attrs
 from anyio.abc import TaskGroup
 
 from common import quotes
+from common.daemon.supervision import Supervisor
 from common.quotes import Terms
 from svc.client import Client
 from svc.core.orders import PreparedOrder, fee_terms
@@ -54,8 +57,8 @@ _STORAGE_RETRY_SECONDS: Final = 5.0
 
 @attrs.define(eq=False)
 class Trade:
-    """What all that is bought shares. `tasks` lives as long as the server; `clock` is the time of the ledger; `say` is
-    told of what went wrong here. `stopping`: whoever goes away now was sent away."""
+    """State and services that all purchases share. `tasks` lives as long as the server, `clock` is the time of the
+    ledger, and `say` prints a line for the operator. `stopping`: the server ends the connections of its clients."""
 
     client: Client
     settings: ServeSettings
@@ -67,6 +70,18 @@ class Trade:
     say: Callable[[str], object] = lambda _: None
     stopping: bool = False
     confirming: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(_CONFIRMED_AT_ONCE))
+    supervisor: Supervisor = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: Supervisor(lambda task, number: None, self._say_failure), takes_self=True),
+    )
+
+    def start(self, task: str, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Start work that goes on without the request that began it. What it raises is printed, and ends only it."""
+        self.tasks.start_soon(self.supervisor.run_once, task, partial(work, *arguments))
+
+    def _say_failure(self, task: str, failures: int, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error))
+        self.say(f"{task} failed unexpectedly ({failures} in a row): {type(error).__name__}: {error}\n{trace}")
 
     async def persist(self, write: Callable[[], Awaitable[None]]) -> None:
         """Repeat a write until the disk takes it. It records what was paid, so it must not be lost."""
@@ -164,7 +179,7 @@ class JobAttempts:
             final = self.trade.settings.buying.final
             submitted = await self.trade.client.submit(prepared, quoted, max_amount=job.amount, final=final)
         except ChainContradicts:
-            self.trade.tasks.start_soon(self.account_for, purchase, job)
+            self.trade.start("accounting", self.account_for, purchase, job)
             raise
         except SvcError as error:
             if may_have_arrived(error):
@@ -208,7 +223,7 @@ class JobAttempts:
             purchase.tell()
 
         watch = anyio.CancelScope()
-        self.trade.tasks.start_soon(self._take_back, purchase, job, seen, watch)
+        self.trade.start("cancelling", self._take_back, purchase, job, seen, watch)
         early = None if self.trade.settings.buying.final else prepared
         try:
             ended = await self._waited(job, seen, changed, early)
@@ -266,7 +281,7 @@ class JobAttempts:
         provider, cost = result.job.svc.provider_id or job.provider, cost_in_all(result.job, job.terms)
         given = GivenResult(result.job.result_cid or "", provider, cost)
         await self.trade.persist(lambda: self.trade.ledger.give(job, purchase.row.key, given))
-        self.trade.tasks.start_soon(self.confirmed, job, prepared)
+        self.trade.start("confirming", self.confirmed, job, prepared)
         at, rests_on = int(job.at), result.rests_on
         return Bought(job.job_id, provider, job.amount, cost, job.terms, at, result.output, result.usage, rests_on)
 

@@ -115,7 +115,7 @@ class LocalBatches:
 
     def _carry_on(self, batch: StoredBatch, key: ApiKey) -> None:
         self._running[batch.id] = batch
-        self.trade.tasks.start_soon(self._carry, batch, key)
+        self.trade.start("batch", self._carry, batch, key)
 
     async def _carry(self, batch: StoredBatch, key: ApiKey) -> None:
         """Run a batch to its end. Never raises: the batch's `errors` say what went wrong.

@@ -71,10 +71,10 @@ class AnswerPurchases:
             purchase = OpenPurchase(row, None, "posting", open_jobs[0])
             self._remember(purchase)
             for job in open_jobs[1:]:
-                self.trade.tasks.start_soon(self._attempts.account_for, purchase, job)
-            self.trade.tasks.start_soon(self._run, purchase, open_jobs[0])
+                self.trade.start("accounting", self._attempts.account_for, purchase, job)
+            self.trade.start("purchase", self._run, purchase, open_jobs[0])
         for job in await self.trade.ledger.unconfirmed():
-            self.trade.tasks.start_soon(self._attempts.confirmed, job, None)
+            self.trade.start("confirming", self._attempts.confirmed, job, None)
 
     async def buy(self, key: ApiKey, wanted: Wanted, digest: str, idempotency: str | None) -> OpenPurchase:
         """The purchase of this answer: one that is under way or was not delivered, or a new one. Raises Problem."""
@@ -100,7 +100,7 @@ class AnswerPurchases:
             await self.trade.ledger.add_purchase(row)
             purchase = OpenPurchase(row, wanted, waiting=1)
             self._remember(purchase)
-        self.trade.tasks.start_soon(self._run, purchase, None)
+        self.trade.start("purchase", self._run, purchase, None)
         return purchase
 
     def leave(self, purchase: OpenPurchase) -> None:
@@ -147,7 +147,7 @@ class AnswerPurchases:
         """One that is paid: its result is read again, and nothing is bought."""
         purchase = OpenPurchase(row, wanted, "completed")
         self._remember(purchase)
-        self.trade.tasks.start_soon(self._run, purchase, None)
+        self.trade.start("purchase", self._run, purchase, None)
         return purchase
 
     def _remember(self, purchase: OpenPurchase) -> None:
@@ -229,7 +229,7 @@ class AnswerPurchases:
             tried.add(offer.provider)
             launched, running = launched + 1, running + 1
             purchase.more = launched < buying.attempts and not late()
-            self.trade.tasks.start_soon(self._attempt, purchase, wanted, offer, send)
+            self.trade.start("attempt", self._attempt, purchase, wanted, offer, send)
 
         def late() -> bool:
             return anyio.current_time() - began > buying.retry_seconds
@@ -239,7 +239,7 @@ class AnswerPurchases:
                 tried.add(job.provider)
                 purchase.more = buying.attempts > 1
                 self.trade.prices.load.chosen(job.provider)
-                self.trade.tasks.start_soon(self._attempt_before, purchase, job, send)
+                self.trade.start("attempt", self._attempt_before, purchase, job, send)
                 launched = running = 1
             else:
                 await launch()

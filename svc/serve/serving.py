@@ -7,6 +7,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import attrs
 from hypercorn.asyncio import serve as serve_asgi
 from hypercorn.config import Config
 
+from common.daemon.supervision import Loop
 from common.refusal import Refused
 from svc.client import Client
 from svc.errors import OrderRefused
@@ -72,8 +74,9 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
             buyer, batches = AnswerPurchases(trade), LocalBatches(trade, files)
             await buyer.resume()
             await batches.resume(keys.named)
-            tasks.start_soon(prices.keep_warm)
-            tasks.start_soon(files.keep_swept, say)
+            loops: dict[str, Loop] = {"prices": prices.keep_warm, "expired files": partial(files.keep_swept, say)}
+            for name, loop in loops.items():
+                tasks.start_soon(trade.supervisor.run, name, loop)
             hosts = names_of(settings.server.host, port, settings.server.hosts)
             yield Served(_application(buyer, batches, keys, hosts), trade, None if settings.keys else folder / KEY_FILE)
             tasks.cancel_scope.cancel()

@@ -134,9 +134,12 @@ async def _steps(coroutine: Coroutine[Any, Any, Any], waits: Waits) -> Any:
 
 
 def waits_in_a_library(coroutine: object) -> bool:
-    """True within a library that keeps state over the wait, trio's scheduler among them."""
+    """False when asyncio or anyio waits, reached without a library that keeps state over the wait."""
+    paths = [frame.f_code.co_filename for frame in frames_of(coroutine)]
     libraries = ("/asyncpg/", "/aiohttp/", "/httpx/", "/trio/")
-    return any(library in frame.f_code.co_filename for frame in frames_of(coroutine) for library in libraries)
+    if any(library in path for path in paths for library in libraries):
+        return True
+    return not any(f"/{package}/" in paths[-1] for package in ("asyncio", "anyio"))
 
 
 @attrs.frozen(eq=False)

@@ -23,6 +23,7 @@ OPTIONAL = {
     "sentry-sdk": "sentry",
     "hypercorn": "serve",
     "python-multipart": "serve",
+    "tenacity": "serve",
 }
 # Asked for by name, through anyio.
 BY_NAME = {"coordinator": {"uvloop"}}

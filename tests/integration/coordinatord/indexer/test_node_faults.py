@@ -11,6 +11,7 @@ import anyio
 import attrs
 import pytest
 
+from common.daemon.logs import log_task_failure
 from common.daemon.supervision import Supervisor
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
@@ -64,7 +65,7 @@ def readiness_of(database: Database, rpc: Rpc, world: World, patience: float = 3
         block_time_ms=0,
         ready_lag_blocks=2,
         role=relayer_of(world),
-        supervisor=Supervisor(lambda task, number: None),
+        supervisor=Supervisor(lambda task, number: None, log_task_failure),
         patience=patience,
     )
 

@@ -10,6 +10,7 @@ import trio.testing
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from common.daemon.logs import log_task_failure
 from common.daemon.process import Fatal
 from common.daemon.supervision import FAILURES_IN_A_ROW, HEALTHY_AFTER_S, MAX_BACKOFF_S, Supervisor
 
@@ -35,7 +36,7 @@ def counted() -> Counter[str]:
 
 @pytest.fixture
 def supervisor(counted: Counter[str]) -> Supervisor:
-    return Supervisor(lambda task, number: counted.update({task: number}))
+    return Supervisor(lambda task, number: counted.update({task: number}), log_task_failure)
 
 
 @pytest.mark.trio
@@ -144,11 +145,17 @@ async def test_failure_during_cancellation_is_logged(supervisor: Supervisor, cou
     assert [entry["event"] for entry in logs] == ["task failed"]
 
 
+@pytest.mark.trio
+async def test_work_that_runs_once_is_not_restarted(supervisor: Supervisor, counted: Counter[str]) -> None:
+    await supervisor.run_once("purchase", failing_for(1, ValueError))
+    assert counted == {"purchase": 1}
+
+
 @pytest.mark.parametrize("leaks", ["alone", "with_an_error"])
 def test_leaked_cancellation_restarts_the_task(leaks: str) -> None:
     """asyncio knows no owner of a CancelledError: one that a library lets out must not end the task in silence."""
     counted = Counter[str]()
-    supervisor = Supervisor(lambda task, number: counted.update({task: number}))
+    supervisor = Supervisor(lambda task, number: counted.update({task: number}), log_task_failure)
     runs = 0
 
     async def loop() -> None:
