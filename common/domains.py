@@ -1,6 +1,5 @@
 """The seven signing domains of one deployment."""
 
-from collections.abc import Iterable
 from functools import cached_property
 from typing import Final, Generic, Protocol, Self, TypeVar
 
@@ -9,10 +8,10 @@ import attrs
 from common.address_book import AddressBook
 from common.keccak import keccak256
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
-from common.messages.payments import ReceiveWithAuthorization, packed_job_payment
+from common.messages.payments import ReceiveWithAuthorization
 from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import HandoverAuth, HandoverKeys, Release, ResultKey, SvcSession
-from common.secp256k1 import signed, signers
+from common.secp256k1 import recover
 
 # EIP-712: domains and digests. The structs themselves are packed in `messages/`.
 #
@@ -80,20 +79,19 @@ class SigningDomain(Generic[M_contra]):
         object.__setattr__(self, "_prefix", DIGEST_PREFIX + self.separator)
 
     def digest(self, message: M_contra) -> bytes:
-        """What a wallet signs: the struct in its domain."""
-        return keccak256(self._prefix + keccak256(message.packed()))
+        """Return the digest that a wallet signs: the struct in its domain."""
+        return self._packed_digest(message.packed())
 
-    def signers(self, messages: Iterable[tuple[M_contra, bytes]]) -> list[bytes | None]:
-        """The addresses that signed these messages with these signatures, recovered in one call."""
-        return signers([self.signed(message, signature) for message, signature in messages])
+    def signer(self, message: M_contra, signature: bytes) -> bytes | None:
+        """Return the address that signed this message, or None for an invalid signature."""
+        return self.packed_signer(message.packed(), signature)
 
-    def signed(self, message: M_contra, signature: bytes) -> bytes:
-        """The question who did, one of many that `signatures.signers` answers."""
-        return signed(self._prefix, message.packed(), signature)
+    def packed_signer(self, packed: bytes, signature: bytes) -> bytes | None:
+        """Return the address that signed a message that is already packed, or None for an invalid signature."""
+        return recover(self._packed_digest(packed), signature)
 
-    def signed_struct(self, packed: bytes, signature: bytes) -> bytes:
-        """The same of a message that is packed already."""
-        return signed(self._prefix, packed, signature)
+    def _packed_digest(self, packed: bytes) -> bytes:
+        return keccak256(self._prefix + keccak256(packed))
 
 
 @attrs.frozen(slots=True)
@@ -105,16 +103,6 @@ class Domains:
     escrow: SigningDomain[Release | HandoverAuth | HandoverKeys]
     session: SigningDomain[SvcSession]
     results: SigningDomain[ResultKey]
-
-    def payers(self, registry: bytes, payments: Iterable[tuple[bytes, int, int, bytes, bytes]]) -> list[bytes | None]:
-        """The addresses that signed payments for jobs, recovered in one call. Of each payment: the order's owner, the
-        amount, the order's expiry, the job id, the signature."""
-        return signers(
-            [
-                self.token.signed_struct(packed_job_payment(owner, registry, amount, expires_at, job_id), signature)
-                for owner, amount, expires_at, job_id, signature in payments
-            ]
-        )
 
     @classmethod
     def of(cls, book: AddressBook) -> Self:

@@ -52,18 +52,12 @@ class Transaction(NamedTuple):
                 _EMPTY_LIST,
             )
         )
-        at_once = wallet.sign_transaction(fields)
-        return SignedTransaction(*at_once) if at_once is not None else sign_in_steps(wallet, fields)
-
-
-def sign_in_steps(wallet: Wallet, fields: bytes) -> SignedTransaction:
-    """What the compiled library does in one call."""
-    compact, parity = wallet.sign_recoverable(keccak256(_head(len(fields)) + fields))
-    y_parity = b"\x01" if parity else b"\x80"
-    # Of 128 signatures one has a scalar that is shorter than 32 bytes.
-    signature = y_parity + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
-    raw = _head(len(fields) + len(signature)) + fields + signature
-    return SignedTransaction(raw, keccak256(raw))
+        compact, parity = wallet.sign_recoverable(keccak256(_head(len(fields)) + fields))
+        y_parity = b"\x01" if parity else b"\x80"
+        # One signature in 128 has a scalar shorter than 32 bytes.
+        signature = y_parity + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
+        raw = _head(len(fields) + len(signature)) + fields + signature
+        return SignedTransaction(raw, keccak256(raw))
 
 
 # RLP: a byte below 0x80 is itself; a string of up to 55 bytes has a header of one byte, 0x80 + its length. A

@@ -18,7 +18,6 @@ from anyio.abc import TaskGroup
 
 from common.daemon.process import RELEASE, Systemd
 from common.daemon.supervision import Loop, Supervisor
-from common.native.library import LIBRARY
 from coordinatord.application import compose
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
@@ -99,7 +98,7 @@ async def run(config: Config) -> None:
                 dependencies.events.close()  # streams would be in flight until the grace is over
 
             systemd.say("READY=1")
-            log.info("serving", release=RELEASE, host=config.bind_host, port=config.port, native=LIBRARY is not None)
+            log.info("serving", release=RELEASE, host=config.bind_host, port=config.port)
             await serve_until(
                 app,
                 listening,

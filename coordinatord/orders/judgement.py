@@ -14,6 +14,7 @@ from common import quotes
 from common.container import check_container
 from common.domains import Domains, struct_hash
 from common.messages.jobs import Order
+from common.messages.payments import packed_job_payment
 from common.quotes import Quote, Terms
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -343,17 +344,18 @@ def terms_faults(body: OrderBody, now: float) -> Iterator[Fault]:
 
 
 def _signed(domains: Domains, orders: Sequence[Submission]) -> Verdicts:
-    who = domains.jobs.signers((one.body, one.body.signature) for one in orders)
-    return [None if signer == one.body.owner else WRONG_SIGNER for one, signer in zip(orders, who, strict=True)]
+    signer = domains.jobs.signer
+    return [None if signer(one.body, one.body.signature) == one.body.owner else WRONG_SIGNER for one in orders]
 
 
 def _paid_by_owner(domains: Domains, registry: bytes, paid: Sequence[Paid]) -> Verdicts:
-    payments = []
+    verdicts: list[Fault | None] = []
     for one in paid:
         body = one.body
-        payments.append((body.owner, one.amount, body.expires_at, body.job_id, one.payment))
-    who = domains.payers(registry, payments)
-    return [None if signer == one.body.owner else WRONG_PAYER for one, signer in zip(paid, who, strict=True)]
+        payment = packed_job_payment(body.owner, registry, one.amount, body.expires_at, body.job_id)
+        payer = domains.token.packed_signer(payment, one.payment)
+        verdicts.append(None if payer == body.owner else WRONG_PAYER)
+    return verdicts
 
 
 def _wrong_container(container: bytes, c: bytes) -> Fault | None:

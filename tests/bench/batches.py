@@ -23,8 +23,8 @@ import anyio
 import asyncpg
 import attrs
 import httpx
-from coincurve._libsecp256k1 import ffi, lib
-from coincurve.context import GLOBAL_CONTEXT
+from btclib_secp256k1 import ffi, lib
+from btclib_secp256k1.context import ctx
 
 from common.address_book import AddressBook
 from common.domains import Domains
@@ -131,12 +131,12 @@ def checking(submitter: Submitter) -> Turns:
             raise AssertionError("a good line was skipped")
         return len(done)
 
-    recover, context, key = lib.secp256k1_ecdsa_recover, GLOBAL_CONTEXT.ctx, ffi.new("secp256k1_pubkey *")
+    recover, key = lib.secp256k1_ecdsa_recover, ffi.new("secp256k1_pubkey *")
     ready = [(_parsed(signature), digest) for digest, signature in signed]
 
     def limit() -> int:
         for signature, digest in ready:
-            recover(context, key, signature, digest)
+            recover(ctx, key, signature, digest)
         return len(ready) // 2
 
     return interleaved({"ours": ours, "limit": limit}, ROUNDS)
@@ -145,7 +145,7 @@ def checking(submitter: Submitter) -> Turns:
 def _parsed(signature: bytes) -> object:
     parsed = ffi.new("secp256k1_ecdsa_recoverable_signature *")
     parse = lib.secp256k1_ecdsa_recoverable_signature_parse_compact
-    if not parse(GLOBAL_CONTEXT.ctx, parsed, signature, signature[64] - 27):
+    if not parse(ctx, parsed, signature, signature[64] - 27):
         raise AssertionError("a good signature was refused")
     return parsed
 

@@ -1,17 +1,14 @@
 """Checking one submission: two signatures over typed data, and the job id. It starts from the order as the
 request's reader made it.
 
-The limit is what the curve alone costs: two `secp256k1_ecdsa_recover` with everything around them left out. What a
-second thread adds is held against what it adds to the bare curve, on the same cores at the same time.
+The limit is what the curve alone costs: two `secp256k1_ecdsa_recover` with everything around them left out.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import attrs
-from coincurve import PublicKey
-from coincurve._libsecp256k1 import ffi, lib
-from coincurve.context import GLOBAL_CONTEXT
+from btclib_secp256k1 import ffi, lib
+from btclib_secp256k1.context import ctx
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 from eth_utils import keccak
@@ -22,12 +19,11 @@ from common.keccak import keccak256
 from common.messages.jobs import Order
 from common.messages.payments import job_payment, packed_job_payment
 from common.quotes import job_id
-from common.secp256k1 import Wallet, signers, signers_by_loop
+from common.secp256k1 import Wallet
 from tests.bench.row import Row, interleaved
 
 PORTION = 400
 SLOW = 80  # of what takes several times as long
-TOGETHER = 40
 ROUNDS = 15
 
 OWNER = Wallet(keccak256(b"bench: owner"))
@@ -46,45 +42,10 @@ PAYMENT_SIGNATURE = OWNER.sign(
 def by_this_house() -> bool:
     expected = job_id(OWNER.address, ORDER.c)
     payment = packed_job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
-    questions = DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE), DOMAINS.token.signed_struct(payment, PAYMENT_SIGNATURE)
-    return expected == JOB_ID and signers(questions) == [OWNER.address, OWNER.address]
-
-
-def together() -> bool:
-    """As threads check the lines of a batch: many at once."""
-    questions = []
-    for _ in range(TOGETHER):
-        expected = job_id(OWNER.address, ORDER.c)
-        payment = packed_job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
-        questions += (
-            DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE),
-            DOMAINS.token.signed_struct(payment, PAYMENT_SIGNATURE),
-        )
-    return signers(questions) == [OWNER.address] * (2 * TOGETHER)
-
-
-def by_this_house_without_c() -> bool:
-    """Where the package was built without a compiler."""
-    expected = job_id(OWNER.address, ORDER.c)
-    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
-    questions = DOMAINS.jobs.signed(ORDER, ORDER_SIGNATURE), DOMAINS.token.signed(payment, PAYMENT_SIGNATURE)
-    return expected == JOB_ID and signers_by_loop(questions) == [OWNER.address, OWNER.address]
-
-
-def by_coincurve_api() -> bool:
-    """The same hashes, recovered through coincurve's public classes."""
-
-    def signer(digest: bytes, signature: bytes) -> bytes:
-        compact = signature[:64] + bytes([signature[64] - 27])
-        key = PublicKey.from_signature_and_message(compact, digest, hasher=None)
-        return keccak256(key.format(compressed=False)[1:])[12:]
-
-    expected = job_id(OWNER.address, ORDER.c)
-    payment = job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
     return (
         expected == JOB_ID
-        and signer(DOMAINS.jobs.digest(ORDER), ORDER_SIGNATURE) == OWNER.address
-        and signer(DOMAINS.token.digest(payment), PAYMENT_SIGNATURE) == OWNER.address
+        and DOMAINS.jobs.signer(ORDER, ORDER_SIGNATURE) == OWNER.address
+        and DOMAINS.token.packed_signer(payment, PAYMENT_SIGNATURE) == OWNER.address
     )
 
 
@@ -120,20 +81,19 @@ def eth_account_check() -> Callable[[], bool]:
 
 
 def bare_recover() -> Callable[[], bool]:
-    context = GLOBAL_CONTEXT.ctx
     key = ffi.new("secp256k1_pubkey *")
     signature = ffi.new("secp256k1_ecdsa_recoverable_signature *")
     lib.secp256k1_ecdsa_recoverable_signature_parse_compact(
-        context, signature, ORDER_SIGNATURE[:64], ORDER_SIGNATURE[64] - 27
+        ctx, signature, ORDER_SIGNATURE[:64], ORDER_SIGNATURE[64] - 27
     )
     digest = DOMAINS.jobs.digest(ORDER)
     curve = lib.secp256k1_ecdsa_recover
-    return lambda: bool(curve(context, key, signature, digest) and curve(context, key, signature, digest))
+    return lambda: bool(curve(ctx, key, signature, digest) and curve(ctx, key, signature, digest))
 
 
-def _portion(check: Callable[[], bool], at_once: int = 1, portion: int = PORTION) -> Callable[[], int]:
+def _portion(check: Callable[[], bool], portion: int = PORTION) -> Callable[[], int]:
     def run() -> int:
-        for _ in range(0, portion, at_once):
+        for _ in range(portion):
             if not check():
                 raise AssertionError("a good submission was refused")
         return portion
@@ -142,40 +102,19 @@ def _portion(check: Callable[[], bool], at_once: int = 1, portion: int = PORTION
 
 
 def rows() -> list[Row]:
-    with ThreadPoolExecutor(2) as pool:
-        ours, bare = _portion(by_this_house), _portion(bare_recover())
-        others = _portion(bare_recover())  # each thread with buffers of its own
-        many = _portion(together, TOGETHER)
-        rates = interleaved(
-            {
-                "bare": bare,
-                "ours": ours,
-                "without C": _portion(by_this_house_without_c),
-                "api": _portion(by_coincurve_api),
-                "eth-account": _portion(eth_account_check(), portion=SLOW),
-                "together": many,
-                "two threads": lambda: sum(pool.map(lambda _: many(), range(2))),
-                "two threads, bare": lambda: sum(pool.map(lambda run: run(), (bare, others))),
-            },
-            ROUNDS,
-        )
+    rates = interleaved(
+        {
+            "bare": _portion(bare_recover()),
+            "ours": _portion(by_this_house),
+            "eth-account": _portion(eth_account_check(), SLOW),
+        },
+        ROUNDS,
+    )
 
-    def row(name: str, value: str, against: str, label: str, target: float) -> Row:
-        return rates.row(name, value, against, label, target=target, unit="checks/s")
+    def row(against: str, label: str, target: float) -> Row:
+        return rates.row("check a submission", "ours", against, label, target=target, unit="checks/s")
 
-    gains = rates.ratios("two threads", "together")
-    bare_gains = rates.ratios("two threads, bare", "bare")
     return [
-        row("check a submission", "ours", "bare", "two bare secp256k1_ecdsa_recover", 0.85),
-        row("check a submission", "ours", "eth-account", "eth-account", 5),
-        row("check a submission", "ours", "api", "the same through coincurve's classes", 1),
-        row("check a submission", "ours", "without C", "the same where no C compiler was found", 1),
-        Row.of(
-            f"check submissions, {TOGETHER} at a time: what a second thread adds",
-            gains,
-            "times",
-            "what it adds to bare recoveries",
-            bare_gains,
-            target=0.9,
-        ),
+        row("bare", "two bare secp256k1_ecdsa_recover", 0.75),
+        row("eth-account", "eth-account", 5),
     ]

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 import anyio
-from coincurve._libsecp256k1 import ffi as curve_ffi
-from coincurve._libsecp256k1 import lib as curve
-from coincurve.context import GLOBAL_CONTEXT
+from btclib_secp256k1 import ffi as curve_ffi
+from btclib_secp256k1 import lib as curve
+from btclib_secp256k1.context import ctx
 from nacl import bindings
 from nacl._sodium import ffi, lib
 
@@ -74,7 +74,7 @@ def cryptography_alone() -> Callable[[], int]:
     plaintext = TEXT.encode()
     header, out = ffi.new("unsigned char[]", 24), ffi.new("unsigned char[]", len(plaintext) + 17)
     signature, digest = curve_ffi.new("secp256k1_ecdsa_recoverable_signature *"), keccak256(b"digest")
-    context, null = GLOBAL_CONTEXT.ctx, curve_ffi.NULL
+    null = curve_ffi.NULL
 
     def run() -> int:
         for _ in range(PORTION):
@@ -86,7 +86,7 @@ def cryptography_alone() -> Callable[[], int]:
             )
             keccak256(ffi.buffer(out)[:])
             for _ in range(2):
-                curve.secp256k1_ecdsa_sign_recoverable(context, signature, digest, KEY, null, null)
+                curve.secp256k1_ecdsa_sign_recoverable(ctx, signature, digest, KEY, null, null)
         return PORTION
 
     return run

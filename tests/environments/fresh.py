@@ -104,9 +104,7 @@ def _no_npm(room: Room) -> None:
 
 def _no_compiler(room: Room) -> None:
     without = _without(room, *_COMPILERS)
-    checkout = without.checkout()
-    _demo(without, checkout, f"PYTHON={_interpreter(sys.version_info[:2])}")
-    require(not (checkout / "common/native/signatures.so").exists(), "something was compiled all the same")
+    _demo(without, without.checkout(), f"PYTHON={_interpreter(sys.version_info[:2])}")
 
 
 def _python(version: tuple[int, int], room: Room) -> None:

@@ -94,6 +94,11 @@ def test_a_wallet_prints_its_address_and_not_its_key():
     assert repr(wallet) == "Wallet(_secret=<SECRET>, address=0x1a642f0e3c3af545e7acbd38b07251b3990914f1)"
 
 
+@pytest.mark.parametrize("length", [0, 64, 66])
+def test_a_signature_of_another_length_recovers_to_nobody(length):
+    assert recover(bytes(32), b"\x01" * length) is None
+
+
 @pytest.mark.parametrize("length", [0, 31, 33])
 def test_a_digest_of_another_length_is_a_mistake_of_the_caller(length):
     wallet = Wallet(b"\x01" * 32)

@@ -27,7 +27,6 @@ OPTIONAL = {
 }
 # Asked for by name, through anyio.
 BY_NAME = {"coordinator": {"uvloop"}}
-BUILD_ONLY = {ROOT / "common" / "native" / "build.py"}
 
 
 def declared(extra: str | None) -> set[str]:
