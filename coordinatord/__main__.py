@@ -3,16 +3,15 @@ of months does without 20 MB of a tool's libraries, and the tool does not wait f
 
 import sys
 
-from common.extras import loading, missing_extra
+from common.extras import missing_extra
 
 
 def main() -> None:
     try:
-        with loading():
-            if sys.argv[1:2] == ["market"]:
-                from coordinatord.market.commands import main as market  # noqa: PLC0415
-            else:
-                from coordinatord.cli import main as daemon  # noqa: PLC0415
+        if sys.argv[1:2] == ["market"]:
+            from coordinatord.market.commands import main as market  # noqa: PLC0415
+        else:
+            from coordinatord.cli import main as daemon  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(missing_extra(error, "coordinatord", "coordinator"))
     if sys.argv[1:2] == ["market"]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from common.daemon.process import RELEASE, hide_memory
-from common.extras import loading
 from coordinatord.config import variables
 
 _COMMANDS: Final = {
@@ -27,8 +26,7 @@ def main() -> None:
     command line."""
     arguments = _parser().parse_args()
     hide_memory()  # before a key is read
-    with loading():  # most of a start, which a command line that is read needs first
-        from coordinatord import commands  # noqa: PLC0415
+    from coordinatord import commands  # noqa: PLC0415
 
     match arguments.command:
         case "check":

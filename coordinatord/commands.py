@@ -17,7 +17,6 @@ from structlog.typing import Processor
 
 from common.daemon.logs import error_reporting, set_up_logging
 from common.daemon.process import RELEASE, Fatal
-from common.extras import loading
 from common.secp256k1 import Wallet
 from common.text_table import grid, hanging, terminal_columns
 from coordinatord.base import metrics
@@ -59,16 +58,14 @@ _SPENDERS: Final = 40  # lines of the table
 
 
 async def _serve(config: Config) -> None:
-    with loading():
-        from coordinatord import app  # noqa: PLC0415
+    from coordinatord import app  # noqa: PLC0415
 
     await app.run(config)
 
 
 async def _migrate(config: Config) -> None:
-    with loading():
-        from coordinatord.database.migrate import migrate  # noqa: PLC0415
-        from coordinatord.dependencies import open_dependencies  # noqa: PLC0415
+    from coordinatord.database.migrate import migrate  # noqa: PLC0415
+    from coordinatord.dependencies import open_dependencies  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         dependencies = await open_dependencies(config, stack)
@@ -79,9 +76,8 @@ async def _migrate(config: Config) -> None:
 
 async def _budgets(config: Config) -> None:
     """From the database alone: it answers while the node is away."""
-    with loading():
-        from coordinatord.database.connections import open_database  # noqa: PLC0415
-        from coordinatord.relayer.budgets_sql import top_spenders  # noqa: PLC0415
+    from coordinatord.database.connections import open_database  # noqa: PLC0415
+    from coordinatord.relayer.budgets_sql import top_spenders  # noqa: PLC0415
 
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with database as opened, opened.connection() as connection:
@@ -98,10 +94,9 @@ def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
 
 async def _relayers(config: Config) -> None:
     """From the database alone, too: a rotation is watched while the node is away as well."""
-    with loading():
-        from coordinatord.database.connections import open_database  # noqa: PLC0415
-        from coordinatord.relayer.signers import open_signer  # noqa: PLC0415
-        from coordinatord.relayer.transactions_sql import account_uses  # noqa: PLC0415
+    from coordinatord.database.connections import open_database  # noqa: PLC0415
+    from coordinatord.relayer.signers import open_signer  # noqa: PLC0415
+    from coordinatord.relayer.transactions_sql import account_uses  # noqa: PLC0415
 
     former = [Wallet(bytes.fromhex(key.reveal())).address for key in config.former_relayer_keys]
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
@@ -139,9 +134,8 @@ def run(command: str) -> None:
 
 def check(as_json: bool) -> int:
     """The exit status: 1 when something is wrong."""
-    with loading():
-        from coordinatord.checkup.examine import examine  # noqa: PLC0415
-        from coordinatord.checkup.rows import check_json, check_table  # noqa: PLC0415
+    from coordinatord.checkup.examine import examine  # noqa: PLC0415
+    from coordinatord.checkup.rows import check_json, check_table  # noqa: PLC0415
 
     set_up_logging("error")  # the table tells what a warning would
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})

@@ -2,13 +2,12 @@
 
 import sys
 
-from common.extras import loading, missing_extra
+from common.extras import missing_extra
 
 
 def main() -> int:
     try:
-        with loading():
-            from svc.cli.main import main as run  # noqa: PLC0415
+        from svc.cli.main import main as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(missing_extra(error, "svc", "client"))
     return run()

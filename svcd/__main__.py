@@ -2,13 +2,12 @@
 
 import sys
 
-from common.extras import loading, missing_extra
+from common.extras import missing_extra
 
 
 def main() -> None:
     try:
-        with loading():
-            from svcd.cli import main as run  # noqa: PLC0415
+        from svcd.cli import main as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(missing_extra(error, "svcd", "provider"))
     run()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from common.daemon.process import RELEASE, Fatal, hide_memory
-from common.extras import loading
 
 DEFAULT_CONFIG = Path("/etc/svcd/svcd.toml")
 _INTERRUPTED: Final = 130  # as shells count it: 128 and the signal's number
@@ -30,8 +29,7 @@ def _run(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     status = 1
     try:
-        with loading():  # most of a start, which a command line that is read needs first
-            from svcd.commands import COMMANDS  # noqa: PLC0415
+        from svcd.commands import COMMANDS  # noqa: PLC0415
 
         status = COMMANDS[options.command](options)
         sys.stdout.flush()

@@ -13,28 +13,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from functools import cache
 from typing import Any, Final, Protocol
 
+import aiohttp
 import anyio
 import attrs
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
-
-
-@contextmanager
-def _certificates_unread() -> Iterator[None]:
-    """aiohttp would read the system's certificates twice while it is imported, a tenth of a start. It reads none: its
-    own contexts trust nobody, and requests are given `trusted`."""
-    ssl.SSLContext.set_default_verify_paths = lambda self: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del ssl.SSLContext.set_default_verify_paths  # the inherited one again
-
-
-with _certificates_unread():
-    import aiohttp
-    from aiohttp.abc import AbstractStreamWriter
 
 _KEPT_SECONDS: Final = 4.0  # common servers close an idle connection after five or more: be first, or a request is lost
 _JOINED_BYTES: Final = 1 << 16  # a smaller body leaves in one write with its head; a larger one is sent without a copy
@@ -144,10 +130,14 @@ class _Content(aiohttp.Payload):
         self, pieces: Sequence[bytes] | AsyncIterable[bytes], deadline: anyio.CancelScope, patience: float
     ) -> None:
         super().__init__(pieces)
-        self._size = None if isinstance(pieces, AsyncIterable) else sum(len(piece) for piece in pieces)
         self._pieces = pieces
         self._deadline = deadline
         self._patience = patience
+
+    @property
+    def size(self) -> int | None:
+        """Return the length of the content, or None where it is sent in chunks."""
+        return None if isinstance(self._pieces, AsyncIterable) else sum(map(len, self._pieces))
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         async for piece in _one_by_one(self._pieces):

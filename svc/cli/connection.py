@@ -16,7 +16,6 @@ import attrs
 import click
 from anyio import to_thread
 
-from common.extras import loading
 from common.refusal import Refused
 from svc.cli import failures
 from svc.cli.exit_codes import Exit
@@ -62,8 +61,8 @@ class Connection:
                 signer = signer_of(with_profile(environment), self.key_file, ask_password)
             if wallet and signer is None:
                 raise Refused(NO_WALLET, KEY_FILE)
-            with loading():  # half of a start, which a command that goes no further does without
-                from svc.client import Client  # noqa: PLC0415
+            from svc.client import Client  # noqa: PLC0415
+
             made = Client(
                 self.base_url,
                 gateways=self.gateways,

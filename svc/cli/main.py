@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from common.extras import DISTRIBUTION, loading
+from common.extras import DISTRIBUTION
 from svc.cli.exit_codes import MEANINGS, Exit
 
 # Completion in the shell: `svc completion bash` writes what the shell is to read.
@@ -147,8 +147,7 @@ class _Sections(click.Group):
         if place is None:
             return None
         module, _, name = place.rpartition(":")
-        with loading():
-            found = import_module(f"svc.cli.commands.{module}" if module else f"svc.cli.{name}")
+        found = import_module(f"svc.cli.commands.{module}" if module else f"svc.cli.{name}")
         command: click.Command = getattr(found, name)
         return command
 

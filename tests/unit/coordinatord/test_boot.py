@@ -64,19 +64,6 @@ def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_
     ) == set()
 
 
-def test_daemon_leaves_out_what_it_does_not_serve_and_whoever_wants_it_later_has_the_real_thing() -> None:
-    program = (
-        "import sys; from common.extras import loading\n"
-        "with loading(): import coordinatord.app\n"
-        "unused = {'h2', 'hpack', 'hyperframe', 'priority', 'wsproto', 'http.server', 'wsgiref.simple_server'}\n"
-        "loaded = unused & set(sys.modules)\n"
-        "import h2.connection, hypercorn.protocol.h2\n"
-        "sys.exit(sorted(loaded) or hypercorn.protocol.h2.h2.connection.H2Connection is not h2.connection.H2Connection)"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
-
-
 def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node_nor_the_server() -> None:
     code = (
         "import sys; from coordinatord.cli import main\n"

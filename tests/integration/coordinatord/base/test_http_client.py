@@ -3,8 +3,6 @@
 import asyncio
 import os
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -119,15 +117,3 @@ async def test_https_is_verified_by_the_certificates_of_the_system(system_trust:
         system_trust(str(PEM))
         async with http("GET", url, {}) as response:
             assert (response.status, await response.read(2)) == (200, b"ok")
-
-
-def test_certificates_are_read_by_the_first_request_and_not_by_an_import() -> None:
-    code = (
-        "import ssl, sys; from coordinatord.base.http_client import trusted; from aiohttp import connector\n"
-        "contexts = connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED, trusted()\n"
-        "print(*(context.cert_store_stats()['x509'] for context in contexts), contexts[0].verify_mode.name)\n"
-        "ssl.create_default_context().set_default_verify_paths()"
-    )
-    environment = {**os.environ, "SSL_CERT_FILE": str(PEM), "SSL_CERT_DIR": "/nowhere"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["0", "0", "1", "CERT_REQUIRED"]
