@@ -11,8 +11,7 @@ import anyio
 import attrs
 
 from svc.account import Account
-from svc.batches.pool import Progress
-from svc.batches.preparation import LineOffer, Preparation, PreparedBatch, Texts
+from svc.batches.preparation import LineOffer, Preparation, PreparedBatch, Progress, Texts
 from svc.batches.results import BatchResult, BatchResults
 from svc.core.orders import DEFAULT_WINDOW, completion_window
 from svc.errors import (

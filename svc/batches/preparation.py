@@ -1,6 +1,7 @@
 """From lines to a batch file of complete submissions: planned, sealed, signed and paid for, line by line."""
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from itertools import islice
 from typing import Any, Final, Self
 
@@ -11,7 +12,6 @@ from common.box import PublicKey
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from svc.account import Account
-from svc.batches.pool import PORTION, Making, Outcome, Pool, Portion, Progress, started_workers
 from svc.core.batches import (
     RESPONSES_ENDPOINT,
     BatchLine,
@@ -44,8 +44,22 @@ from svc.core.orders import (
 from svc.errors import NoProvider, OrderRefused
 from svc.orders import Market, Orders
 from svc.records import Model, ModelPlan, Record
-from svc.signers import LocalSigner, Signer
+from svc.signers import LocalSigner
 from svc.wire.transport import read
+
+LINES_PER_PORTION: Final = 100
+
+Outcome = PreparedLine | Refused
+Progress = Callable[[int], object]
+
+
+@attrs.frozen(slots=True)
+class Portion:
+    """Lines that are sealed and signed in one go."""
+
+    place: Place
+    lines: Sequence[LineWork]
+
 
 # The lines of one batch made into work: what is offered for each, and who may read it.
 #
@@ -92,7 +106,7 @@ class Offers:
 
     async def rated(self) -> AsyncGenerator[Portion, None]:
         """The lines up to the first one without rates, as they are read."""
-        while portion := await self._read(PORTION):
+        while portion := await self._read(LINES_PER_PORTION):
             if any(line.rates is None for line in portion):
                 self._waiting = portion
                 return
@@ -106,8 +120,8 @@ class Offers:
     async def planned(self, plans: Sequence[ModelPlan]) -> AsyncGenerator[Portion, None]:
         """The lines that waited."""
         self.bids.plan(plans)
-        for at in range(0, len(self._waiting), PORTION):
-            yield await self._portion(self._waiting[at : at + PORTION])
+        for at in range(0, len(self._waiting), LINES_PER_PORTION):
+            yield await self._portion(self._waiting[at : at + LINES_PER_PORTION])
 
     async def _read(self, most: int | None) -> list[BatchLine]:
         read = await to_thread.run_sync(lambda: list(islice(self.lines, most)))
@@ -243,17 +257,14 @@ class Preparation:
         each = min(in_all, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.most)
         texts, signer = list(texts), self.account.wallet()
         offered = await self.offered(texts, window, offer, providers)
-        wallet = signer.wallet if isinstance(signer, LocalSigner) else None
-        async with started_workers(len(texts), wallet) as workers:
-            offers = await Offers.to(providers, self.orders, window, each, read_lines(texts, window, offered))
-            pool = Pool(workers, self._alone(signer), progress)
-            if wallet is not None:  # any other is not troubled before the whole file is known to be good
-                await pool.make(offers.rated())
-            wanted = await offers.demands()
-            plans = await self._planned(wanted, window)
-            check_plan(wanted, plans)
-            await pool.make(offers.planned(plans))
-        lines = pool.lines
+        offers = await Offers.to(providers, self.orders, window, each, read_lines(texts, window, offered))
+        lines: list[PreparedLine] = []
+        if isinstance(signer, LocalSigner):  # a remote signer is not asked before the whole file is checked
+            await self._make(offers.rated(), lines, progress)
+        wanted = await offers.demands()
+        plans = await self._planned(wanted, window)
+        check_plan(wanted, plans)
+        await self._make(offers.planned(plans), lines, progress)
         amount = sum(line.amount for line in lines)
         in_all.check(amount, "the batch")
         contents = [
@@ -314,17 +325,24 @@ class Preparation:
 
         return await self.account.authorised(ask)
 
-    def _alone(self, signer: Signer) -> Making:
-        async def at_hand(portion: Portion) -> list[Outcome]:
-            return await to_thread.run_sync(prepare_lines, portion.place, wallet, portion.lines)
-
-        async def remotely(portion: Portion) -> list[Outcome]:
-            return [await self._signed_remotely(portion.place, line) for line in portion.lines]
-
-        if isinstance(signer, LocalSigner):
-            wallet = signer.wallet
-            return at_hand
-        return remotely
+    async def _make(
+        self, portions: AsyncGenerator[Portion, None], made: list[PreparedLine], progress: Progress | None
+    ) -> None:
+        """Append the submission of each line to `made`. Raises OrderRefused for the first line that cannot be made."""
+        signer = self.account.wallet()
+        async with aclosing(portions):
+            async for portion in portions:
+                # One thread: half of a line's time holds the GIL, so a second thread gains at most a sixth.
+                if isinstance(signer, LocalSigner):
+                    outcomes = await to_thread.run_sync(prepare_lines, portion.place, signer.wallet, portion.lines)
+                else:
+                    outcomes = [await self._signed_remotely(portion.place, line) for line in portion.lines]
+                for outcome in outcomes:
+                    if isinstance(outcome, Refused):
+                        raise OrderRefused.because(outcome, f"line {len(made) + 1}")
+                    made.append(outcome)
+                if progress is not None:
+                    progress(len(made))
 
     async def _signed_remotely(self, place: Place, line: LineWork) -> Outcome:
         signer = self.account.wallet()

@@ -1,6 +1,6 @@
 """Lines of a batch made into complete submissions by a key that is at hand.
 
-It is all computation, in portions that other processes can take: what a portion needs travels with it.
+All of it is computation.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,10 +37,6 @@ class LineWork:
     bid: Bid
     recipient: PublicKey
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Lines go between processes by the ten thousand: by position costs half of attrs' way."""
-        return LineWork, (self.request, self.model, self.bid, self.recipient)
-
 
 @attrs.frozen(slots=True)
 class Place:
@@ -64,9 +60,6 @@ class PreparedLine:
     text: bytes = attrs.field(repr=False)
     unlisted: tuple[str, ...]
     oversized: PreparedOrder | None = None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return PreparedLine, (self.job_id, self.amount, self.text, self.unlisted, self.oversized)
 
 
 def prepare_lines(place: Place, wallet: Wallet, portion: Sequence[LineWork]) -> list[PreparedLine | Refused]:

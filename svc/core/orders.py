@@ -234,20 +234,6 @@ class OrderRequest:
     endpoint: str | None = None
     custom_id: str | None = None
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """By position: batches send these to other processes by the ten thousand, and attrs is slower."""
-        return OrderRequest, (
-            self.model,
-            self.input,
-            self.window,
-            self.provider,
-            self.rate_in,
-            self.rate_out,
-            self.units_out,
-            self.endpoint,
-            self.custom_id,
-        )
-
 
 @attrs.frozen(slots=True)
 class Shaped:

@@ -2,8 +2,7 @@
 
 The limit is one sealed box, 4 KiB of secretstream, the hash of what came out, and two bare signatures.
 
-Batches are measured as callers meet them: from lines of JSON to a file of submissions, on all cores, against one core
-that does line after line.
+Batches are measured as callers meet them: from lines of JSON to a file of submissions, against line after line.
 """
 
 import json
@@ -103,13 +102,12 @@ async def _batch_rate() -> float:
 
 
 def _batches() -> Row:
-    cores = os.cpu_count() or 1
     rates: dict[str, list[float]] = {"ours": [], "line": []}
     for _ in range(BATCH_ROUNDS):
-        rates["line"].append(interleaved({"line": one_line_after_another}, 3)["line"] * cores)
+        rates["line"].append(interleaved({"line": one_line_after_another}, 3)["line"])
         rates["ours"].append(anyio.run(_batch_rate))
-    against = f"one line after another × {cores} cores"
-    return Turns(rates).row(f"{LINES} batch lines prepared", "ours", "line", against, target=0.7, unit="lines/s")
+    against = "one line after another"
+    return Turns(rates).row(f"{LINES} batch lines prepared", "ours", "line", against, target=0.8, unit="lines/s")
 
 
 def rows() -> list[Row]:

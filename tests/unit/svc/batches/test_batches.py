@@ -16,7 +16,7 @@ from common.envelope import Envelope, ResultBody
 from common.escrow import report_data
 from common.scalars import read_base64
 from common.sealed_stream import seal_result
-from svc.batches import pool, preparation
+from svc.batches import preparation
 from svc.client import Client
 from svc.core.typed_data import SigningRequest
 from svc.errors import (
@@ -136,29 +136,22 @@ async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> No
     assert [opened(one).input["input"] for one in submissions(prepared.content)] == ["text 1", "text 2"]
 
 
-@pytest.fixture
-def _several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "PORTION", 2)
-    monkeypatch.setattr(pool, "ALONE", 4)
-    monkeypatch.setattr(pool.os, "cpu_count", lambda: 2)
-
-
-@pytest.mark.usefixtures("_several_processes")
-async def test_many_lines_are_made_by_several_processes_in_their_order(
-    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_many_lines_keep_their_order_and_report_progress(
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await anyio.Path(tmp_path / "pickle.py").write_text("raise SystemExit('what lies about here is not to be run')")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
     done: list[int] = []
     prepared = await coordinator.client().batches.prepare(
         [line(n) for n in range(41)], window="1h", providers=[7], progress=done.append
     )
     assert [opened(one).custom_id for one in submissions(prepared.content)] == [f"c{n}" for n in range(41)]
-    assert (done == sorted(done), done[-1]) == (True, 41)
+    assert done == [*range(2, 41, 2), 41]
 
 
-@pytest.mark.usefixtures("_several_processes")
-async def test_first_of_several_bad_lines_is_named_whoever_finds_it(coordinator: FakeCoordinator) -> None:
+async def test_first_of_several_bad_lines_is_named(
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
     bad = line(13, prompt="nul \x00")
     lines = [*(line(n) for n in range(12)), bad, bad | {"custom_id": "c14"}, line(15), "{broken"]
     with pytest.raises(OrderRefused, match="line 13"):
@@ -169,7 +162,7 @@ async def test_first_of_several_bad_lines_is_named_whoever_finds_it(coordinator:
 async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is_asked_for(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(preparation, "PORTION", 2)
+    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
     unrated = {"body": {"model": "demo/text", "input": "x"}}
     lines = [line(1), line(2), unrated, line(4)]
     lines[number - 1] = line(number, max_tokens="many")
@@ -181,7 +174,7 @@ async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is
 async def test_lines_before_and_after_the_first_without_rates_keep_their_order_and_their_turns(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "PORTION", 2)
+    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
     share = {**CANDIDATE, "lines": "1"}
     coordinator.tell(
         "POST /v1/batches", Answer(402, {"plan": [{"model_id": "1", "lines": "1", "allocation": [share]}]})

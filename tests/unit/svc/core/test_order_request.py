@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 
 from common.refusal import Refused
@@ -85,11 +83,6 @@ def test_image_whose_units_the_client_names_needs_no_parameter() -> None:
 @pytest.mark.parametrize("provider", [1, 2**32 - 1])
 def test_any_number_of_a_provider_that_an_order_can_hold_is_taken(provider: int) -> None:
     assert shape(OrderRequest("m", "x", provider=provider), MODEL).provider == provider
-
-
-def test_request_is_the_same_in_another_process() -> None:
-    asked = OrderRequest("m", "x", "1h", 2, "3", "4", 5, "/v1/responses", "six")
-    assert pickle.loads(pickle.dumps(asked)) == asked  # noqa: S301 - our own bytes
 
 
 def test_model_that_takes_no_orders_is_refused() -> None:
