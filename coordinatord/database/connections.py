@@ -312,7 +312,8 @@ async def _no_reset(connection: Connection) -> None:
 
 async def _notice_silence(connection: Connection) -> None:
     """asyncpg leaves the kernel's patience as it is: a quarter of an hour for bytes that nobody acknowledges."""
-    opened = connection._transport.get_extra_info("socket")  # there is no other way to it
+    # A private member: asyncpg has no public way to its socket. test_silent_database.py fails without it.
+    opened = connection._transport.get_extra_info("socket")
     if opened.family not in (socket.AF_INET, socket.AF_INET6):
         return
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

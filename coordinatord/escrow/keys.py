@@ -1,15 +1,16 @@
 """Secret X25519 keys in memory of our own: readable by libsodium, wiped when they are erased, shown by nothing.
 
-Every secret of the escrow that lives longer than one request lives here. Python's `bytes` cannot be wiped, so a secret
-is a bytearray from its birth on, and libsodium is called through PyNaCl's cffi handles: PyNaCl's own wrappers take and
-give `bytes`. What cannot be wiped: an operator key, which is text of the configuration, and what HKDF makes of it on
-its way here; a payload key between its derivation and its sealing, which lives for a moment.
+Every secret of the escrow that lives longer than one request is in a bytearray here: Python's `bytes` cannot be wiped.
+Two things cannot be wiped. An operator key, and what HKDF makes of it: it is text of the configuration. A payload key
+between its derivation and its sealing: it lives for a moment.
 """
 
 from collections.abc import Iterable
 from typing import Final, Self
 
 import attrs
+
+# Private members of PyNaCl: its public functions take and return `bytes`, which cannot be wiped. A test names them.
 from nacl._sodium import ffi, lib
 from nacl.bindings import sodium_init
 
