@@ -345,6 +345,7 @@ def _outcome(response: httpx.Response, prepared: PreparedOrder, amount: int) -> 
 # The market: models, asks, floors, providers, the escrow's allowlist.
 
 MOST: int = 100
+ModelList = list[Model]  # in the class, `list` is the method: Python 3.14 looks annotations up there
 
 
 @raises_svc_errors
@@ -352,7 +353,7 @@ MOST: int = 100
 class Models:
     account: Account
 
-    async def list(self, *, limit: int | None = MOST, offset: int = 0) -> list[Model]:
+    async def list(self, *, limit: int | None = MOST, offset: int = 0) -> ModelList:
         return await paged(self.account.transport, "/v1/models", "data", Model, limit=limit, offset=offset)
 
     async def get(self, name: str) -> Model:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from inspect import cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -112,6 +113,8 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
             member.pop("default", None)
             if name in WORDS and SAID_HERE not in schema["properties"][name]:
                 member["description"] = WORDS[name].about
+        if "description" in sent:  # a docstring: Python 3.13 and newer strip its indentation, older ones do not
+            sent["description"] = cleandoc(sent["description"])
         return {**sent, "title": _plain(sent["title"]), "required": always}
 
     named = {plain[name]: component(schema) for name, schema in components.items()}

@@ -13,11 +13,12 @@ import time
 from types import FrameType
 
 from tests.environments.case import Case
+from tests.environments.debian import DEBIAN
 from tests.environments.fresh import FRESH
 from tests.environments.quick import QUICK
 from tests.environments.room import ROOT, Failed, room
 
-CASES = {case.name: case for case in (*QUICK, *FRESH)}
+CASES = {case.name: case for case in (*QUICK, *FRESH, *DEBIAN)}
 _CACHES = ROOT / "build" / "environments"
 
 

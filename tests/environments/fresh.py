@@ -15,9 +15,9 @@ from tests.environments import users
 from tests.environments.case import Case
 from tests.environments.quick import AWKWARD
 from tests.environments.room import Failed, Room, first_line, names_below, require, require_nothing_runs
+from tests.wheel.locked import PYTHONS
 
-_NEWEST: Final = (3, 13)  # as the Makefile has it
-_PYTHONS: Final = [(3, minor) for minor in range(11, _NEWEST[1] + 1)]
+_PYTHONS: Final = [tuple(map(int, version.split("."))) for version in PYTHONS]
 _COMPILERS: Final = ("cc", "gcc", "clang", "c89", "c99", "c++", "g++", "tcc", "x86_64-linux-gnu-gcc")
 
 
@@ -127,18 +127,6 @@ def _why_no_python(version: tuple[int, int]) -> str | None:
     return None if _interpreter(version) else "no Python {}.{} with venv here".format(*version)
 
 
-def _newest(room: Room) -> None:
-    """The Makefile's newest Python is the newest that every pinned package has a wheel for."""
-    following = f"{_NEWEST[0]}.{_NEWEST[1] + 1}"
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
-    require(f"< ({_NEWEST[0]}, {_NEWEST[1] + 1})" in makefile, "the Makefile names another newest Python")
-    pip = (sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--no-deps")
-    wheels = (*pip, "--only-binary=:all:", "--target", room.folder / "none", "--python-version", following)
-    room.run(*wheels, "attrs")  # there is a registry
-    said = room.run(*wheels, "-r", "config/requirements-dev.lock", status=1)
-    require("No matching distribution" in said, f"Python {following} can be had, or something else is wrong: {said}")
-
-
 def _offline(room: Room) -> None:
     """Everything that a first run has set up holds without a network; `make test` begins with the same steps."""
     checkout = room.checkout()
@@ -179,6 +167,5 @@ FRESH: Final = (
         )
         for version in _PYTHONS
     ),
-    Case("python-newest", "no newer Python that all pinned packages have wheels for", _newest),
     Case("offline", "the second run, without a network", _offline),
 )
