@@ -69,8 +69,11 @@ class Pusher:
         """Return the frames that are known not to be the last. Often there are none."""
         if self._finished:
             raise RuntimeError("a finished stream takes no more pieces")
+        if len(piece) == FRAME_BYTES and not self._partial and isinstance(piece, bytes):  # a frame, without a copy
+            before, self._full = self._full, piece
+            return b"" if before is None else self._seal(before, TAG_MESSAGE)
         sealed: list[bytes] = []
-        for frame in _cut(_readable(piece), self._partial, FRAME_BYTES):
+        for frame in _cut(piece, self._partial, FRAME_BYTES):
             if self._full is not None:
                 sealed.append(self._seal(self._full, TAG_MESSAGE))
             self._full = frame
@@ -88,7 +91,7 @@ class Pusher:
         return self._seal(self._full, TAG_MESSAGE) + self._seal(bytes(self._partial), TAG_FINAL)
 
     def _seal(self, frame: bytes, tag: int) -> bytes:
-        return crypto_secretstream_xchacha20poly1305_push(self._state, frame, tag=tag)
+        return crypto_secretstream_xchacha20poly1305_push(self._state, frame, None, tag)
 
 
 class Puller:
@@ -114,16 +117,18 @@ class Puller:
         """Return the plaintext of the frames that this piece completes. Often there are none."""
         if self._refused:
             raise RuntimeError("a refused stream takes no more pieces")
-        rest = _readable(piece)
+        if len(piece) == SEALED_FRAME_BYTES and not (self._partial or self._at_header) and isinstance(piece, bytes):
+            return self._open(piece)
         if self._at_header:
             taken = HEADER_BYTES - len(self._partial)
+            rest = memoryview(piece).cast("B")
             self._partial += rest[:taken]
-            rest = rest[taken:]
+            piece = rest[taken:]
             if len(self._partial) == HEADER_BYTES:
                 crypto_secretstream_xchacha20poly1305_init_pull(self._state, bytes(self._partial), self._key)
                 self._partial.clear()
                 self._at_header = False
-        opened = [self._open(frame) for frame in _cut(rest, self._partial, SEALED_FRAME_BYTES)]
+        opened = [self._open(frame) for frame in _cut(piece, self._partial, SEALED_FRAME_BYTES)]
         if self._partial and self._tag == TAG_FINAL:
             raise self._refusal("bytes follow the last frame")
         return opened[0] if len(opened) == 1 else b"".join(opened)
@@ -160,13 +165,9 @@ class Puller:
         return Refused(why, code="undecryptable")
 
 
-def _readable(piece: Piece) -> bytes | memoryview:
-    """Return the piece as bytes that are cut without a copy where possible."""
-    return piece if isinstance(piece, bytes) else memoryview(piece).cast("B")
-
-
-def _cut(rest: bytes | memoryview, partial: bytearray, size: int) -> list[bytes]:
-    """Return the frames that `partial` and then `rest` hold, and leave what remains in `partial`."""
+def _cut(piece: Piece, partial: bytearray, size: int) -> list[bytes]:
+    """Return the frames that `partial` and then `piece` hold, and leave what remains in `partial`."""
+    rest = memoryview(piece).cast("B")
     frames: list[bytes] = []
     at = 0
     if partial:

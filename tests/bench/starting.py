@@ -27,6 +27,8 @@ _HIDDEN: Final = f", without {', '.join(_ELSEWHERE)}"
 _DAEMONS: Final = ("svcd", "coordinatord")
 _REFUSED: Final = ("--coordinator", "http://192.0.2.1")  # not asked: http:// is for this machine alone
 _START_MS: Final = 500.0
+_SERVE: Final = "coordinatord serve, its modules"
+_SERVE_MS: Final = 650.0  # a daemon that runs for months
 _STARTS: Final = (
     ("svc --help", ("-m", "svc", "--help")),
     ("svc jobs, without a wallet", ("-m", "svc", "jobs")),
@@ -35,7 +37,7 @@ _STARTS: Final = (
     ("svcd run, without a configuration", ("-m", "svcd", "run", "--config", "/nowhere")),
     ("coordinatord check --help", ("-m", "coordinatord", "check", "--help")),
     ("coordinatord keys, without settings", ("-m", "coordinatord", "keys")),
-    ("coordinatord serve, its modules", ("-c", "import coordinatord.app")),
+    (_SERVE, ("-c", "import coordinatord.app")),
 )
 
 
@@ -70,18 +72,12 @@ def rows() -> list[Row]:
         for turn in range(1, 1 + _TURNS):
             for name, words in in_turn(_STARTS, turn):
                 taken[name].append(_cpu_ms(name, words, bytecode, hidden))
-    return [
-        Row.of(
-            f"start: {name}{_HIDDEN if _is_daemon(name) else ''}",
-            taken[name][1:],
-            "ms of CPU",
-            f"{_START_MS:g} ms",
-            _START_MS,
-            at_most=1,
-            absolute="CPU",
-        )
-        for name, _ in _STARTS
-    ]
+    return [_row(name, taken[name][1:], _SERVE_MS if name == _SERVE else _START_MS) for name, _ in _STARTS]
+
+
+def _row(name: str, taken: list[float], most: float) -> Row:
+    shown = f"start: {name}{_HIDDEN if _is_daemon(name) else ''}"
+    return Row.of(shown, taken, "ms of CPU", f"{most:g} ms", most, at_most=1, absolute="CPU")
 
 
 if __name__ == "__main__":
