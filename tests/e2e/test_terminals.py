@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.long
 
 _WIDTHS = (80, 120)
 _WATCHED_S = 60
+# Each with a word that it writes once it works.
+_DAEMONS = {"coordinatord serve": "serving", "svc serve --port 0": "/v1", "svcd run --config {svcd_beside}": "working"}
 _PROMPT = "Why is the sky blue?"
 _TABLES = """
 svc models
@@ -163,11 +166,64 @@ def test_prompts_are_answered_on_a_terminal(
     assert "Traceback" not in shown.text
 
 
-def test_daemon_logs_to_a_terminal_until_interrupted(environment: Mapping[str, str]) -> None:
+@pytest.mark.parametrize("columns", _WIDTHS)
+@pytest.mark.parametrize("line", _DAEMONS)
+def test_daemon_runs_on_a_terminal_until_interrupted(
+    environment: Mapping[str, str], names: dict[str, str], tmp_path: Path, line: str, columns: int
+) -> None:
     ports = {"PORT": str(pick_free()), "METRICS_PORT": str(pick_free())}
-    terminal = _start("coordinatord serve", {**environment, **ports}, 80)
-    terminal.wait_for(lambda shown: "serving" in shown)
-    terminal.process.send_signal(signal.SIGTERM)
+    state, market_state = tmp_path / "state", Path(names["svcd"]).parent
+    beside = tmp_path / "svcd.toml"
+    text = Path(names["svcd"]).read_text()
+    text = re.sub(r"(?m)^state_directory = .*$", f'state_directory = "{state}"', text)
+    text = re.sub(r"(?m)^port = \d+$", f"port = {ports['METRICS_PORT']}", text)
+    beside.write_text(text)
+    credentials = market_state / "credentials"
+    if credentials.exists():
+        (tmp_path / "credentials").symlink_to(credentials)
+    terminal = _start(line.format(svcd_beside=beside), {**environment, **ports}, columns)
+    terminal.wait_for(lambda shown: _DAEMONS[line] in shown)
+    terminal.process.send_signal(signal.SIGINT)
     shown = terminal.end()
-    assert shown.code == 0, shown.text
+    assert shown.code in (0, Exit.INTERRUPTED), shown.text
     assert "Traceback" not in shown.text
+
+
+@pytest.mark.parametrize("columns", _WIDTHS)
+def test_questions_of_init_survive_a_mistake_and_ctrl_c(
+    environment: Mapping[str, str], tmp_path: Path, columns: int
+) -> None:
+    terminal = _start(f"svcd init --config {tmp_path / 'svcd.toml'}", environment, columns)
+    terminal.wait_for(lambda shown: "1" in shown and shown.rstrip(" ").endswith((":", "?", "]")))
+    before = terminal.shown
+    terminal.type("not an address\n")
+    terminal.wait_for(lambda shown: len(shown) > len(before) + 20)
+    terminal.process.send_signal(signal.SIGINT)
+    shown = terminal.end()
+    assert shown.code != 0
+    assert "Traceback" not in shown.text
+    _fits(shown, columns)
+
+
+@pytest.mark.parametrize("columns", _WIDTHS)
+def test_register_of_a_registered_wallet_fits(
+    environment: Mapping[str, str], names: dict[str, str], columns: int
+) -> None:
+    shown = _run(
+        f"svcd register --dry-run --config {names['svcd']} --rpc-url {environment['RPC_URL']}", environment, columns
+    )
+    assert shown.code == 0, shown.text
+    _fits(shown, columns)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("line", "columns"), [("devnet up", 80), ("devnet demo", 120)])
+def test_devnet_runs_on_a_terminal(environment: Mapping[str, str], tmp_path: Path, line: str, columns: int) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SVC")}
+    terminal = _start(f"{line} --state-dir {tmp_path / 'devnet'}", clean, columns)
+    if line == "devnet up":
+        terminal.wait_for(lambda shown: "Ctrl-C" in shown, 120)
+        terminal.process.send_signal(signal.SIGINT)
+    shown = terminal.end(200)
+    assert shown.code in (0, 130), shown.text
+    assert "Traceback" not in shown.text  # its lines are sentences with paths and ids, which terminals wrap
