@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 import attrs
 import structlog
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from common.daemon.process import RELEASE, Systemd
 from common.daemon.supervision import Loop, Supervisor
@@ -86,7 +86,7 @@ async def run(config: Config) -> None:
         async with anyio.create_task_group() as background:
             start_background(background, dependencies.supervisor, loops)
             stop = anyio.Event()
-            background.start_soon(_stop_when_told, stop)
+            await background.start(_stop_on_signal, stop)
             app = compose(dependencies, relaying, containers, escrow, stopping)
 
             async def stopped() -> None:
@@ -247,11 +247,12 @@ async def follow_former(dependencies: Dependencies, signer: AccountSigner) -> No
     )
 
 
-async def _stop_when_told(stop: anyio.Event) -> None:
-    """By a signal, or by the failure of what runs beside this task: serving is shielded from cancellation, so it has
-    to be told."""
+async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    """Set `stop` on a signal, or when another task ends the daemon: serving is shielded from cancellation. Started once
+    signals are received."""
     try:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
             async for _ in signals:
                 return
     finally:

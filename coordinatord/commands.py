@@ -55,6 +55,7 @@ def _name(signer: bytes) -> str:
 
 
 _SPENDERS: Final = 40  # lines of the table
+_INTERRUPTED: Final = 130  # the exit status that shells use for SIGINT
 
 
 async def _serve(config: Config) -> None:
@@ -130,6 +131,8 @@ def run(command: str) -> None:
         for error in _leaves(errors):
             print(f"coordinatord: {error}", file=sys.stderr)
         sys.exit(1)
+    except* KeyboardInterrupt:  # before the daemon received signals
+        sys.exit(_INTERRUPTED)
 
 
 def check(as_json: bool) -> int:

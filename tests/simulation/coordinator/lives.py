@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import anyio
 import httpx
+from anyio.abc import TaskStatus
 
 from coordinatord import app
 from coordinatord.batches import worker
@@ -182,7 +183,7 @@ def in_place_of_the_world(
         for target, name, stand_in in (
             (app, "listening_socket", lambda port, host: None),
             (app, "serve_until", _serve),
-            (app, "_stop_when_told", _stop_when_told),
+            (app, "_stop_on_signal", _stop_on_signal),
             (nodes, "open_transport", chain.open_transport),
             (pins, "open_http", store.open_http),
             (anyio.to_thread, "run_sync", inline),
@@ -198,9 +199,10 @@ async def _serve(*arguments: Any, **options: Any) -> None:
     await life.serve(*arguments, **options)
 
 
-async def _stop_when_told(stop: anyio.Event) -> None:
+async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
     life = LIFE.get()
     assert life is not None
+    task_status.started()
     try:
         await life.told.wait()
     finally:
