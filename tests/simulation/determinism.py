@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 import trio
 from nacl import bindings
-from nacl._sodium import ffi
 from trio._core import _run as trio_run
 
 from common import framing
@@ -44,20 +43,11 @@ class SeededBytes:
         nonce = hashlib.blake2b(ephemeral + public, digest_size=_NONCE_BYTES).digest()
         return ephemeral + bindings.crypto_box(plaintext, nonce, public, secret)
 
-
-class _Sodium:
-    """libsodium, with stream headers of the seed: pushing and pulling begin from the same state."""
-
-    def __init__(self, real: Any, draw: SeededBytes) -> None:
-        self._real, self._draw = real, draw
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def crypto_secretstream_xchacha20poly1305_init_push(self, state: Any, header: Any, key: bytes) -> int:
-        ffi.memmove(header, self._draw(framing.HEADER_BYTES), framing.HEADER_BYTES)
-        self._real.crypto_secretstream_xchacha20poly1305_init_pull(state, header, key)
-        return 0
+    def stream_header(self, state: Any, key: bytes) -> bytes:
+        """`init_push`, with a header of the seed: pushing and pulling begin from the same state."""
+        header = self(framing.HEADER_BYTES)
+        bindings.crypto_secretstream_xchacha20poly1305_init_pull(state, header, key)
+        return header
 
 
 @contextmanager
@@ -79,7 +69,7 @@ def seeded(seed: object, moment: Callable[[str], None]) -> Iterator[None]:
             (random, "_urandom", draw),  # secrets
             (os, "cpu_count", lambda: _PROCESSORS),
             (bindings, "crypto_box_seal", draw.sealed_box),
-            (framing, "lib", _Sodium(vars(framing)["lib"], draw)),
+            (framing, "crypto_secretstream_xchacha20poly1305_init_push", draw.stream_header),
             (trio.to_thread, "run_sync", run_sync),
             (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
         ):
