@@ -81,7 +81,7 @@ def _within(room: Room, suite: str, packages: Sequence[str]) -> Room:
 
 
 def _debian(suite: str, python: tuple[int, int], packages: Sequence[str], room: Room) -> None:
-    """`make demo`, and then the quick checks that need no service."""
+    """The two commands of the README, as a newcomer types them."""
     inside = _within(room, suite, packages)
     room.checkout("root/project")
     name = "python{}.{}".format(*python)
@@ -91,12 +91,11 @@ def _debian(suite: str, python: tuple[int, int], packages: Sequence[str], room: 
     first_line(said, "next: ")
     made = inside.run(".venv/bin/python", "-c", "import sys; print(*sys.version_info[:2])").split()
     require(tuple(map(int, made)) == python, f"it ran on Python {'.'.join(made)}")
-    inside.run("make", "lint", *variable)
-    inside.run(".venv/bin/python", "-m", "pytest", "-q", "-n", "2", "tests/unit")
+    first_line(inside.run("make", "test", *variable), "test: every check passed")
 
 
 def _case(name: str, suite: str, python: tuple[int, int], *more: str) -> Case:
-    what = "a new Debian {} with Python {}.{}{}: demo, lint, unit tests".format(
+    what = "a new Debian {} with Python {}.{}{}: make demo, make test".format(
         suite, *python, " and a C compiler" if more else ", git and make alone"
     )
     return Case(name, what, partial(_debian, suite, python, (*_NEWCOMER, *more)), _why_no_root)
