@@ -425,6 +425,26 @@ simulate-coordinatord: setup ## whole coordinators through SEEDS simulated histo
 simulate-planted: setup ## faults put into svcd and coordinatord one by one, each of which a simulation has to find (half an hour)
 	@$(WITH_NODE) $(BIN)/python -m tests.simulation.planted $(ONLY)
 
+# What the coordinator answers, writes and sends in SEEDS simulated histories and in the API tests, as text: see tests/README.md.
+# The other commit is recorded in a work tree of its own, by this tree's recorder.
+RECORDINGS := build/recordings
+RECORD_SEEDS ?= 200
+.PHONY: record record-compare
+record: setup ## write down all that the coordinator answers, writes and sends in RECORD_SEEDS simulated histories and in the API tests
+	@$(WITH_NODE) $(BIN)/python -m tests.recorder record $(RECORDINGS)/here --seeds $(RECORD_SEEDS) $(ARGS)
+
+record-compare: record ## the same of the commit BASE, and how both differ
+	@test -n "$(BASE)" || { echo "record-compare: name the other commit: make record-compare BASE=main" >&2; exit 1; }
+	@git worktree remove --force $(RECORDINGS)/tree 2>/dev/null; rm -rf $(RECORDINGS)/tree && git worktree prune
+	@git worktree add --quiet --detach $(RECORDINGS)/tree "$(BASE)"
+	@rm -rf $(RECORDINGS)/tree/tests/recorder && cp -r tests/recorder $(RECORDINGS)/tree/tests/
+	@ln -s "$(CURDIR)/$(CONTRACTS)/node_modules" $(RECORDINGS)/tree/$(CONTRACTS)/node_modules
+	@test ! -e common/native/signatures.so || cp common/native/signatures.so $(RECORDINGS)/tree/common/native/
+	@cd $(RECORDINGS)/tree && PYTHONPATH="$$PWD" PATH="$(CURDIR)/$(BIN):$$PATH" $(CURDIR)/$(BIN)/python -m tests.recorder record "$(CURDIR)/$(RECORDINGS)/base" \
+		--seeds $(RECORD_SEEDS) $(ARGS)
+	@git worktree remove --force $(RECORDINGS)/tree
+	@$(BIN)/python -m tests.recorder compare $(RECORDINGS)/base $(RECORDINGS)/here
+
 .PHONY: crash-points
 crash-points: setup ## the relayer, under nine answers of the node, and the batch worker killed at each place where they wait: an op or a batch for each (minutes)
 	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py \

@@ -1,0 +1,110 @@
+"""Record what one commit answers, writes and sends, and compare two recordings.
+
+    python -m tests.recorder record FOLDER [--seeds 200] [--first 0] [--processes 2] [--without-tests]
+    python -m tests.recorder compare FOLDER FOLDER
+
+`record` writes a file of JSON lines for each seed of the coordinators' simulation, and one for each API test that
+`shows` a row of the conformance table. `compare` exits with 1 when recordings differ by more than order and repeats.
+
+A seed's recording has every whole answer (status, code, specified headers, body) with its request, the events of
+streams, the event log, each request to the relayer with its call and end, the logs of the final chain, every final
+table, and the promises that broke. The same commit gives the same bytes.
+
+What a comparison can tell:
+
+- A change that adds or removes statements, tasks or awaits, but no waiting, usually leaves seeds identical: in a
+  recorded simulation, statements and calls of the node take no time.
+- A changed field, code, header, column or call appears by its name, and as a value that only one recording has.
+
+What it cannot tell:
+
+- A change of timing (a poll interval, a timeout, a retry) moves faults and kills to other moments, because the plan
+  places them by the clock and by steps. Such a seed differs in much, and its differences are consequences. Read the
+  first list, of values that only one recording has; the second list has values that only moved.
+- Values of ids, hashes, signatures, times, block numbers, gas, nonces, etags and long bytes are replaced by their kind.
+  A wrong one is not seen, unless it should equal another value in the same entry. Names of such fields are in `normal`.
+- How often a poll was answered, and in which order things happened, is counted and not judged.
+- Races: with the schedule fixed, other interleavings are left to `make simulate-coordinatord`.
+- Webhooks, replicas, escrow handovers, sockets and `server/` take no part in the simulation. Of the API tests only the
+  answers that fit a test's `shows` marks are recorded; where a test does not wait for a state, the state depends on the
+  machine.
+- Both commits are played by their own `tests/simulation` and their own API tests: a change of these is a difference.
+"""
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from tests.recorder.comparing import compare
+from tests.recorder.entries import write
+from tests.recorder.seeds import record_seed
+from tests.simulation.coordinator.ground import Ground, ground
+
+_API_TESTS: Final = "tests/integration/coordinatord"
+
+_standing = ExitStack()
+_grounds: list[Ground] = []
+
+
+def main() -> None:
+    options = _options(sys.argv[1:])
+    if options.command == "compare":
+        comparison = compare(options.one, options.other)
+        print(*comparison.lines(), sep="\n")
+        sys.exit(bool(comparison.found))
+    shutil.rmtree(options.folder, ignore_errors=True)
+    record_seeds(options.folder, range(options.first, options.first + options.seeds), options.processes)
+    if not options.without_tests:
+        sys.exit(record_tests(options.folder, [_API_TESTS], options.processes))
+
+
+def record_seeds(folder: Path, seeds: range, processes: int) -> None:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work,
+        multiprocessing.get_context("spawn").Pool(processes, _stand, (work,)) as pool,
+    ):
+        tasks = [(seed, folder / "seeds" / f"{seed:04}.jsonl") for seed in seeds]
+        for _ in pool.imap_unordered(_record, tasks):
+            pass
+
+
+def record_tests(folder: Path, tests: Sequence[str], processes: int) -> int:
+    """pytest's exit status."""
+    arguments = ["-q", "-m", "shows", "-p", "tests.recorder.pytest_plugin", "-n", str(processes), *tests]
+    environment = {**os.environ, "RECORD_TESTS": str((folder / "tests").absolute())}
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], env=environment, check=False).returncode
+
+
+def _stand(folder: str) -> None:
+    """Start a chain and a database for this worker."""
+    own = Path(folder, str(os.getpid()))
+    own.mkdir()
+    _grounds.append(_standing.enter_context(ground(own)))
+
+
+def _record(task: tuple[int, Path]) -> None:
+    seed, path = task
+    write(path, record_seed(seed, _grounds[0]))
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.recorder")
+    commands = parser.add_subparsers(dest="command", required=True)
+    record = commands.add_parser("record", help="write a recording of this tree")
+    record.add_argument("folder", type=Path)
+    record.add_argument("--seeds", type=int, default=200, help="how many")
+    record.add_argument("--first", type=int, default=0, help="the first seed")
+    record.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="seeds, or tests, at a time")
+    record.add_argument("--without-tests", action="store_true", help="seeds alone")
+    comparing = commands.add_parser("compare", help="report the differences of two recordings")
+    comparing.add_argument("one", type=Path)
+    comparing.add_argument("other", type=Path)
+    return parser.parse_args(arguments)
