@@ -435,7 +435,7 @@ record: setup ## write down all that the coordinator answers, writes and sends i
 
 record-compare: record ## the same of the commit BASE, and how both differ
 	@test -n "$(BASE)" || { echo "record-compare: name the other commit: make record-compare BASE=main" >&2; exit 1; }
-	@git worktree remove --force $(RECORDINGS)/tree 2>/dev/null; rm -rf $(RECORDINGS)/tree && git worktree prune
+	@git worktree remove --force $(RECORDINGS)/tree 2>/dev/null || true; rm -rf $(RECORDINGS)/tree && git worktree prune
 	@git worktree add --quiet --detach $(RECORDINGS)/tree "$(BASE)"
 	@rm -rf $(RECORDINGS)/tree/tests/recorder && cp -r tests/recorder $(RECORDINGS)/tree/tests/
 	@ln -s "$(CURDIR)/$(CONTRACTS)/node_modules" $(RECORDINGS)/tree/$(CONTRACTS)/node_modules
