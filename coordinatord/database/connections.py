@@ -271,8 +271,8 @@ async def open_database(
     acquire_timeout: float = 5.0,
     statement_timeout: float = _STATEMENT_TIMEOUT,
 ) -> AsyncIterator[Database]:
-    """The pool, closed when the block ends. `Retryable` when the server does not answer, `Fatal` when it will not
-    answer to `dsn`, however often it is asked. `statement_timeout`: seconds for one statement of the pool.
+    """Open the pool, and close it when the block ends. Raise Retryable when the server does not answer or refuses the
+    login, Fatal when `dsn` is not a PostgreSQL URL. `statement_timeout`: seconds for one statement of the pool.
 
     Connections are not reset between uses: nobody sets session state on a pooled connection (`set local` only), and
     the reset costs a third of the throughput of point reads.
@@ -291,7 +291,8 @@ async def open_database(
     except ValueError:  # asyncpg's own for a wrong string is one, too; what it says may hold parts of the password
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
-        raise Fatal(f"DATABASE_URL: {refused}") from None
+        # The server may accept it a moment later: a password is being changed, a database restored.
+        raise Retryable("not_ready", f"DATABASE_URL: {refused}") from None
     except DATABASE_ERRORS as error:
         raise database_unavailable(error) from error
     database = Database(pool, dsn, acquire_timeout, max(1, largest // 2), statement_timeout)
