@@ -392,6 +392,7 @@ PROVIDERS ?= 2
 COORDINATORS ?= 2
 SEED ?= 1
 FAULTS ?= all
+EVERY ?= 0
 LINES ?= 50000
 KILLS ?= 10
 POLLERS ?= 10000
@@ -401,7 +402,7 @@ soak: soak-market soak-batches soak-pollers ## the whole market under load and f
 
 soak-market: setup
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --jobs $(JOBS) --providers $(PROVIDERS) \
-		--coordinators $(COORDINATORS) --seed $(SEED) --faults $(FAULTS)
+		--coordinators $(COORDINATORS) --seed $(SEED) --faults $(FAULTS) --every $(EVERY)
 
 soak-selftest: setup ## faults put into the market one by one, each of which the soak has to find (half an hour)
 	@$(WITH_NODE) $(BIN)/python -m tests.soak.planted

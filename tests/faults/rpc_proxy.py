@@ -99,6 +99,13 @@ class Hang:
 
 
 @attrs.frozen
+class Refuse:
+    """The connection closes before the node gets the request, as when the node is killed."""
+
+    method: str
+
+
+@attrs.frozen
 class SwallowAnswer:
     """The node gets the request and acts on it; its answer never arrives (the connection closes)."""
 
@@ -122,7 +129,16 @@ class Late:
 
 
 Fault = (
-    ErrorAnswer | Rewrite | RefuseWideRanges | RefuseTransactions | HttpStatus | Hang | SwallowAnswer | Truncate | Late
+    ErrorAnswer
+    | Rewrite
+    | RefuseWideRanges
+    | RefuseTransactions
+    | HttpStatus
+    | Hang
+    | Refuse
+    | SwallowAnswer
+    | Truncate
+    | Late
 )
 
 
@@ -215,11 +231,13 @@ class RpcProxy:
         request = json.loads(body)
         calls = request if isinstance(request, list) else [request]
         self._seen.update(call["method"] for call in calls)
-        whole = [self._fault_of(call, (HttpStatus, Hang, SwallowAnswer, Truncate, Late)) for call in calls]
+        whole = [self._fault_of(call, (HttpStatus, Hang, Refuse, SwallowAnswer, Truncate, Late)) for call in calls]
         fault = next((found for found in reversed(whole) if found is not None), None)
         match fault:
             case Hang():
                 await stream.receive()  # the caller gives up, and closes
+                return False
+            case Refuse():
                 return False
             case HttpStatus(status=status, body=text):
                 await stream.send(_head(status, len(text)) + text)

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
+import asyncpg
 import attrs
 
 from common.address_book import AddressBook
@@ -19,7 +20,7 @@ from devnet.app import deployed_market
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService, running_pin_store
 from devnet.ports import LOOPBACK, pick_free
-from devnet.postgres import running_postgres
+from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
 from tests.faults.rpc_proxy import RpcProxy, rpc_proxy
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.faults.write_ahead import WriteAhead
@@ -28,6 +29,8 @@ from tests.soak.daemon import Daemon
 from tests.soak.programs import coordinator_program, provider_program
 
 BLOCK_SECONDS: Final = 1
+COORDINATORS_ROLE: Final = "coordinators"  # PostgreSQL role that faults lock out; checks use the superuser
+COORDINATORS_PASSWORD: Final = "right"
 _DURABLE: Final = ("fsync=on", "full_page_writes=on")  # it is killed, and has to recover
 
 
@@ -91,7 +94,8 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
         market = await deployed_market(anvil, cast)
         market_block = int(await anvil.call("eth_blockNumber"), 16)
         await anvil.mine_every(BLOCK_SECONDS)
-        proxied_url = postgres.url().replace(f":{postgres.port}/", f":{database.port}/")
+        await _create_role(postgres)
+        proxied_url = f"postgresql://{COORDINATORS_ROLE}:{COORDINATORS_PASSWORD}@{LOOPBACK}:{database.port}/{DATABASE}"
         proxied_store = attrs.evolve(pins, endpoint=f"http://{LOOPBACK}:{store.port}")
         heads: list[Daemon] = []
         base_urls: list[str] = []
@@ -162,3 +166,19 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
                 await write_ahead.close()
                 for daemon in (*hands, *heads, ground.pins, ground.postgres):
                     await daemon.kill()
+
+
+async def _create_role(postgres: Postgres) -> None:
+    """Create the coordinators' role, which owns the database. Triggers of the soak run as this role, so it may use the
+    soak's tables. A read-only primary does not stop the soak's own writes."""
+    connection = await asyncpg.connect(postgres.url())
+    try:
+        for statement in (
+            f"create role {COORDINATORS_ROLE} login password '{COORDINATORS_PASSWORD}'",
+            f"alter database {DATABASE} owner to {COORDINATORS_ROLE}",
+            f"alter default privileges grant all on tables to {COORDINATORS_ROLE}",
+            f"alter role {SUPERUSER} set default_transaction_read_only = off",
+        ):
+            await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -19,6 +19,7 @@ class Options:
     seed: int = 1
     faults: tuple[str, ...] = tuple(KINDS)
     fault_every: float = 8.0  # seconds from the end of one fault to the start of the next, on average
+    every: float = 0.0  # seconds from the start of one fault to the next, on average, of all services; 0: `fault_every`
     patience: float = (
         150.0  # seconds, after the last fault, for each: clients, a piece of each kind of work, what rests
     )
@@ -34,7 +35,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak",
         description="The whole market under load and faults; then the invariants are checked. `make soak` takes the"
-        " same as MINUTES, JOBS, PROVIDERS, COORDINATORS, SEED, FAULTS.",
+        " same as MINUTES, JOBS, PROVIDERS, COORDINATORS, SEED, FAULTS, EVERY.",
         epilog=f"faults: {', '.join(KINDS)}",
     )
     add = parser.add_argument
@@ -52,6 +53,13 @@ def read_options(arguments: Sequence[str]) -> Options:
     add("--faults", default="all", help="kinds, comma-separated; `all`, or `none` for a quiet run (%(default)s)")
     add("--fault-every", type=float, default=defaults.fault_every, help="seconds between faults (%(default)s)")
     add(
+        "--every",
+        type=float,
+        default=defaults.every,
+        help="seconds between the starts of two faults, of any services; they are short, and several are in force at a"
+        " time; 0: as --fault-every says (%(default)s)",
+    )
+    add(
         "--patience",
         type=float,
         default=defaults.patience,
@@ -62,8 +70,8 @@ def read_options(arguments: Sequence[str]) -> Options:
     kinds = {"all": tuple(KINDS), "none": ()}.get(parsed.faults, tuple(parsed.faults.split(",")))
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         parser.error(f"--faults: {', '.join(unknown)} unknown; there are {', '.join(KINDS)}")
-    if parsed.minutes <= 0 or parsed.coordinators < 1:
-        parser.error("--minutes and --coordinators must be positive")
+    if parsed.minutes <= 0 or parsed.coordinators < 1 or parsed.every < 0:
+        parser.error("--minutes, --coordinators and --every must be positive")
     return Options(
         minutes=parsed.minutes,
         jobs=parsed.jobs,
@@ -72,6 +80,7 @@ def read_options(arguments: Sequence[str]) -> Options:
         seed=parsed.seed,
         faults=kinds,
         fault_every=parsed.fault_every,
+        every=parsed.every,
         patience=parsed.patience,
         out=parsed.out,
     )

@@ -33,6 +33,7 @@ _BUDGETS: Final = {
     "STORAGE_ROWS": "0",
 }
 _OPERATOR_KEY: Final = "0x" + "5e" * 32
+_WEBHOOKS_KEY: Final = "3c" * 32
 
 
 def coordinator_program(
@@ -55,6 +56,8 @@ def coordinator_program(
         "RELAYER_KEY": relayer_key,
         "RPC_URL": rpc_urls[0],
         **({"RPC_URLS": ",".join(rpc_urls[1:])} if rpc_urls[1:] else {}),
+        "WEBHOOKS_KEY": _WEBHOOKS_KEY,
+        "WEBHOOKS_PRIVATE": "allow",
         "PORT": str(port),
         "METRICS_PORT": str(metrics_port),
         "ESCROW_MODE": "static",

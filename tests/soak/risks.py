@@ -17,6 +17,7 @@ _LEAST_MINUTES: Final = 1.0  # of a run that floors are for
 _STRIKES: Final = 4  # of faults that bring a risk about, until it has to have been met
 _GONE: Final = (
     *("coordinator_killed", "coordinator_restarted", "database_cut", "database_restart", "database_killed"),
+    *("database_password", "database_login", "backends_terminated"),
     *("killed_before_broadcast", "killed_after_broadcast", "killed_after_receipt", "killed_after_persist"),
 )
 _BACK: Final = ("reorg",)
@@ -32,6 +33,8 @@ class Run:
     log: MarketLog
     promised: int
     broadcasts: int
+    streamed: int = 0
+    posted: int = 0
 
 
 @attrs.frozen
@@ -84,6 +87,8 @@ _RISKS: Final = (
     _Counted(
         "I1", "relays under way as a process or the database went", _UNDER_WAY.format("relays", "ended_at"), 0, _GONE
     ),
+    _Counted("I1", "events told by streams", lambda run: run.streamed, 20),
+    _Counted("I1", "messages posted to webhooks", lambda run: run.posted, 10),
     _Counted("I2", "relays of jobs", "select count(*) from relays where kind in ('post', 'claim', 'settle')", 10),
     _Counted(
         "I2", "pieces of work posted at two coordinators at once", lambda run: _pieces(run, "job posted twice"), 0.3

@@ -13,13 +13,14 @@ from tests.invariants.market_log import read_market_log
 from tests.soak import report
 from tests.soak.audits import install_audits
 from tests.soak.faults.database import install_trouble, remove_trouble
-from tests.soak.faults.schedule import lanes, strike_until_cancelled
+from tests.soak.faults.schedule import Lane, crowded_lanes, lanes, strike_until_cancelled
 from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
 from tests.soak.options import Options
 from tests.soak.risks import Risk, Run, counted, hollow
 from tests.soak.sampling import sample_until_cancelled
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
+from tests.soak.traffic.hooks import receiving
 from tests.soak.useful import too_little, unexplained
 from tests.soak.verdict import Remains, come_to_rest, judged, keep_unended, violations
 
@@ -32,13 +33,14 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
     logs.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         say(f"starting the market; its logs go to {logs}")
-        async with soaked_market(
-            Path(folder), logs, coordinators=options.coordinators, providers=options.providers
-        ) as ground:
+        async with (
+            receiving() as receiver,
+            soaked_market(Path(folder), logs, coordinators=options.coordinators, providers=options.providers) as ground,
+        ):
             await install_audits(ground.database_url)
             await install_trouble(ground.database_url)
-            crowd = Crowd(ground, options, timeline)
-            await crowd.until_sold()
+            crowd = Crowd(ground, options, timeline, receiver)
+            await crowd.prepare()
             timeline.began += timeline.now
             say(f"{options.minutes:g} minutes of load and faults, seed {options.seed}")
             await _disturb(ground, options, timeline, crowd)
@@ -57,6 +59,8 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             found = [*timeline.complaints, *too_little(timeline, options.minutes), *unexplained(timeline)]
             found += await come_to_rest(remains)
             say("checking the invariants")
+            found += await crowd.hooks.undelivered(ground.database_url, options.patience)
+            found += await crowd.streams.untold(ground.database_url)
             found += [*await violations(remains, crowd.promised), *await ground.write_ahead.found()]
             risks = await _risks(remains, options, timeline, crowd, ground)
             found += hollow(risks)
@@ -87,8 +91,8 @@ async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: 
         async with anyio.create_task_group() as clients:
             clients.start_soon(crowd.run)
             async with anyio.create_task_group() as faults:
-                for lane in lanes(options.faults, options.seed):
-                    faults.start_soon(strike_until_cancelled, ground, lane, options.fault_every, timeline)
+                for lane in _lanes(options):
+                    faults.start_soon(strike_until_cancelled, ground, lane, timeline)
                 await crowd.until_enough(options.minutes * 60)
                 faults.cancel_scope.cancel()
             crowd.close()
@@ -102,9 +106,23 @@ async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: 
         watching.cancel_scope.cancel()
 
 
+def _lanes(options: Options) -> list[Lane]:
+    if options.every:
+        return crowded_lanes(options.faults, options.seed, options.every)
+    return lanes(options.faults, options.seed, options.fault_every)
+
+
 async def _risks(remains: Remains, options: Options, timeline: Timeline, crowd: Crowd, ground: Ground) -> list[Risk]:
     log = await read_market_log(remains.anvil.rpc_url, remains.book)
-    run = Run(timeline, options.minutes, log, len(crowd.promised), ground.write_ahead.broadcasts)
+    run = Run(
+        timeline,
+        options.minutes,
+        log,
+        len(crowd.promised),
+        ground.write_ahead.broadcasts,
+        crowd.streams.heard,
+        crowd.hooks.receiver.posts,
+    )
     connection = await asyncpg.connect(remains.database_url)
     try:
         return await counted(connection, run)

@@ -26,12 +26,15 @@ _COORDINATOR: Final = frozenset(
 _DATABASE: Final = frozenset(
     {
         *("database_cut", "database_restart", "database_killed", "database_conflicts", "database_full"),
-        *("pool_exhausted", "connections_exhausted"),
+        *("pool_exhausted", "connections_exhausted", "database_read_only", "database_password", "database_login"),
+        *("database_silent", "backends_terminated"),
     }
 )
 _STORE: Final = frozenset({"store_trouble", "store_killed", "wrong_cid"})
 _PAYER: Final = frozenset({"token_paused", "owner_blacklisted"})
-_RPC: Final = frozenset({"rpc_error", "rpc_hang", "rpc_lies", "rpc_swallowed", "rpc_truncated", "nodes_disagree"})
+_RPC: Final = frozenset(
+    {"rpc_error", "rpc_hang", "rpc_lies", "rpc_swallowed", "rpc_truncated", "nodes_disagree", "nodes_down"}
+)
 _REORG: Final = frozenset({"reorg", "reorg_beyond_journal"})
 _CHAIN: Final = _RPC | _REORG | {"fee_spike", "foreign_transaction", "relayer_empty"}
 _CLOCKS: Final = frozenset({"chain_clock", "machine_clock"})
@@ -82,7 +85,9 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "RemoteProtocolError": _COORDINATOR,
     "ReadError": _COORDINATOR,
     "ReadTimeout": _AWAY | _CHAIN | _STORE,
-    "no answer": _COORDINATOR,
+    "no answer": _AWAY,
+    "stream ended": _AWAY,
+    "not delivered": _AWAY,
     "busy": _AWAY | _CHAIN,
     "invalid_session": _CLOCKS | _DATABASE,
     "invalid_signature": _CLOCKS,
@@ -119,6 +124,8 @@ USEFUL: Final[Mapping[str, Work]] = {
     "batch": Work(frozenset({"completed"}), 0.3),
     "cancelled batch": Work(frozenset({"cancelled", "completed"}), 0.3),
     "file": Work(frozenset({"read back"}), 1.0),
+    "event stream": Work(frozenset({"followed"}), 1.5),
+    "webhook test": Work(frozenset({"delivered"}), 0.3),
 }
 
 

@@ -1,10 +1,10 @@
-"""The database refuses, without going away: conflicts, a full disk, nothing left of what all share; or it crashes.
+"""The database refuses: conflicts, a full disk, no connections left, no writes, no login. Or it crashes.
 
 Conflicts and a full disk are the server's own errors, raised by triggers that look into a table: those of a transaction
 that cannot be serialized come when it commits, those of a disk when a row is written.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Final
@@ -14,7 +14,7 @@ import asyncpg
 
 from devnet.errors import DevnetError
 from tests.soak.audits import execute_apart
-from tests.soak.ground import Ground
+from tests.soak.ground import COORDINATORS_PASSWORD, COORDINATORS_ROLE, Ground
 
 _CONFLICTS, _FULL = "conflicts", "disk full"
 _SHARES: Final = {_CONFLICTS: (0.05, 0.3), _FULL: (0.5, 1.0)}  # of what is written
@@ -42,6 +42,10 @@ _TRIGGERS: Final = (
 _WITHOUT: Final = ("drop trigger if exists refuse_write on {table}", "drop trigger if exists refuse_commit on {table}")
 _STARTS: Final = (
     30  # attempts, a tenth of a second apart at the least: what crashed leaves memory that has to be given back
+)
+_RELOAD: Final = "select pg_reload_conf()"
+_TERMINATE: Final = (
+    f"select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = '{COORDINATORS_ROLE}'"  # noqa: S608 - constants
 )
 _TAKEN_AT_ONCE: Final = 25
 _MOST_CONNECTIONS: Final = 250  # more than the server takes
@@ -105,6 +109,62 @@ async def connections_exhausted(ground: Ground, _random: Random, seconds: float)
     finally:
         for connection in taken:
             connection.terminate()
+
+
+async def read_only(ground: Ground, _random: Random, seconds: float) -> None:
+    """The primary rejects writes, also on the connections that are open."""
+    await _altered(
+        ground,
+        seconds,
+        ("alter system set default_transaction_read_only = on", _RELOAD),
+        ("alter system reset default_transaction_read_only", _RELOAD),
+    )
+
+
+async def password_changed(ground: Ground, _random: Random, seconds: float) -> None:
+    """The password of the coordinators' role is another one, and their connections are lost."""
+    await _altered(
+        ground,
+        seconds,
+        (f"alter role {COORDINATORS_ROLE} password 'wrong'", _TERMINATE),
+        (f"alter role {COORDINATORS_ROLE} password '{COORDINATORS_PASSWORD}'",),
+    )
+
+
+async def login_refused(ground: Ground, _random: Random, seconds: float) -> None:
+    """The coordinators' role may not log in, and its connections are lost."""
+    await _altered(
+        ground,
+        seconds,
+        (f"alter role {COORDINATORS_ROLE} nologin", _TERMINATE),
+        (f"alter role {COORDINATORS_ROLE} login",),
+    )
+
+
+async def backends_terminated(ground: Ground, _random: Random, _seconds: float) -> None:
+    """An administrator ends every connection of the coordinators."""
+    await _execute(ground, (_TERMINATE,))
+
+
+async def _altered(ground: Ground, seconds: float, change: Sequence[str], restore: Sequence[str]) -> None:
+    await _execute(ground, change)
+    try:
+        await anyio.sleep(seconds)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _execute(ground, restore)
+
+
+async def _execute(ground: Ground, statements: Sequence[str]) -> None:
+    async with _connected(ground) as connection:
+        for statement in statements:
+            await connection.execute(statement)
+
+
+async def silent(ground: Ground, _random: Random, seconds: float) -> None:
+    """Connections stay open, and nothing passes through them: neither end hears that the other is unreachable."""
+    with ground.database.black_hole():
+        await anyio.sleep(seconds)
 
 
 async def database_killed(ground: Ground, _random: Random, seconds: float) -> None:

@@ -10,6 +10,7 @@ from tests.faults.rpc_proxy import (
     Fault,
     Hang,
     HttpStatus,
+    Refuse,
     SwallowAnswer,
     Truncate,
     logs_of_another_block,
@@ -53,6 +54,12 @@ async def disagreement(ground: Ground, random: Random, seconds: float) -> None:
     """Of two nodes one tells another story than the other."""
     lie = random.choice(((withheld_logs(),), (logs_of_another_block(),), older_head(random.randint(1, 20))))
     with random.choice((ground.rpc, ground.second_rpc)).fault(*lie):
+        await anyio.sleep(seconds)
+
+
+async def nodes_down(ground: Ground, _random: Random, seconds: float) -> None:
+    """Every node is down: connections close unanswered."""
+    with ground.rpc.fault(Refuse(ANY)), ground.second_rpc.fault(Refuse(ANY)):
         await anyio.sleep(seconds)
 
 

@@ -1,7 +1,9 @@
 """Which fault strikes when: decided by a seed, so that a run that broke something can be made again.
 
-Two lanes strike independently, so that a process may die while the chain is being reorganised. Within a lane one fault
-ends before the next begins.
+Lanes strike independently. Within a lane one fault ends before the next begins.
+
+lanes          two: processes, and all else; each pauses after a fault
+crowded_lanes  one for each kind of service; together they start a fault every so many seconds, and faults are short
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +29,28 @@ _PROCESSES: Final = frozenset(
 )
 
 
+# What the kinds of one crowded lane break, by the beginning of their names. Kinds of no other lane are the chain's.
+_SERVICES: Final = {
+    "coordinators": ("killed_", "coordinator_"),
+    "providers": ("provider_", "machine_clock"),
+    "store": ("store_", "wrong_cid"),
+    "database": ("database_", "pool_", "connections_", "backends_"),
+    "nodes": ("rpc_", "nodes_"),
+}
+_CHAIN: Final = "chain"
+SHORTENED: Final = 0.5  # of a kind's usual seconds, in crowded lanes
+_LEAST_PAUSE_SHARE: Final = 0.25  # of the mean pause: what a lane that is late leaves between two faults
+
+
 @attrs.frozen
 class Lane:
+    """`every`: mean seconds from the end of one fault to the start of the next; in a crowded lane, which has `crowded`,
+    from start to start."""
+
     kinds: Sequence[str]
     seed: str
+    every: float
+    crowded: bool = False
 
 
 @attrs.frozen
@@ -44,26 +64,46 @@ class Planned:
     random: Random = attrs.field(eq=False)
 
 
-def lanes(kinds: Iterable[str], seed: int) -> list[Lane]:
+def lanes(kinds: Iterable[str], seed: int, every: float) -> list[Lane]:
     chosen = list(kinds)
     processes = [kind for kind in chosen if kind in _PROCESSES]
     others = [kind for kind in chosen if kind not in _PROCESSES]
-    return [Lane(lane, f"{seed}/{n}") for n, lane in enumerate((others, processes)) if lane]
+    return [Lane(lane, f"{seed}/{n}", every) for n, lane in enumerate((others, processes)) if lane]
 
 
-def planned(lane: Lane, every: float) -> Iterator[Planned]:
+def crowded_lanes(kinds: Iterable[str], seed: int, every: float) -> list[Lane]:
+    """Lanes that together start a fault every `every` seconds on average."""
+    by_service: dict[str, list[str]] = {}
+    for kind in kinds:
+        by_service.setdefault(_service_of(kind), []).append(kind)
+    count = len(by_service)
+    return [Lane(lane, f"{seed}/{name}", every * count, crowded=True) for name, lane in by_service.items()]
+
+
+def _service_of(kind: str) -> str:
+    return next((name for name, begins in _SERVICES.items() if kind.startswith(begins)), _CHAIN)
+
+
+def planned(lane: Lane) -> Iterator[Planned]:
     """Without end: every kind of the lane once in a random order, then again in another."""
     order = Random(lane.seed)  # noqa: S311 - to be foreseen is its purpose
+    share = SHORTENED if lane.crowded else 1.0
     for turn in count():
         for place, name in enumerate(order.sample(lane.kinds, len(lane.kinds))):
             own = Random(f"{lane.seed}/{turn}/{place}")  # noqa: S311 - the same
             kind = KINDS[name]
-            yield Planned(name, own.expovariate(1 / every), own.uniform(kind.least, kind.most), own)
+            pause, seconds = own.expovariate(1 / lane.every), own.uniform(kind.least, kind.most)
+            yield Planned(name, pause, seconds * share, own)
 
 
-async def strike_until_cancelled(ground: Ground, lane: Lane, every: float, timeline: Timeline) -> None:
-    for strike in planned(lane, every):
-        await anyio.sleep(strike.pause)
+async def strike_until_cancelled(ground: Ground, lane: Lane, timeline: Timeline) -> None:
+    due = anyio.current_time()
+    for strike in planned(lane):
+        pause = strike.pause
+        if lane.crowded:
+            due += pause
+            pause = max(due - anyio.current_time(), _LEAST_PAUSE_SHARE * pause)
+        await anyio.sleep(pause)
         # A strike that began is taken back before the run ends: what it broke must be whole for the verdict.
         with anyio.CancelScope(shield=True), timeline.fault(strike.kind):
             try:

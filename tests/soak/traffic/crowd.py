@@ -22,16 +22,19 @@ from tests.soak.timeline import Timeline
 from tests.soak.traffic.batches import BatchWork
 from tests.soak.traffic.buyer import Buyer
 from tests.soak.traffic.files import FileWork
+from tests.soak.traffic.hooks import HookWork, Receiver, add_hooks
 from tests.soak.traffic.hostile import Hostile
 from tests.soak.traffic.idlers import Idler
 from tests.soak.traffic.operator import Operator
 from tests.soak.traffic.readers import Reader
+from tests.soak.traffic.streams import StreamWork
 from tests.soak.traffic.work import Work, outcome_of
 from tests.soak.useful import USEFUL
 
 _PAUSE: Final = 0.3  # seconds between two pieces of a client's work
 _LONG_PAUSE: Final = 5.0  # where a piece weighs more
 _SOLD_WITHIN: Final = 60.0
+_BUYING_WALLETS: Final = 4  # of clients, see `_buyers`
 
 Act = Callable[[int], Awaitable[str]]
 
@@ -49,7 +52,8 @@ class Client:
 
 
 class Crowd:
-    def __init__(self, ground: Ground, options: Options, timeline: Timeline) -> None:
+    def __init__(self, ground: Ground, options: Options, timeline: Timeline, receiver: Receiver) -> None:
+        self.hooks, self.streams = HookWork(receiver, timeline), StreamWork(timeline)
         self._ground, self._options, self._timeline = ground, options, timeline
         self._work = Work(ground, timeline)
         self._closing = anyio.Event()
@@ -65,12 +69,15 @@ class Crowd:
             for client in (*self._buyers(), *self._others()):
                 clients.start_soon(self._again, client)
 
-    async def until_sold(self) -> None:
-        """Until every provider's asks are on the book: what cannot be had before is nobody's failure."""
+    async def prepare(self) -> None:
+        """Wait until every provider's asks are on the book: what cannot be had before is nobody's failure. Then add a
+        webhook for each buying wallet."""
         buyer = Buyer(self._ground, self._ground.cast.with_role("client")[0], self._random("first"))
         with anyio.fail_after(_SOLD_WITHIN):
             while not await self._work.every_provider_sells(buyer):  # noqa: ASYNC110 - the event is in other processes
                 await anyio.sleep(0.25)
+        wallets = self._ground.cast.with_role("client")[:_BUYING_WALLETS]
+        await add_hooks(self.hooks, [Buyer(self._ground, wallet, self._random("hooks")) for wallet in wallets])
 
     @property
     def unfinished(self) -> list[str]:
@@ -101,6 +108,8 @@ class Crowd:
             ("batch", batches.batch, 3, 1, _PAUSE),
             ("cancelled batch", batches.cancelled_batch, 2, 1, _LONG_PAUSE),
             ("file", files.file, 1, 1, 1.0),
+            ("event stream", self.streams.followed, 0, 2, _PAUSE),
+            ("webhook test", self.hooks.tested, 0, 1, _PAUSE),
         ]
         wallets = self._ground.cast.with_role("client")
         for what, act, wallet, how_many, pause in kinds:

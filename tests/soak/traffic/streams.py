@@ -1,0 +1,106 @@
+"""Event streams: read for a few seconds at one coordinator, then resumed at another.
+
+At the end of the run, each reader must have every event of the log that came after its first, once and in order. A
+`reset` tells the reader that events are missing: a new part of its history begins there.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Final
+
+import anyio
+import asyncpg
+import attrs
+import httpx
+
+from tests.soak.plain_http import plain_http
+from tests.soak.timeline import Timeline
+from tests.soak.traffic.answers import counted
+from tests.soak.traffic.buyer import Buyer
+
+_READ_SECONDS: Final = (1.0, 6.0)
+_QUIET_SECONDS: Final = 30.0  # without a byte; a heartbeat comes every 20 or so
+_LOGGED: Final = "select id from events where id > $1 and id <= $2"
+
+
+@attrs.define
+class Part:
+    """Consecutive events of one reader."""
+
+    after: int
+    last: int
+    heard: set[int] = attrs.field(factory=set)
+
+
+@attrs.frozen
+class StreamWork:
+    timeline: Timeline
+    histories: dict[int, list[Part]] = attrs.field(factory=dict)  # by the identity of the reading buyer
+
+    async def followed(self, buyer: Buyer) -> str:
+        """Read one stream. It ends well when the reader leaves."""
+        parts = self.histories.setdefault(id(buyer), [])
+        headers = {"last-event-id": str(parts[-1].last)} if parts else {}
+        base_url = buyer.random.choice(buyer.ground.base_urls)
+        buyer.doing = f"reading events after {headers.get('last-event-id')}"
+        with anyio.move_on_after(buyer.random.uniform(*_READ_SECONDS)):
+            async with (
+                plain_http(base_url, timeout=_QUIET_SECONDS) as http,
+                http.stream("GET", "/evm/events", headers=headers) as answer,
+            ):
+                if answer.status_code != 200:
+                    await answer.aread()
+                    return counted(answer, self.timeline, {200})
+                async for event_id, name in _messages(answer):
+                    self.take(parts, event_id, name)
+                return "stream ended"
+        return "followed" if parts else "no answer"
+
+    def take(self, parts: list[Part], event_id: int, name: str | None) -> None:
+        """Add a message to a history. `name` is None for the opening message, which has an id alone."""
+        if not parts or name == "reset":
+            parts.append(Part(event_id, event_id))
+        elif name is not None:
+            part = parts[-1]
+            if event_id <= part.last:
+                self.timeline.complain(f"I1: a stream told event {event_id} after event {part.last}")
+            part.last = max(part.last, event_id)
+            part.heard.add(event_id)
+
+    async def untold(self, database_url: str) -> list[str]:
+        """Events of the log that a reader was not told, and events told that the log does not have."""
+        connection = await asyncpg.connect(database_url)
+        found: list[str] = []
+        try:
+            for part in (part for parts in self.histories.values() for part in parts):
+                logged = {row["id"] for row in await connection.fetch(_LOGGED, part.after, part.last)}
+                if missing := logged - part.heard:
+                    found.append(
+                        f"I1: a stream left out {len(missing)} events after {part.after}: {sorted(missing)[:5]}"
+                    )
+                if extra := part.heard - logged:
+                    found.append(f"I1: a stream told events that are not logged: {sorted(extra)[:5]}")
+        finally:
+            await connection.close()
+        return found
+
+    @property
+    def heard(self) -> int:
+        return sum(len(part.heard) for parts in self.histories.values() for part in parts)
+
+
+async def _messages(answer: httpx.Response) -> AsyncIterator[tuple[int, str | None]]:
+    """Id and event of each message. The opening message has an id alone."""
+    event_id = 0
+    name: str | None = None
+    async for line in answer.aiter_lines():
+        field, _, value = line.partition(": ")
+        if field == "id":
+            event_id = int(value)
+        elif field == "event":
+            name = value
+        elif field == "data":
+            json.loads(value)
+        elif not line and event_id:
+            yield event_id, name
+            event_id, name = 0, None
