@@ -40,17 +40,20 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, 
         await send(start)
         await send({"type": "http.response.body", "body": b""})
         return
-    async with answer.content() as pieces:
-        try:
-            async with unwrap_single_error() as tasks:
-                tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
-                await send(start)
-                async for piece in pieces:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
-                tasks.cancel_scope.cancel()
-        except Retryable as trouble:
-            raise CutShort(trouble.message) from trouble
+    head_sent = False
+    try:
+        async with answer.content() as pieces, unwrap_single_error() as tasks:
+            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            head_sent = True
+            await send(start)
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+            tasks.cancel_scope.cancel()
+    except Retryable as trouble:  # a store's failure becomes Retryable only where the content is closed
+        if not head_sent:
+            raise
+        raise CutShort(trouble.message) from trouble
 
 
 @attrs.frozen(slots=True)
