@@ -1,7 +1,7 @@
 """I8 and I9, watched while it happens: the database itself notes every lease, and what every session was opened with.
 
 Tables that are looked at afterwards show neither: a lease is one row for each job, whoever has it, and a nonce that was
-used is gone.
+used is gone. So is a relayer's nonce that somebody else used, once a reorganisation has given it back.
 """
 
 from collections.abc import Iterable
@@ -34,6 +34,14 @@ begin
     insert into nonce_history values (pg_current_xact_id(), old.nonce, old.address, old.expires_at > clock_timestamp());
     return null;
 end $$""",
+    "create table if not exists foreign_history (account bytea, nonce bigint, at timestamptz)",
+    """create or replace function note_foreign() returns trigger language plpgsql as $$
+begin
+    insert into foreign_history values (new.account, new.nonce, clock_timestamp());
+    return null;
+end $$""",
+    "create or replace trigger note_foreign after insert or update on relay_txs for each row"
+    " when (new.lost or new.purpose = 'foreign') execute function note_foreign()",
     "create or replace trigger note_nonce after delete on nonces for each row execute function note_nonce()",
 )
 # Provider 0 is nobody: a job that would not be paid is taken from its holder, whose claim was refused for it, and held

@@ -17,7 +17,7 @@ from tests.soak.faults.schedule import Lane, crowded_lanes, lanes, strike_until_
 from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
 from tests.soak.options import Options
 from tests.soak.risks import Risk, Run, counted, hollow
-from tests.soak.sampling import sample_until_cancelled
+from tests.soak.sampling import ChainHistory, sample_until_cancelled
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
 from tests.soak.traffic.hooks import receiving
@@ -43,7 +43,8 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             await crowd.prepare()
             timeline.began += timeline.now
             say(f"{options.minutes:g} minutes of load and faults, seed {options.seed}")
-            await _disturb(ground, options, timeline, crowd)
+            history = ChainHistory()
+            await _disturb(ground, options, timeline, crowd, history)
             say("coming to rest")
             await remove_trouble(ground.database_url)
             remains = Remains(
@@ -62,7 +63,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             found += await crowd.hooks.undelivered(ground.database_url, options.patience)
             found += await crowd.streams.untold(ground.database_url)
             found += [*await violations(remains, crowd.promised), *await ground.write_ahead.found()]
-            risks = await _risks(remains, options, timeline, crowd, ground)
+            risks = await _risks(options, timeline, crowd, ground, history)
             found += hollow(risks)
             say("stopping every daemon")
             await ground.anvil.mine_every(BLOCK_SECONDS)  # what a provider still publishes must get its receipt
@@ -82,10 +83,11 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
     return summary
 
 
-async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: Crowd) -> None:
+async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: Crowd, history: ChainHistory) -> None:
     """Load and faults side by side; faults end first, then the clients have finished what they began."""
     async with anyio.create_task_group() as watching:
         watching.start_soon(sample_until_cancelled, ground, timeline)
+        watching.start_soon(history.watch, ground)
         for daemon in ground.daemons:
             watching.start_soon(daemon.watch)
         async with anyio.create_task_group() as clients:
@@ -112,18 +114,22 @@ def _lanes(options: Options) -> list[Lane]:
     return lanes(options.faults, options.seed, options.fault_every)
 
 
-async def _risks(remains: Remains, options: Options, timeline: Timeline, crowd: Crowd, ground: Ground) -> list[Risk]:
-    log = await read_market_log(remains.anvil.rpc_url, remains.book)
+async def _risks(
+    options: Options, timeline: Timeline, crowd: Crowd, ground: Ground, history: ChainHistory
+) -> list[Risk]:
+    log = await read_market_log(ground.anvil.rpc_url, ground.book)
+    history.add(log)
     run = Run(
         timeline,
         options.minutes,
         log,
         len(crowd.promised),
         ground.write_ahead.broadcasts,
-        crowd.streams.heard,
-        crowd.hooks.receiver.posts,
+        streamed=crowd.streams.heard,
+        posted=crowd.hooks.receiver.posts,
+        seen=history.counts(),
     )
-    connection = await asyncpg.connect(remains.database_url)
+    connection = await asyncpg.connect(ground.database_url)
     try:
         return await counted(connection, run)
     finally:

@@ -1,18 +1,23 @@
 """Looks at every daemon once a second: what it says at /metrics, and what it takes of the machine."""
 
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import anyio
+import attrs
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.invariants.market_log import MarketLog, read_market_log
 from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
 from tests.soak.plain_http import plain_http
 from tests.soak.timeline import Reading, Timeline
 
 EVERY: Final = 1.0
+_HISTORY_EVERY: Final = 15.0  # seconds
 # Series that are plotted, summed over their labels, by the name that the report gives them.
 _SERIES: Final = {
     "coordinatord_relay_queue_depth": "queue",
@@ -45,6 +50,26 @@ async def _read(client: httpx.AsyncClient, ground: Ground, daemon: Daemon, timel
                 name = _SERIES[sample.name]
                 values[name] = values.get(name, 0.0) + sample.value
     timeline.readings.append(Reading(daemon.name, timeline.now, values))
+
+
+@attrs.define
+class ChainHistory:
+    """Events that were on the chain at some time. Reorganisations erase them from the chain, and not from here."""
+
+    _seen: set[tuple[str, str, str]] = attrs.field(factory=set)  # name, transaction, values
+
+    def add(self, log: MarketLog) -> None:
+        self._seen.update((event.name, event.transaction, repr(event.values)) for event in log.events)
+
+    def counts(self) -> Counter[str]:
+        return Counter(name for name, _, _ in self._seen)
+
+    async def watch(self, ground: Ground) -> None:
+        """Until cancelled."""
+        while True:
+            with suppress(RuntimeError, httpx.HTTPError, LookupError, TypeError):  # a block is gone while it is read
+                self.add(await read_market_log(ground.anvil.rpc_url, ground.book))
+            await anyio.sleep(_HISTORY_EVERY)
 
 
 def _resident_mib(pid: int | None) -> float | None:

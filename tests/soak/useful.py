@@ -21,6 +21,7 @@ _COORDINATOR: Final = frozenset(
     {
         *("coordinator_killed", "coordinator_restarted", "killed_before_persist", "killed_after_persist"),
         *("killed_before_broadcast", "killed_after_broadcast", "killed_after_receipt", "killed_before_reply"),
+        "descriptors_exhausted",
     }
 )
 _DATABASE: Final = frozenset(
@@ -30,7 +31,8 @@ _DATABASE: Final = frozenset(
         *("database_silent", "backends_terminated"),
     }
 )
-_STORE: Final = frozenset({"store_trouble", "store_killed", "wrong_cid"})
+# A coordinator without descriptors cannot connect to the store.
+_STORE: Final = frozenset({"store_trouble", "store_killed", "wrong_cid", "descriptors_exhausted"})
 _PAYER: Final = frozenset({"token_paused", "owner_blacklisted"})
 _RPC: Final = frozenset(
     {"rpc_error", "rpc_hang", "rpc_lies", "rpc_swallowed", "rpc_truncated", "nodes_disagree", "nodes_down"}
@@ -38,7 +40,7 @@ _RPC: Final = frozenset(
 _REORG: Final = frozenset({"reorg", "reorg_beyond_journal"})
 _CHAIN: Final = _RPC | _REORG | {"fee_spike", "foreign_transaction", "relayer_empty"}
 _CLOCKS: Final = frozenset({"chain_clock", "machine_clock"})
-_PROVIDER: Final = frozenset({"provider_killed", "provider_restarted"})
+_PROVIDER: Final = frozenset({"provider_killed", "provider_restarted", "descriptors_exhausted"})
 _AWAY: Final = _COORDINATOR | _DATABASE | _RPC | _REORG  # a coordinator that is not there, or not ready
 _UNSETTLED: Final = _AWAY | _CHAIN | _STORE | _CLOCKS | _PROVIDER | _PAYER | {_IDLE_CLAIM}
 

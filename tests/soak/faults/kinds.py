@@ -57,6 +57,7 @@ KINDS: Final[dict[str, Kind]] = {
     "killed_after_receipt": Kind(killed_after("eth_getTransactionReceipt"), 0, 1),
     "killed_before_reply": Kind(killed_as_told("relay_ended"), 0, 1),
     "machine_clock": Kind(processes.machine_clock, 2, 8),
+    "descriptors_exhausted": Kind(processes.descriptors_exhausted, 1, 4),
     "provider_killed": Kind(processes.provider_killed, 0, 3),
     "provider_restarted": Kind(processes.provider_restarted, 0, 1),
 }

@@ -1,5 +1,6 @@
 """Daemons end: without warning, or as their operator asks."""
 
+import resource
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -13,6 +14,7 @@ from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
 from tests.soak.shifted_clock import write_shift
 
+_FEWER_THAN_OPEN: Final = 3  # descriptors: every daemon has more open
 _CLOCK_OFF: Final = 900.0  # seconds at most
 _COMES_WITHIN: Final = 8.0  # seconds for the moment to come; one that does not is a kill like any other
 
@@ -85,6 +87,18 @@ async def machine_clock(ground: Ground, random: Random, seconds: float) -> None:
     write_shift(clock, random.choice((-1, 1)) * random.uniform(5, _CLOCK_OFF))
     await anyio.sleep(seconds)
     write_shift(clock, 0.0)
+
+
+async def descriptors_exhausted(ground: Ground, random: Random, seconds: float) -> None:
+    """A daemon may open no file and no socket: it accepts no connection, makes none, and looks up no name."""
+    daemon = random.choice(ground.daemons)
+    if (pid := daemon.pid) is None:
+        return
+    with suppress(ProcessLookupError):  # another lane kills it
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_FEWER_THAN_OPEN, limits[1]))
+        await anyio.sleep(seconds)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 async def _killed(daemon: Daemon, seconds: float) -> None:

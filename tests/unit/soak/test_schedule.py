@@ -54,3 +54,9 @@ def test_crowded_lanes_strike_every_service_at_their_pace() -> None:
 def test_faults_of_crowded_lanes_are_short() -> None:
     for lane in crowded_lanes(KINDS, 2, 1.0):
         assert all(one.seconds <= SHORTENED * KINDS[one.kind].most for one in islice(planned(lane), 200))
+
+
+def test_deep_reorgs_leave_crowded_runs_something_to_check() -> None:
+    chain = next(lane for lane in crowded_lanes(KINDS, 1, 1.0) if "reorg" in lane.kinds)
+    struck = [one.kind for one in islice(planned(chain), 400)]
+    assert 3 < struck.count("reorg") / struck.count("reorg_beyond_journal") < 5
