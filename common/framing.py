@@ -80,9 +80,9 @@ class Pusher:
         return sealed[0] if len(sealed) == 1 else b"".join(sealed)
 
     def finish(self) -> bytes:
-        """Return the last frames."""
+        """Seal and return the last frames, with the final tag."""
         if self._finished:
-            raise RuntimeError("a stream is finished once")
+            raise RuntimeError("finish() was already called; call it once for each stream")
         self._finished = True
         if self._full is None:
             return self._seal(bytes(self._partial), TAG_FINAL)

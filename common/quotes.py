@@ -63,7 +63,8 @@ class Settlement:
 
 @attrs.frozen(slots=True)
 class CostParts:
-    """Parts of what the client paid for a settled job. `total` is the cost, outside of the registry's own events."""
+    """Parts of what the client paid for a settled job. `total` is what the API calls the cost. In the
+    registry's events, cost means the provider's part alone."""
 
     provider: int
     fee: int

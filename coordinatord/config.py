@@ -162,7 +162,7 @@ class Config(ChainConfig):
     budget_newcomers_gas: int = variable(
         "BUDGET_NEWCOMERS_GAS",
         integer(0, 10**15),
-        "gas a day for all newcomers together: fewer than 10 settled jobs, and no listed provider; 0 is no limit",
+        "daily gas of all newcomers together (under 10 settled jobs, no listed provider); 0 is no limit",
         2_000_000_000,
     )
     budget_gas_per_settled: int = variable(
@@ -189,7 +189,7 @@ class Config(ChainConfig):
     storage_newcomers_bytes: int = variable(
         "STORAGE_NEWCOMERS_BYTES",
         integer(0, 10**15),
-        "bytes kept for all such wallets together; 0 is no limit",
+        "bytes that all wallets without a settled job or listed provider share; 0 is no limit",
         17_179_869_184,
     )
     storage_bytes: int = variable(

@@ -69,7 +69,7 @@ def provider_part(job: Job) -> int:
 
 
 def cost_parts_of(job: Job, charges: Terms | None = None) -> CostParts | None:
-    """Return the parts of a completed job's cost: as reported, else under these charges; None if both are unknown."""
+    """Return the parts of a completed job's cost as reported, or computed from `charges`. None if both are unknown."""
     told = job.svc.cost_parts
     if job.status != "completed":
         return None

@@ -15,7 +15,7 @@ from common.daemon.process import Fatal
 log = structlog.get_logger(__name__)
 
 _LONGEST_HEAD: Final = 8192
-_PATIENCE: Final = 5.0  # seconds for one request and its answer
+_REQUEST_TIMEOUT_S: Final = 5.0
 _ACCEPT_RETRY_S: Final = 1.0
 TEXT: Final = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -35,7 +35,7 @@ Page = Callable[[bytes, bytes], PageAnswer]
 
 @attrs.frozen(slots=True, eq=False)
 class PageServer:
-    """A bound port whose requests `page` answers."""
+    """HTTP server on a bound port. `page` makes each response."""
 
     listener: MultiListener[SocketStream]
     page: Page
@@ -50,15 +50,15 @@ class PageServer:
         while True:
             try:
                 async with anyio.create_task_group() as requests:
-                    await self.listener.serve(self._converse, requests)
+                    await self.listener.serve(self._handle_connection, requests)
             except* OSError as errors:
                 log.warning("connection not accepted", port=self.port, reason=str(errors.exceptions[0]))
             await anyio.sleep(_ACCEPT_RETRY_S)
 
-    async def _converse(self, stream: SocketStream) -> None:
+    async def _handle_connection(self, stream: SocketStream) -> None:
         try:
             async with stream:
-                with anyio.move_on_after(_PATIENCE):
+                with anyio.move_on_after(_REQUEST_TIMEOUT_S):
                     await _answer(stream, self.page)
         except (anyio.EndOfStream, anyio.BrokenResourceError, OSError):
             return

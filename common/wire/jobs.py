@@ -130,10 +130,10 @@ class JobTransactions(Shape, Generic[N], frozen=True):
 
 
 class CostPartsShape(Shape, Generic[N], frozen=True):
-    """Who got what of a settled job's cost."""
+    """How the cost of a settled job is divided."""
 
     provider: Annotated[N, said("paid to the provider, in base units", "12")]
-    fee: Annotated[N, said("the protocol's fee on that, in base units", "0")]
+    fee: Annotated[N, said("the protocol's fee on the provider's part, in base units", "0")]
     gas_fee: Annotated[N, said("flat relay charge, in base units", "2000")]
 
 

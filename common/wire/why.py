@@ -72,7 +72,9 @@ class WhyProvider(Shape, Generic[N], frozen=True):
     takes: Annotated[
         bool, described("true when its next poll would be handed the job, and its asks say that it wants it", False)
     ]
-    reasons: Annotated[tuple[WhyReason, ...], described("all that keeps it away; empty when `takes` is true")]
+    reasons: Annotated[
+        tuple[WhyReason, ...], described("the reasons why it will not take the job; empty when `takes` is true")
+    ]
 
 
 class WhyHelp(Shape, Generic[N], frozen=True):

@@ -68,7 +68,7 @@ _LIVE: Final = (
 )
 # Of equal prices: the provider with the fewest quarters of its capacity in use, then the least recently picked one, as
 # the specification has it. Quarters keep a difference of one job from deciding instead of the turn.
-_EQUALS: Final = f"div(4 * (w.capacity - w.room), w.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
+_TIE_BREAK: Final = f"div(4 * (w.capacity - w.room), w.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
 _MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
 
 
@@ -82,7 +82,7 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
             " and ($10 or w.room > 0)"
-            f" order by w.room <= 0, a.rate_in * $3::bigint + a.rate_out * $4::bigint, {_EQUALS} limit $9",
+            f" order by w.room <= 0, a.rate_in * $3::bigint + a.rate_out * $4::bigint, {_TIE_BREAK} limit $9",
             demand.model_id,
             demand.sla_secs,
             demand.units_in,
@@ -102,7 +102,7 @@ async def read_takers(database: Database, models: Collection[int], sla_secs: int
     async with database.connection() as connection:
         rows = await connection.fetch(
             "select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room"
-            f" {_LIVE.format('$3')} and a.model_id = any($1) and a.sla = $2 and w.room > 0 order by {_EQUALS}",
+            f" {_LIVE.format('$3')} and a.model_id = any($1) and a.sla = $2 and w.room > 0 order by {_TIE_BREAK}",
             list(models),
             sla_secs,
             liveness_ms,

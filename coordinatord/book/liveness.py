@@ -40,7 +40,7 @@ class Liveness:
         self._staying: dict[PollKey, list[int]] = {}  # polls that wait: their free slots
 
     async def note(self, poller: PollKey, free: int) -> None:
-        """Record a poll. Return once it is written, or will be written while the one before still counts."""
+        """Record a poll. Return once it is stored, or sure to be stored before the previous poll expires."""
         now = self._clock()
         last_free, at = self._written.get(poller, (-1, 0.0))
         if last_free == free and now - at < self._counts_for:

@@ -72,7 +72,7 @@ def with_snapshot(
 
 
 class _Turn(enum.Enum):
-    """Answer to a waiting caller that is to make the next read."""
+    """Sentinel: the waiting caller that receives it makes the next read."""
 
     YOURS = enum.auto()
 
@@ -156,7 +156,7 @@ class BatchedReads(Generic[K, V]):
         return values[key]
 
     def _next_batch(self, key: K) -> dict[K, list["asyncio.Future[V | _Turn]"]]:
-        """Remove the keys of the next read from those waiting: `key`, and then the oldest."""
+        """Remove and return the keys of the next read: `key`, then the oldest keys, up to the limit of a read."""
         batch = {key: self._waiting.pop(key, [])}
         room = None if self._most is None else self._most - 1
         for other in [*islice(self._waiting, room)]:

@@ -63,7 +63,7 @@ def message_of(row: LoggedEvent) -> bytes:
 
 
 class News:
-    """Up to PIECE_EVENTS events that came at one time, for all listeners of one filter."""
+    """Batch of up to PIECE_EVENTS events, shared by all listeners of one filter."""
 
     __slots__ = ("_text", "events")
 

@@ -92,7 +92,9 @@ class StorageBudgets:
             all_bytes, all_rows = await self._newcomers.sums(connection)
             over_bytes = self.newcomers_bytes and all_bytes > self.newcomers_bytes
             if over_bytes or (self.newcomers_rows and all_rows > self.newcomers_rows):
-                raise _full("the room for all wallets without a settled job is used up; room comes as content expires")
+                raise _full(
+                    "the storage that wallets without a settled job share is full; retry after stored content expires"
+                )
 
 
 UNLIMITED: Final = StorageBudgets(new_bytes=0, new_rows=0, most_bytes=0, most_rows=0)

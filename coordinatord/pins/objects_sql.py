@@ -213,7 +213,7 @@ async def stored_for_newcomers(connection: Connection) -> tuple[int, int]:
 
 
 async def mark_earned(connection: Connection) -> None:
-    """Take wallets that are no newcomers any more out of the sums of newcomers."""
+    """Mark wallets that have earned, so that the totals of newcomers exclude them."""
     await connection.execute(
         "update stored s set earned = true from (select owner, kind from stored where not earned and has_earned(owner)"
         " order by owner, kind for update skip locked) e where (s.owner, s.kind) = (e.owner, e.kind)"

@@ -78,41 +78,41 @@ async def payload_of(*pieces: bytes) -> Payload:
     return payload
 
 
-_COMPARED_EVERY_S: Final = 60.0
+_COMPARE_INTERVAL_S: Final = 60.0
 _TOLERATED_S: Final = 60.0  # stores refuse a signature that is 15 minutes old
 
 
 class StoreClock:
-    """The store's time, as far as the `date` of its answers tells it. A store refuses requests that are signed by a
-    clock far from its own."""
+    """The local clock, corrected by the `Date` header of the store's answers. The store rejects requests that were
+    signed with a clock far from its own."""
 
     def __init__(self, local: Callable[[], float] = time.time) -> None:
         self._local = local
-        self._ahead = 0.0  # of the store's clock; 0 while the two differ by no more than is tolerated
+        self._local_ahead_s = 0.0  # 0 while the difference is within tolerance
         self._next_look = 0.0
 
     def now(self) -> float:
         """Return Unix seconds, corrected."""
-        return self._local() - self._ahead
+        return self._local() - self._local_ahead_s
 
     def look(self, headers: Mapping[str, str]) -> None:
-        """Compare the clocks by an answer's date, once in a while."""
+        """Compare the clocks at most once in `_COMPARE_INTERVAL_S`, or when the local clock was set back."""
         now = self._local()
-        if not self._next_look - _COMPARED_EVERY_S <= now < self._next_look:  # also when this clock was set back
-            self._next_look = now + _COMPARED_EVERY_S
+        if not self._next_look - _COMPARE_INTERVAL_S <= now < self._next_look:  # or the local clock was set back
+            self._next_look = now + _COMPARE_INTERVAL_S
             self.compare(headers)
 
     def compare(self, headers: Mapping[str, str]) -> bool:
         """Compare the clocks by an answer's date. Return True when that corrects the time."""
         date = read_http_date(headers.get("date"))
-        if date is None or "age" in headers:  # the answer may be a cache's, and old
+        if date is None or "age" in headers:  # a cached response has an old date
             return False
         ahead = self._local() - (date + 0.5)  # the header has whole seconds, cut off
         metrics.clock_ahead.labels("pin store").set(ahead)
         correction = ahead if abs(ahead) > _TOLERATED_S else 0.0
-        if abs(correction - self._ahead) <= _TOLERATED_S:
+        if abs(correction - self._local_ahead_s) <= _TOLERATED_S:
             return False
-        self._ahead = correction
+        self._local_ahead_s = correction
         return True
 
 

@@ -113,13 +113,14 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> li
         told[0] = await _send_batch(rpc, txs)
         # The others may be slow: what they have not told by then is not known.
         tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_WAIT
-    return [_together(sendings) for sendings in zip(*told, strict=True)]
+    return [_combine(sendings) for sendings in zip(*told, strict=True)]
 
 
-def _together(sendings: Sequence[Sending]) -> Sending:
-    """Combine the answers of several nodes about one version.
+def _combine(sendings: Sequence[Sending]) -> Sending:
+    """Combine the answers of several nodes for one version of a transaction.
 
-    One node that took it decides. Otherwise the first verdict counts. The bytes are refused only if every node refused.
+    The version is sent if any node accepted it. Otherwise the first verdict counts. It is refused only if every node
+    refused it.
     """
     outcomes = [sending.outcome for sending in sendings]
     verdicts = [outcome for outcome in outcomes if outcome not in _NO_VERDICT]

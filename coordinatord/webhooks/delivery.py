@@ -148,7 +148,7 @@ class Deliveries:
                 try:
                     taken = await self._take(tasks, running, places, wake, quick)
                 except Retryable as error:
-                    log.warning("webhook turns not taken", reason=error.message)
+                    log.warning("due webhooks not read", reason=error.message)
                     taken = 0
                 if not taken:
                     await wake.wait(_LOOK)

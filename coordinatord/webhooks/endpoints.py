@@ -87,7 +87,7 @@ class TooManyEndpoints:
 
 
 @attrs.frozen(slots=True)
-class NoStake:
+class NoFunds:
     """The owner has neither tokens nor a settled job."""
 
 
@@ -103,7 +103,7 @@ class TestWaits:
     message_id: str
 
 
-AddOutcome: TypeAlias = AddedEndpoint | TooManyEndpoints | NoStake
+AddOutcome: TypeAlias = AddedEndpoint | TooManyEndpoints | NoFunds
 TestOutcome: TypeAlias = TestWaits | DisabledEndpoint | NoSuchObject
 
 
@@ -118,8 +118,8 @@ class WebhookEndpoints:
 
     async def add(self, owner: bytes, body: WebhookBody) -> AddOutcome:
         url = check_url(body.url, private=self.private)
-        if not await self._has_stake(owner):
-            return NoStake()
+        if not await self._has_earned_or_holds_tokens(owner):
+            return NoFunds()
         secret = read_secret(body.secret) if body.secret is not None else new_secret()
         webhook_id = f"whk_{secrets.token_hex(12)}"
         wanted = sorted(set(body.events), key=WANTED.index)
@@ -127,7 +127,7 @@ class WebhookEndpoints:
         added = await self.database.transact(lambda c: sql.add(c, new, limits.WEBHOOKS))
         return AddedEndpoint(added, secret_text(secret)) if added is not None else TooManyEndpoints()
 
-    async def _has_stake(self, owner: bytes) -> bool:
+    async def _has_earned_or_holds_tokens(self, owner: bytes) -> bool:
         async with self.database.connection() as connection:
             if await objects_sql.has_earned(connection, owner):
                 return True

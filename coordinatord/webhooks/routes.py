@@ -58,7 +58,7 @@ def added(outcome: endpoints.AddOutcome) -> Response:
         case endpoints.TooManyEndpoints():
             message = f"a wallet has at most {limits.WEBHOOKS} webhooks; remove one"
             return responses.error(400, "invalid_request_error", message, code="too_many_webhooks")
-        case endpoints.NoStake():
+        case endpoints.NoFunds():
             message = "webhooks are for wallets with tokens or a settled job; fund this one, or follow GET /evm/events"
             return responses.error(400, "invalid_request_error", message, code="webhooks_need_funds")
         case _:

@@ -332,7 +332,7 @@ class Preparation:
         signer = self.account.wallet()
         async with aclosing(portions):
             async for portion in portions:
-                # One thread: half of a line's time holds the GIL, so a second thread gains at most a sixth.
+                # One thread: each line holds the GIL for about half of its time, so a second thread gains little.
                 if isinstance(signer, LocalSigner):
                     outcomes = await to_thread.run_sync(prepare_lines, portion.place, signer.wallet, portion.lines)
                 else:

@@ -69,7 +69,7 @@ def text_input(text: str, model: Model) -> dict[str, Any]:
 
 
 def read_bytes(file: str, stdin: BinaryIO) -> bytes:
-    """Without the mark that some editors put before UTF-8: behind it JSON would be taken, and bought, as a text."""
+    """Read the file or standard input, without a UTF-8 BOM: with one, JSON would be sold as plain text."""
     try:
         return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
     except OSError as error:
@@ -114,7 +114,7 @@ EMBEDDINGS: Final = "/v1/embeddings"
 
 @attrs.frozen
 class OrderOptions:
-    """`params` are added to the input. `terms` are those of the client's methods that take an order."""
+    """`params` are added to the input. `terms` are the keyword arguments of the client's order methods."""
 
     model: str
     given: Input

@@ -329,14 +329,14 @@ def _drawn(table: Table, width: int) -> "RenderableType":
 
 
 def _fitted(table: Table, width: int, narrowest: int) -> list[int] | None:
-    """Return widths of the columns that fit, or None. Columns of text shrink, the widest first; all others stay."""
+    """Return column widths that fit the terminal, or None if there are none. Only text columns shrink, widest first."""
     from rich.cells import cell_len  # noqa: PLC0415
 
     widths = [max(cell_len(_flat(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)]
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
-    of_text = [at for at, name in enumerate(table.columns) if name not in table.right | table.whole]
+    shrinkable = [at for at, name in enumerate(table.columns) if name not in table.right | table.whole]
     while excess > 0:
-        widest = max(of_text, key=widths.__getitem__, default=None)
+        widest = max(shrinkable, key=widths.__getitem__, default=None)
         if widest is None or widths[widest] <= narrowest:
             return None
         widths[widest] -= 1

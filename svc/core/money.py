@@ -143,7 +143,9 @@ def market_bid(candidates: Sequence[Candidate], provider: int | None) -> Bid:
     if provider is None:
         candidates = [candidate for candidate in candidates if candidate.room != 0]  # older coordinators report no room
     if not candidates:
-        raise NoProvider("each live provider for this model and window is full; try again, or name one with `provider`")
+        raise NoProvider(
+            "each live provider of this model and window is full; try again later, or wait for one with `provider`"
+        )
     first = candidates[0]
     return Bid(Rates(first.rate_in, first.rate_out), first.provider_id, first.box_key)
 

@@ -280,7 +280,7 @@ def shape_probe(request: OrderRequest, model: Model) -> Shaped:
 
 
 def _require_served(request: OrderRequest, shaped: Shaped) -> None:
-    """Raise Refused for what no provider of the model could answer, by the route that the model publishes."""
+    """Raise Refused if the route that the model publishes cannot serve this request."""
     model, modality, unlisted = shaped.model, shaped.modality, shaped.unlisted
     serves = model.svc.endpoint
     if serves is None:

@@ -66,7 +66,7 @@ class LocalFiles:
     async def add(
         self, key: str, filename: str, purpose: str, content: bytes | Path, expires_at: int | None = None
     ) -> StoredFile:
-        """Store a file. A `Path` is taken over: it is a file of this folder. Raises StorageFailed."""
+        """Store a file. A `Path` must be in this folder, and becomes the store's. Raise StorageFailed."""
         file_id = f"file-{secrets.token_hex(12)}"
 
         def store() -> int:

@@ -33,8 +33,8 @@ class UnfitAnswer(httpx.DecodingError):
 async def opened(
     http: httpx.AsyncClient, method: str, url: str, *, headers: Mapping[str, str] | None = None, **request: Any
 ) -> AsyncIterator[httpx.Response]:
-    """An answer with its body unread; `whole` and `pieces_of` read it. A redirect is an answer like any other. Raises
-    OrderRefused for an address that is no URL: it has a name or an id with characters that cannot be sent."""
+    """Send a request, and yield the answer with its body unread: read it with `whole` or `pieces_of`. Redirects are not
+    followed. Raise OrderRefused when a name or an id makes the URL invalid."""
     asked = {**(headers or {}), **IDENTITY}
     try:
         async with http.stream(method, url, headers=asked, follow_redirects=False, **request) as response:

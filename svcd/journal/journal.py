@@ -221,7 +221,7 @@ class Journal:
         except Exception as error:
             self._pending = batch + self._pending
             if not _is_disk_failure(error):
-                raise  # one statement is at fault: each writer finds out for itself
+                raise  # one statement failed: each writer retries its own
             await self._wait_for_disk(error)
         else:
             self.works = True
@@ -245,7 +245,7 @@ class Journal:
                 await self._wait_for_disk(error)
             else:
                 if refused:
-                    self.works = not self._pending  # a pending write finds out for itself
+                    self.works = not self._pending  # a pending write reports its own outcome
                 return result
 
     async def _wait_for_disk(self, refused: Exception) -> None:

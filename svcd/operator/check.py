@@ -331,7 +331,7 @@ def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAs
             right = None
         details.append(f"{farthest:.3g} x for {window} s")
     remedy = "" if right else ": rates are base units per 10^6 units; see rate_in and rate_out"
-    return right, f"beside the lowest of others, {', '.join(details)}{remedy}"
+    return right, f"compared with the lowest price of other providers: {', '.join(details)}{remedy}"
 
 
 def _is_allowed(provider: ProviderRecord, model_id: int) -> bool:

@@ -27,8 +27,8 @@ _CHANGES: Final = {
 async def why(connection: Connection, job_id: str) -> None:
     """Say why nobody has claimed a job, and what would change that.
 
-    Each provider that polls or asks for the job's model is shown with all that keeps it away. An order is signed as it
-    is: to change it, cancel the job and order anew.
+    Each provider that polls or asks for the job's model is shown, with the reasons why it will not take the job. A
+    signed order cannot be changed: cancel the job and order again.
     """
     output = connection.output
     async with connection.client() as client:

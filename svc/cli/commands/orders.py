@@ -138,7 +138,7 @@ async def _settled(connection: Connection, client: Client, job: Job, quoted: Quo
         raise JobFailed(job.id, because, came_back(job, chain))
     paid = paid_for(job, quoted.quote)
     result_again = connection.again("result", job.id)
-    output.next = NextStep(f"it is done: {in_words(paid, chain)}; its result can be read again", (result_again,))
+    output.next = NextStep(f"job completed: {in_words(paid, chain)}. You can read the result again", (result_again,))
     gauge.show("reading the result")
     return await client.open(job)
 

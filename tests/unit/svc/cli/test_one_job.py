@@ -138,7 +138,7 @@ def test_result_that_no_gateway_gives_is_done_and_paid_and_can_be_read_again(
     market.coordinator.tell("GET http://gateway/ipfs/bafyother", failing(403, "forbidden"))
     assert svc(RUN) == Exit.UNREADABLE
     said = capsys.readouterr().err
-    assert "it is done: paid 0.00201 Dev Dollar" in said
+    assert "job completed: paid 0.00201 Dev Dollar" in said
     assert f"  svc result {market.job_id} --gateway http://gateway" in said
 
 
