@@ -28,7 +28,7 @@ _WORDS: Final = re.compile(
     r"|(?P<cid>\bba[a-z2-7]{50,}\b)"
     r"|(?P<when>\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)?)"
     r"|(?P<port>(?<=127\.0\.0\.1):\d{2,5}\b)"
-    r"|(?P<id>\b(?:file-|batch_|batch_req_|whk_|msg_|svc_sess_|whsec_)[A-Za-z0-9_\-]{12,})"
+    r"|(?P<id>\b(?:file-|batch_|batch_req_|whk_|msg_|svc_sess_)[A-Za-z0-9_\-]{12,}|\bwhsec_[A-Za-z0-9+/=]+)"
     r"|(?P<base64>^[A-Za-z0-9+/]{40,}={0,2}$)"
     r"|(?P<code>(?<![\w-])(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9_-]{32,}(?![\w-]))"
     r"|(?P<number>(?<![\w.])\d{10,16}(?![\w.]))"
