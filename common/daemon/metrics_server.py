@@ -51,8 +51,9 @@ class PageServer:
             try:
                 async with anyio.create_task_group() as requests:
                     await self.listener.serve(self._handle_connection, requests)
-            except* OSError as errors:
-                log.warning("connection not accepted", port=self.port, reason=str(errors.exceptions[0]))
+            except* (OSError, anyio.BrokenResourceError) as errors:  # anyio on trio raises the second, from the first
+                error = _first_leaf(errors)
+                log.warning("connection not accepted", port=self.port, reason=str(error.__cause__ or error))
             await anyio.sleep(_ACCEPT_RETRY_S)
 
     async def _handle_connection(self, stream: SocketStream) -> None:
@@ -64,6 +65,12 @@ class PageServer:
             return
         except Exception:
             log.exception("metrics request failed", port=self.port)
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @asynccontextmanager
