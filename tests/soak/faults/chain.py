@@ -2,15 +2,17 @@
 
 import time
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import anyio
+from web3.exceptions import ContractLogicError, TimeExhausted, Web3RPCError
 
-from devnet.market import at, connected
+from devnet.market import MarketChain, at, connected
 from tests.soak.ground import Ground
 
 _DEEPEST: Final = 50
 _USUAL_DEPTH: Final = 8
+_SEND_ATTEMPTS: Final = 4  # of half a minute each
 _GWEI: Final = 10**9
 _MOST_AHEAD: Final = 240  # seconds
 
@@ -43,10 +45,27 @@ async def _let_all_pay(ground: Ground) -> None:
     async with connected(ground.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", ground.market.token)
         if await token.functions.paused().call():
-            await chain.send(token, admin, "unpause")
+            await _sent(chain, token, admin, "unpause")
         for client in ground.cast.with_role("client"):
             if await token.functions.blacklisted(client.address).call():
-                await chain.send(token, admin, "setBlacklisted", client.address, False)
+                await _sent(chain, token, admin, "setBlacklisted", client.address, False)
+
+
+async def _sent(chain: MarketChain, token: Any, issuer: str, method: str, *arguments: object) -> None:
+    """Send until a block holds it. After a fee spike or a reorganisation, blocks may leave the issuer's transactions
+    out for longer than one attempt waits."""
+    for attempt in range(_SEND_ATTEMPTS):
+        try:
+            await chain.send(token, issuer, method, *arguments)
+        except TimeExhausted:
+            if attempt + 1 == _SEND_ATTEMPTS:
+                raise
+        except (Web3RPCError, ContractLogicError, RuntimeError):
+            if not attempt:
+                raise
+            return  # the attempt before has taken effect
+        else:
+            return
 
 
 async def fee_spike(ground: Ground, random: Random, seconds: float) -> None:
@@ -96,21 +115,21 @@ async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> N
     buyer = random.choice(ground.cast.with_role("client")[1:]).address  # the first hands out tokens to strangers
     async with connected(ground.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", ground.market.token)
-        await chain.send(token, ground.cast.admin.address, "setBlacklisted", buyer, True)
+        await _sent(chain, token, ground.cast.admin.address, "setBlacklisted", buyer, True)
         try:
             await anyio.sleep(seconds)
         finally:
             with anyio.CancelScope(shield=True):
-                await chain.send(token, ground.cast.admin.address, "setBlacklisted", buyer, False)
+                await _sent(chain, token, ground.cast.admin.address, "setBlacklisted", buyer, False)
 
 
 async def token_paused(ground: Ground, _random: Random, seconds: float) -> None:
     """No claim can collect; everything that ends a job still must."""
     async with connected(ground.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", ground.market.token)
-        await chain.send(token, ground.cast.admin.address, "pause")
+        await _sent(chain, token, ground.cast.admin.address, "pause")
         try:
             await anyio.sleep(seconds)
         finally:
             with anyio.CancelScope(shield=True):
-                await chain.send(token, ground.cast.admin.address, "unpause")
+                await _sent(chain, token, ground.cast.admin.address, "unpause")
