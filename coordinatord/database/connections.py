@@ -231,6 +231,12 @@ class Database:
         return connection
 
 
+async def is_read_only(line: PreparedConnection) -> bool:
+    """True when new transactions may not write: by a setting, or because the server is a standby."""
+    (row,) = await line.fetch("select current_setting('transaction_read_only')::boolean as read_only")
+    return bool(row["read_only"])
+
+
 @attrs.frozen(slots=True)
 class ServerFacts:
     """Of PostgreSQL itself. `clock`: its time, in Unix seconds."""

@@ -16,7 +16,7 @@ from coordinatord.book.reads import MarketWindows
 from coordinatord.chain.registries import JobRegistry, read_terms
 from coordinatord.chain.rpc import Reverted, Rpc, RpcCall, View, decode_result, decoded, quantity, read_many
 from coordinatord.chain.rpc_errors import RpcError
-from coordinatord.database.connections import Database
+from coordinatord.database.connections import Database, is_read_only
 from coordinatord.indexer.undo_sql import IndexPosition, read_position_in_time
 from coordinatord.relayer.role import RelayerRole
 
@@ -68,7 +68,11 @@ class ReadinessCheck:
         return (await self.report()).ready
 
     async def report(self) -> ReadinessReport:
-        """Never raises. A database that does not answer is reported as `cold_start`, with `database_unavailable`."""
+        """Return the last report while it is fresh, or a new one. Never raises.
+
+        `fault` is `database_unavailable` when the database does not answer (the reason is then `cold_start`), and
+        `database_read_only` when the database answers and rejects writes.
+        """
         if self._last is not None and (self._fresh() or self._asking.locked()):
             return self._last
         async with self._asking:
@@ -92,6 +96,8 @@ class ReadinessCheck:
             fault = f"task_failing:{self._supervisor.failing}"
         try:
             position = await read_position_in_time(self._line)
+            if await is_read_only(self._line):
+                fault = "database_read_only"
         except Retryable:
             fault = "database_unavailable"
         report = attrs.evolve(judge(position, head, self._ready_lag), fault=fault)

@@ -1,0 +1,148 @@
+"""Outages of the database, of the access to it and of the name server, while jobs are posted, claimed and settled."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+
+from common.address_book import AddressBook
+from devnet.ports import LOOPBACK, pick_free
+from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
+from devnet.world import World
+from tests.faults.name_server import NameServer
+from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.integration.coordinatord.faults.trading import PartyAt, TradingMarket, trading
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+StartTrading = Callable[..., AbstractAsyncContextManager[TradingMarket]]
+
+_PASSWORD: Final = "right"
+_ADDRESS_CACHE_S: Final = 10.0  # how long the coordinator reuses a node's address before it looks the name up again
+
+
+@pytest.fixture
+async def account(postgres: Postgres) -> AsyncIterator[str]:
+    """A database user of the coordinator's own, whose access a test can take away."""
+    name = f"coordinator_{secrets.token_hex(6)}"
+    await postgres.execute(f"create role {name} superuser login password '{_PASSWORD}'")
+    yield name
+    await postgres.execute(f"drop role {name}")
+
+
+@pytest.fixture
+def start(world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path) -> StartTrading:
+    """Start both daemons on a database."""
+    return partial(trading, world, book, party_at, tmp_path)
+
+
+@pytest.fixture
+async def trade(start: StartTrading, database_url: str, account: str) -> AsyncIterator[TradingMarket]:
+    """Both daemons; the coordinator reaches the database by `account`."""
+    own_url = re.sub(r"//[^@]*@", f"//{account}:{_PASSWORD}@", database_url)
+    async with start(database_url, coordinators_database_url=own_url) as market:
+        yield market
+
+
+async def end_sessions(postgres: Postgres, account: str) -> None:
+    """End the account's sessions, apart from the one that does it."""
+    sessions = f"pg_stat_activity where usename = '{account}' and pid <> pg_backend_pid()"
+    await postgres.execute(f"select pg_terminate_backend(pid) from {sessions}")  # noqa: S608 - a name of ours
+
+
+@asynccontextmanager
+async def altered_role(postgres: Postgres, account: str, fault: str, cure: str) -> AsyncIterator[None]:
+    """Lock the account out: its sessions end and new ones are refused."""
+    await postgres.execute(f"alter role {account} {fault}")
+    await end_sessions(postgres, account)
+    try:
+        yield
+    finally:
+        await postgres.execute(f"alter role {account} {cure}")
+
+
+@asynccontextmanager
+async def read_only(postgres: Postgres) -> AsyncIterator[None]:
+    await postgres.execute("alter system set default_transaction_read_only = on")
+    await postgres.execute("select pg_reload_conf()")
+    try:
+        yield
+    finally:
+        await postgres.execute("alter system reset default_transaction_read_only")
+        await postgres.execute("select pg_reload_conf()")
+
+
+async def test_read_only_database_is_survived(trade: TradingMarket, postgres: Postgres) -> None:
+    await trade.survive(read_only(postgres), code="database_read_only")
+
+
+async def test_changed_database_password_is_survived(trade: TradingMarket, postgres: Postgres, account: str) -> None:
+    changed = altered_role(postgres, account, "password 'another'", f"password '{_PASSWORD}'")
+    await trade.survive(changed, code="database_unavailable")
+
+
+async def test_refused_database_login_is_survived(trade: TradingMarket, postgres: Postgres, account: str) -> None:
+    await trade.survive(altered_role(postgres, account, "nologin", "login"), code="database_unavailable")
+
+
+@asynccontextmanager
+async def without_socket(postgres: Postgres, socket: anyio.Path) -> AsyncIterator[None]:
+    """Move the server's socket file away and end the sessions that came through it."""
+    away = await socket.rename(socket.with_suffix(".away"))
+    await end_sessions(postgres, SUPERUSER)
+    try:
+        yield
+    finally:
+        await away.rename(socket)
+
+
+async def test_removed_database_socket_is_survived(start: StartTrading, tmp_path: Path) -> None:
+    port = pick_free()
+    with TemporaryDirectory() as cluster, TemporaryDirectory() as sockets:
+        folder = anyio.Path(sockets)
+        await folder.chmod(0o777)  # the server may run as another account
+        async with running_postgres(port, Path(cluster), tmp_path, f"unix_socket_directories={sockets}") as postgres:
+            by_socket = f"postgresql://{SUPERUSER}:{postgres.password}@/{DATABASE}?host={sockets}&port={port}"
+            async with start(postgres.url(), coordinators_database_url=by_socket) as market:
+                moved = without_socket(postgres, folder / f".s.PGSQL.{port}")
+                await market.survive(moved, code="database_unavailable")
+
+
+@asynccontextmanager
+async def unresolved(names: NameServer, postgres: Postgres, account: str, *proxies: TcpProxy) -> AsyncIterator[None]:
+    """Take the name server down and cut connections, so that each must be made again."""
+    with names.down():
+        await end_sessions(postgres, account)
+        for proxy in proxies:
+            proxy.cut_all()
+        yield
+
+
+@pytest.mark.long
+async def test_name_server_that_is_down_is_survived(
+    start: StartTrading, world: World, database_url: str, tmp_path: Path, account: str
+) -> None:
+    """Database, node and coordinator are reached by names."""
+    postgres, names, port = world.postgres, NameServer.built_in(tmp_path), pick_free()
+    own_url = re.sub(r"//[^/]*/", f"//{account}:{_PASSWORD}@database.test:{postgres.port}/", database_url)
+    nodes_port = urlsplit(world.anvil.rpc_url).port
+    async with tcp_proxy(LOOPBACK, nodes_port or 0) as node, tcp_proxy(LOOPBACK, port) as coordinator:
+        daemons = start(
+            database_url,
+            coordinators_database_url=own_url,
+            coordinator_settings={"RPC_URL": f"http://node.test:{node.port}"},
+            port=port,
+            providers_url=f"http://coordinator.test:{coordinator.port}",
+            process_environment=names.environment,
+        )
+        async with daemons as market:
+            outage, seconds = unresolved(names, postgres, account, node, coordinator), _ADDRESS_CACHE_S + 2
+            await market.survive(outage, code="database_unavailable", reason="chain_unreachable", seconds=seconds)

@@ -1,0 +1,204 @@
+"""A coordinator and a provider as real processes, under clients that keep posting until an outage is over.
+
+async with trading(world, book, party_at, folder, database_url) as market:
+    await market.survive(outage, code="database_unavailable")
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import anyio
+import attrs
+import httpx
+
+from common.address_book import AddressBook
+from common.box import PublicKey
+from common.container import seal
+from common.envelope import Envelope
+from coordinatord.system.readiness import Reason
+from devnet.accounts import DevWallet as DevnetWallet
+from devnet.daemons import key_variables, write_config
+from devnet.ports import pick_free
+from devnet.world import World
+from tests.integration.coordinatord.faults.invariants import all_violations
+from tests.integration.coordinatord.faults.load import Load
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.coordinatord.scene.running import Coordinator, running
+from tests.integration.coordinatord.scene.stage import environment
+
+RECOVERY_S: Final = 5.0
+_OUTAGE_S: Final = 3.0
+_MODEL: Final = "demo/text-small"
+_BODIES: Final = 80  # more than are posted before the longest outage is over
+_POST_PAUSE_S: Final = 0.25
+
+PartyAt = Callable[[DevnetWallet, httpx.AsyncClient], Party]
+
+
+@attrs.frozen
+class TradingMarket:
+    world: World
+    book: AddressBook
+    database_url: str  # as the test reaches the database, also during the outage
+    coordinator: Coordinator
+    provider: "subprocess.Popen[bytes]"
+    provider_health: str
+    http: httpx.AsyncClient
+    load: Load
+    bodies: list[Body]
+
+    async def survive(
+        self,
+        outage: AbstractAsyncContextManager[object],
+        code: str,
+        *,
+        reason: Reason | None = None,
+        seconds: float = _OUTAGE_S,
+    ) -> None:
+        """Trade before, during and after `outage`. During it /readyz must name `code`; nothing may be lost.
+
+        `reason`: the reason of /readyz at the end of the outage. `seconds`: how long the outage lasts once /readyz
+        has named it.
+        """
+        async with anyio.create_task_group() as tasks:
+            over = anyio.Event()
+            for n in range(2):
+                tasks.start_soon(self._post_until, over, self.bodies[n::2])
+            with anyio.fail_after(30):
+                await self.load.until_posted(2)
+            async with outage:
+                body = await self._until_named(code)
+                assert body["ready"] is False
+                assert body["reason"] in get_args(Reason)
+                await anyio.sleep(seconds)
+                last = await self._readiness()
+                assert last["code"] == code
+                assert reason in (None, last["reason"])
+                self._assert_processes_run()
+            posted = len(self.load.posted)
+            with anyio.fail_after(RECOVERY_S):
+                await until(self._is_ready)
+                await self.load.until_posted(posted + 1)
+            over.set()
+        await self._settle_everything()
+
+    async def _settle_everything(self) -> None:
+        """Wait until each posted job is settled, then check every promise."""
+        with anyio.fail_after(60):
+            for job in self.load.posted:
+                await until(partial(self._is_settled, job))
+            await until(self.provider_is_healthy)
+        self._assert_processes_run()
+        assert self.load.unspecified() == []
+        rpc_url, promised = self.world.anvil.rpc_url, self.load.posted
+        assert await all_violations(self.database_url, rpc_url, self.book, promised=promised) == []
+
+    async def _post_until(self, over: anyio.Event, bodies: list[Body]) -> None:
+        for body in bodies:
+            if over.is_set():
+                return
+            await self.load.submit([body])
+            await anyio.sleep(_POST_PAUSE_S)
+
+    async def _readiness(self) -> dict[str, Any]:
+        body: dict[str, Any] = (await self.http.get("/readyz")).json()
+        return {"code": None, **body}
+
+    async def _is_ready(self) -> bool:
+        return bool((await self._readiness())["ready"])
+
+    async def _until_named(self, code: str) -> dict[str, Any]:
+        named: dict[str, Any] = {}
+
+        async def is_named() -> bool:
+            named.update(await self._readiness())
+            return bool(named["code"] == code)
+
+        with anyio.fail_after(10):
+            await until(is_named)
+        return named
+
+    async def _is_settled(self, job: bytes) -> bool:
+        return bool((await self.http.get(f"/v1/jobs/0x{job.hex()}")).json().get("status") == "completed")
+
+    async def provider_is_healthy(self) -> bool:
+        self._assert_processes_run()
+        try:
+            return (await self.http.get(self.provider_health)).status_code == 200
+        except httpx.TransportError:
+            return False  # not listening yet
+
+    def _assert_processes_run(self) -> None:
+        assert self.coordinator.process.poll() is None, "the coordinator ended"
+        assert self.provider.poll() is None, "svcd ended"
+
+
+@asynccontextmanager
+async def trading(
+    world: World,
+    book: AddressBook,
+    party_at: PartyAt,
+    folder: Path,
+    database_url: str,
+    *,
+    coordinators_database_url: str | None = None,
+    coordinator_settings: Mapping[str, object] | None = None,
+    port: int | None = None,
+    providers_url: str | None = None,
+    process_environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[TradingMarket]:
+    """Start both daemons.
+
+    `database_url` is the test's own way to the database, `coordinators_database_url` the coordinator's if that differs.
+    `providers_url`: the coordinator's address as svcd has it. `process_environment`: variables of both daemons.
+    """
+    account = world.cast.demo_provider
+    extra = dict(process_environment or {})
+    url = coordinators_database_url or database_url
+    settings = environment(world, url, MATCH_LEASE_MS=1000, **(coordinator_settings or {})) | extra
+    port, provider_port = port or pick_free(), pick_free()
+    with (folder / "coordinatord.log").open("wb") as log, (folder / "svcd.log").open("wb") as provider_log:
+        async with (
+            running(settings, port, pick_free(), errors=log.fileno()) as coordinator,
+            httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
+        ):
+            config = write_config(
+                folder,
+                coordinator_url=providers_url or coordinator.base_url,
+                gateway=world.pins.gateway,
+                address_book=world.market.address_book,
+                metrics_port=provider_port,
+            )
+            command = (sys.executable, "-m", "svcd", "run", "--config", str(config))
+            keys = {"PATH": os.environ["PATH"], **key_variables(account), **extra}
+            provider = subprocess.Popen(command, env=keys, stderr=provider_log)  # noqa: ASYNC220 - returns at once
+            try:
+                health = f"http://127.0.0.1:{provider_port}/healthz"
+                client, load = party_at(world.cast.with_role("client")[0], http), Load([coordinator.base_url])
+                bodies = [await _designated(client, account, world) for _ in range(_BODIES)]
+                market = TradingMarket(world, book, database_url, coordinator, provider, health, http, load, bodies)
+                with anyio.fail_after(60):
+                    await until(market.provider_is_healthy)
+                yield market
+            finally:
+                provider.kill()
+                provider.wait()
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    while not await holds():  # noqa: ASYNC110 - the change is in another process
+        await anyio.sleep(0.05)
+
+
+async def _designated(client: Party, account: DevnetWallet, world: World) -> Body:
+    """A paid submission that only the running provider may take."""
+    own_key = PublicKey(account.box_key)
+    envelope = Envelope(client.wallet.address, _MODEL, {"input": "word"}, own_key).encode()
+    container = seal(own_key, world.market.address_book["chainId"], client.registry, client.wallet.address, envelope)
+    return await client.paid(container, designated=world.market.provider_ids[account.address])
