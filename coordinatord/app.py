@@ -54,6 +54,7 @@ from coordinatord.relayer.settings import RelayerSettings
 from coordinatord.relayer.signers import AccountSigner
 from coordinatord.relayer.worker import run_relayer
 from coordinatord.server.connections import ConnectionLimits
+from coordinatord.server.descriptors import connections_within, raise_descriptor_limit
 from coordinatord.server.serving import listening_socket, open_metrics, serve_until
 from coordinatord.system.routes import Stopping
 from coordinatord.webhooks.delivery import run_deliveries
@@ -68,6 +69,7 @@ async def run(config: Config) -> None:
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port, config.bind_host)
+    room = connection_limits(config, raise_descriptor_limit())
     async with AsyncExitStack() as stack:
         patience = StartupPatience(config.boot_patience_s)
         dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
@@ -104,13 +106,19 @@ async def run(config: Config) -> None:
                 listening,
                 stopped,
                 grace_seconds=config.shutdown_grace_s,
-                room=ConnectionLimits(
-                    config.connections_max, config.connections_per_caller, frozenset(config.trusted_proxies)
-                ),
+                room=room,
                 origins=Origins.of(config.cors_origins),
             )
             background.cancel_scope.cancel()
     log.info("stopped")
+
+
+def connection_limits(config: Config, descriptors: int) -> ConnectionLimits:
+    """The configured limits, with fewer connections where the process may not have enough descriptors for them."""
+    connections = connections_within(descriptors, config)
+    if connections < config.connections_max:
+        log.warning("connections limited", limit=descriptors, connections=connections)
+    return ConnectionLimits(connections, config.connections_per_caller, frozenset(config.trusted_proxies))
 
 
 def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:

@@ -16,6 +16,7 @@ log = structlog.get_logger(__name__)
 
 _LONGEST_HEAD: Final = 8192
 _REQUEST_TIMEOUT_S: Final = 5.0
+_MAX_CONNECTIONS: Final = 64
 _ACCEPT_RETRY_S: Final = 1.0
 TEXT: Final = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
@@ -39,6 +40,7 @@ class PageServer:
 
     listener: MultiListener[SocketStream]
     page: Page
+    _room: anyio.Semaphore = attrs.field(factory=lambda: anyio.Semaphore(_MAX_CONNECTIONS))
 
     @property
     def port(self) -> int:
@@ -52,25 +54,23 @@ class PageServer:
                 async with anyio.create_task_group() as requests:
                     await self.listener.serve(self._handle_connection, requests)
             except* (OSError, anyio.BrokenResourceError) as errors:  # anyio on trio raises the second, from the first
-                error = _first_leaf(errors)
-                log.warning("connection not accepted", port=self.port, reason=str(error.__cause__ or error))
+                log.warning("connection not accepted", port=self.port, reason=_first_reason(errors))
             await anyio.sleep(_ACCEPT_RETRY_S)
 
     async def _handle_connection(self, stream: SocketStream) -> None:
+        """Answer one request. Close the connection at once when there are too many."""
         try:
             async with stream:
-                with anyio.move_on_after(_REQUEST_TIMEOUT_S):
-                    await _answer(stream, self.page)
-        except (anyio.EndOfStream, anyio.BrokenResourceError, OSError):
+                self._room.acquire_nowait()
+                try:
+                    with anyio.move_on_after(_REQUEST_TIMEOUT_S):
+                        await _answer(stream, self.page)
+                finally:
+                    self._room.release()
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.WouldBlock, OSError):
             return
         except Exception:
             log.exception("metrics request failed", port=self.port)
-
-
-def _first_leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @asynccontextmanager
@@ -84,6 +84,12 @@ async def open_pages(host: str, port: int, page: Page, settings: str) -> AsyncIt
         server = PageServer(listener, page)
         log.info("metrics served", host=host, port=server.port)
         yield server
+
+
+def _first_reason(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error.__cause__ or error)
 
 
 async def _answer(stream: SocketStream, page: Page) -> None:

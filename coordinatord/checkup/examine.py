@@ -33,12 +33,16 @@ from coordinatord.escrow.keys import KeyPair
 from coordinatord.escrow.peer import NoKeys, open_peer
 from coordinatord.pins.kubo import KuboStore
 from coordinatord.pins.store import PinStore
+from coordinatord.server.descriptors import (
+    DATABASE_CONNECTIONS_BESIDE_POOL,
+    connections_within,
+    raise_descriptor_limit,
+)
 from coordinatord.server.serving import listening_socket
 
 _CLOCK_TOLERANCE: Final = 60.0  # seconds, of the fifteen minutes within which the store takes requests
 _STORE_SECONDS: Final = 60.0
 _GATEWAY_PATIENCE: Final = 20.0  # a public gateway finds new content after some seconds
-_BESIDE_POOL: Final = 16  # connections of reads that requests share, of notices and of roles
 _FULL: Final = 0.9  # of a node's storage
 _STORE_REMEDY: Final = "see PIN_STORE and PIN_STORE_* in PINNING.md, and whether the store is up"
 _DATABASE_REMEDY: Final = "see DATABASE_URL, and whether PostgreSQL is up"
@@ -70,7 +74,16 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
         CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
         CheckPart("port", lambda: _port(config), "see PORT"),
     ]
-    return rows + await run_parts(parts)
+    return [*rows, *await run_parts(parts), _open_files(config, raise_descriptor_limit())]
+
+
+def _open_files(config: Config, limit: int) -> CheckRow:
+    connections = connections_within(limit, config)
+    detail = f"{limit} files may be open, which leaves room for {connections} connections"
+    if connections >= config.connections_max:
+        return right("open files", f"enough for {connections} connections")
+    remedy = "raise the hard limit (LimitNOFILE of the unit, `ulimit -Hn` of a shell), or lower CONNECTIONS_MAX"
+    return told("open files", f"{detail} of CONNECTIONS_MAX {config.connections_max}: {remedy}")
 
 
 def settings_faults(environ: Mapping[str, str]) -> list[str]:
@@ -105,7 +118,7 @@ async def _database(config: Config) -> AsyncIterator[CheckRow]:
         server, asked_at = await server_facts(connection), time.time()
         state, major = await compare(connection), connection.get_server_version().major
     version, most, ahead = server.version, server.max_connections, asked_at - server.clock
-    needed = config.database_pool_max + _BESIDE_POOL
+    needed = config.database_pool_max + DATABASE_CONNECTIONS_BESIDE_POOL
     if (refusal := server_refusal(major)) is not None:
         yield wrong("database", f"PostgreSQL {version}", refusal)
     elif needed > most:

@@ -1,6 +1,7 @@
 """`coordinatord check` on a market that is well, and on one with each thing wrong in turn."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from devnet.market import DevnetMarket, at, connected
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo
+from tests.faults.descriptors import limited
 from tests.faults.rpc_proxy import (
     ANY,
     ErrorAnswer,
@@ -65,6 +67,7 @@ WELL = {
     "escrow": None,
     "bind host": None,
     "port": True,
+    "open files": True,
 }
 
 
@@ -134,6 +137,15 @@ async def test_command_prints_a_table_and_json_and_its_status_says_whether_all_i
     [row] = [row for row in json.loads(found.stdout) if row["right"] is False]
     assert row["what"] == "variables"
     assert "RELAY_MAX_DEPHT (did you mean RELAY_MAX_DEPTH?)" in row["detail"]
+
+
+async def test_few_descriptors_are_reported_with_the_connections_they_allow(well: dict[str, str]) -> None:
+    command = limited((sys.executable, "-m", "coordinatord", "check", "--json"), 1024)
+    found = await anyio.run_process(command, env={**well, "PATH": os.environ["PATH"]}, check=False)
+    (row,) = [row for row in json.loads(found.stdout) if row["what"] == "open files"]
+    assert (found.returncode, row["right"]) == (0, None)
+    assert "1024 files may be open" in row["detail"]
+    assert "of CONNECTIONS_MAX 8192" in row["detail"]
 
 
 async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ from devnet.accounts import DevWallet as DevnetWallet
 from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free
 from devnet.world import World
+from tests.faults.descriptors import limited
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import Load
 from tests.integration.coordinatord.scene.party import Body, Party
@@ -37,6 +38,7 @@ _OUTAGE_S: Final = 3.0
 _MODEL: Final = "demo/text-small"
 _BODIES: Final = 80  # more than are posted before the longest outage is over
 _POST_PAUSE_S: Final = 0.25
+_COORDINATORS_LOG, _PROVIDERS_LOG = "coordinatord.log", "svcd.log"
 
 PartyAt = Callable[[DevnetWallet, httpx.AsyncClient], Party]
 
@@ -45,24 +47,42 @@ PartyAt = Callable[[DevnetWallet, httpx.AsyncClient], Party]
 class TradingMarket:
     world: World
     book: AddressBook
+    folder: Path
     database_url: str  # as the test reaches the database, also during the outage
     coordinator: Coordinator
     provider: "subprocess.Popen[bytes]"
-    provider_health: str
+    providers_port: int  # of its metrics
     http: httpx.AsyncClient
     load: Load
     bodies: list[Body]
 
+    @property
+    def coordinators_log(self) -> Path:
+        return self.folder / _COORDINATORS_LOG
+
+    @property
+    def providers_log(self) -> Path:
+        return self.folder / _PROVIDERS_LOG
+
+    @property
+    def providers_health_url(self) -> str:
+        return f"http://127.0.0.1:{self.providers_port}/healthz"
+
+    @property
+    def providers_metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.providers_port}/metrics"
+
     async def survive(
         self,
         outage: AbstractAsyncContextManager[object],
-        code: str,
+        code: str | None,
         *,
         reason: Reason | None = None,
         seconds: float = _OUTAGE_S,
     ) -> None:
         """Trade before, during and after `outage`. During it /readyz must name `code`; nothing may be lost.
 
+        `code` None: nothing is expected of /readyz, which need not even answer.
         `reason`: the reason of /readyz at the end of the outage. `seconds`: how long the outage lasts once /readyz
         has named it.
         """
@@ -73,17 +93,21 @@ class TradingMarket:
             with anyio.fail_after(30):
                 await self.load.until_posted(2)
             async with outage:
-                body = await self._until_named(code)
-                assert body["ready"] is False
-                assert body["reason"] in get_args(Reason)
+                if code is not None:
+                    body = await self._until_named(code)
+                    assert body["ready"] is False
+                    assert body["reason"] in get_args(Reason)
                 await anyio.sleep(seconds)
-                last = await self._readiness()
-                assert last["code"] == code
-                assert reason in (None, last["reason"])
+                if code is not None:
+                    last = await self._readiness()
+                    assert last["code"] == code
+                    assert reason in (None, last["reason"])
                 self._assert_processes_run()
             posted = len(self.load.posted)
             with anyio.fail_after(RECOVERY_S):
-                await until(self._is_ready)
+                await until(self.is_ready)
+                await until(partial(self._answers, self.coordinator.metrics_url))
+                await until(partial(self._answers, self.providers_metrics_url))
                 await self.load.until_posted(posted + 1)
             over.set()
         await self._settle_everything()
@@ -107,10 +131,13 @@ class TradingMarket:
             await anyio.sleep(_POST_PAUSE_S)
 
     async def _readiness(self) -> dict[str, Any]:
-        body: dict[str, Any] = (await self.http.get("/readyz")).json()
+        try:
+            body: dict[str, Any] = (await self.http.get("/readyz")).json()
+        except httpx.TransportError:
+            return {"code": "unanswered", "ready": False}
         return {"code": None, **body}
 
-    async def _is_ready(self) -> bool:
+    async def is_ready(self) -> bool:
         return bool((await self._readiness())["ready"])
 
     async def _until_named(self, code: str) -> dict[str, Any]:
@@ -129,10 +156,14 @@ class TradingMarket:
 
     async def provider_is_healthy(self) -> bool:
         self._assert_processes_run()
+        return await self._answers(self.providers_health_url)
+
+    async def _answers(self, url: str) -> bool:
+        """True when a GET is answered 200."""
         try:
-            return (await self.http.get(self.provider_health)).status_code == 200
+            return (await self.http.get(url)).status_code == 200
         except httpx.TransportError:
-            return False  # not listening yet
+            return False
 
     def _assert_processes_run(self) -> None:
         assert self.coordinator.process.poll() is None, "the coordinator ended"
@@ -152,20 +183,22 @@ async def trading(
     port: int | None = None,
     providers_url: str | None = None,
     process_environment: Mapping[str, str] | None = None,
+    descriptors: int | None = None,
 ) -> AsyncIterator[TradingMarket]:
     """Start both daemons.
 
     `database_url` is the test's own way to the database, `coordinators_database_url` the coordinator's if that differs.
     `providers_url`: the coordinator's address as svcd has it. `process_environment`: variables of both daemons.
+    `descriptors`: how many each daemon may have.
     """
     account = world.cast.demo_provider
     extra = dict(process_environment or {})
     url = coordinators_database_url or database_url
     settings = environment(world, url, MATCH_LEASE_MS=1000, **(coordinator_settings or {})) | extra
     port, provider_port = port or pick_free(), pick_free()
-    with (folder / "coordinatord.log").open("wb") as log, (folder / "svcd.log").open("wb") as provider_log:
+    with (folder / _COORDINATORS_LOG).open("wb") as log, (folder / _PROVIDERS_LOG).open("wb") as provider_log:
         async with (
-            running(settings, port, pick_free(), errors=log.fileno()) as coordinator,
+            running(settings, port, pick_free(), errors=log.fileno(), descriptors=descriptors) as coordinator,
             httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,
         ):
             config = write_config(
@@ -175,14 +208,15 @@ async def trading(
                 address_book=world.market.address_book,
                 metrics_port=provider_port,
             )
-            command = (sys.executable, "-m", "svcd", "run", "--config", str(config))
+            command = limited((sys.executable, "-m", "svcd", "run", "--config", str(config)), descriptors)
             keys = {"PATH": os.environ["PATH"], **key_variables(account), **extra}
             provider = subprocess.Popen(command, env=keys, stderr=provider_log)  # noqa: ASYNC220 - returns at once
             try:
-                health = f"http://127.0.0.1:{provider_port}/healthz"
                 client, load = party_at(world.cast.with_role("client")[0], http), Load([coordinator.base_url])
                 bodies = [await _designated(client, account, world) for _ in range(_BODIES)]
-                market = TradingMarket(world, book, database_url, coordinator, provider, health, http, load, bodies)
+                market = TradingMarket(
+                    world, book, folder, database_url, coordinator, provider, provider_port, http, load, bodies
+                )
                 with anyio.fail_after(60):
                     await until(market.provider_is_healthy)
                 yield market

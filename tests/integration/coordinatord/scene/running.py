@@ -7,10 +7,13 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import attrs
 import httpx
+
+from tests.faults.descriptors import limited
 
 
 @attrs.frozen
@@ -18,6 +21,14 @@ class Coordinator:
     process: "subprocess.Popen[bytes]"
     base_url: str
     metrics_url: str
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.base_url).port or 0
+
+    @property
+    def metrics_port(self) -> int:
+        return urlsplit(self.metrics_url).port or 0
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -35,9 +46,13 @@ class Coordinator:
 
 
 def start(
-    environment: dict[str, str], *, errors: int | None = None, program: Sequence[str] = ("coordinatord",)
+    environment: dict[str, str],
+    *,
+    errors: int | None = None,
+    program: Sequence[str] = ("coordinatord",),
+    descriptors: int | None = None,
 ) -> "subprocess.Popen[bytes]":
-    command = (sys.executable, "-m", *program, "serve")
+    command = limited((sys.executable, "-m", *program, "serve"), descriptors)
     return subprocess.Popen(command, env={"PATH": os.environ["PATH"], **environment}, stderr=errors)
 
 
@@ -49,10 +64,12 @@ async def running(
     *,
     errors: int | None = None,
     program: Sequence[str] = ("coordinatord",),
+    descriptors: int | None = None,
 ) -> AsyncIterator[Coordinator]:
-    """`errors`: the file descriptor that its log goes to. `program`: the module, and what comes before `serve`."""
+    """`errors`: the file descriptor that its log goes to. `program`: the module, and what comes before `serve`.
+    `descriptors`: how many the process may have."""
     ports = {"PORT": str(port), "METRICS_PORT": str(metrics_port)}
-    process = start(environment | ports, errors=errors, program=program)
+    process = start(environment | ports, errors=errors, program=program, descriptors=descriptors)
     coordinator = Coordinator(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")
     try:
         async with httpx.AsyncClient(trust_env=False) as http:
