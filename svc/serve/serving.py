@@ -28,13 +28,13 @@ from svc.serve.files import LocalFileRoutes, LocalFiles
 from svc.serve.http import Application, names_of
 from svc.serve.keys import KEY_FILE, Keys
 from svc.serve.ledger import Ledger
+from svc.serve.listening import ListeningConfig
 from svc.serve.prices import Prices
 from svc.serve.purchases import AnswerPurchases
 from svc.serve.routes import AnswerRoutes
 from svc.serve.settings import Server, ServeSettings, is_loopback
 
 _BACKLOG: Final = 1024
-_KEEP_ALIVE_SECONDS: Final = 75
 _GRACE_SECONDS: Final = 3.0
 
 Say = Callable[[str], object]
@@ -112,11 +112,9 @@ async def serve_until(
 
 
 def _config(listening: socket.socket, server: Server) -> Config:
-    config = Config()
-    config.bind = [f"fd://{listening.dup().detach()}"]  # hypercorn closes its own
+    config = ListeningConfig(listening)
     config.backlog = _BACKLOG
     config.alpn_protocols = ["http/1.1"]
-    config.keep_alive_timeout = _KEEP_ALIVE_SECONDS
     config.keep_alive_max_requests = 1_000_000
     config.graceful_timeout = _GRACE_SECONDS
     config.shutdown_timeout = _GRACE_SECONDS

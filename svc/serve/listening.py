@@ -1,0 +1,68 @@
+"""Listening socket of `svc serve`, which keeps some file descriptors for purchases, however many connections arrive.
+
+The higher the descriptor of a new connection, the more are in use. Half of them may be connections that wait long for a
+next request. Beyond that, idle connections end soon; beyond the reserve, new connections are closed at once.
+"""
+
+import socket
+import sys
+from typing import Any, Final
+
+from hypercorn.config import Config, Sockets
+
+_RESERVED: Final = 128  # descriptors for the market, the ledger, files and the event loop
+_KEEP_ALIVE_S: Final = 75.0
+_CROWDED_KEEP_ALIVE_S: Final = 2.0
+
+
+class ListeningConfig(Config):
+    """Configuration of hypercorn that serves one socket.
+
+    hypercorn closes a connection without a request only after `keep_alive_timeout`, even when the client has closed it.
+    """
+
+    keep_alive_timeout: float
+
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__()
+        self.keep_alive_timeout = _KEEP_ALIVE_S
+        self._listening = listening
+
+    def create_sockets(self) -> Sockets:
+        """Return a duplicate of the socket, which hypercorn closes."""
+        own: list[socket.socket] = [ListeningSocket(self._listening, self)]
+        return Sockets(own, [], []) if self.ssl_enabled else Sockets([], own, [])
+
+
+class ListeningSocket(socket.socket):
+    """Listening socket that closes a new connection when few descriptors are left.
+
+    asyncio copes badly with a failed accept: for each it logs up to a thousand tracebacks and starts as many timers,
+    until the process does nothing else.
+    """
+
+    def __init__(self, listening: socket.socket, config: ListeningConfig) -> None:
+        super().__init__(fileno=listening.dup().detach())
+        self.setblocking(False)
+        self._config = config
+        self._ceiling = _connection_ceiling()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        descriptor = connection.fileno()
+        crowded = descriptor >= self._ceiling // 2
+        self._config.keep_alive_timeout = _CROWDED_KEEP_ALIVE_S if crowded else _KEEP_ALIVE_S
+        if descriptor >= self._ceiling:
+            connection.close()
+            raise BlockingIOError  # asyncio then looks again
+        return connection, address
+
+
+def _connection_ceiling() -> int:
+    """Return the lowest descriptor that no connection may get. A new descriptor is always the lowest free one."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource  # noqa: PLC0415 - Windows has none
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVED, soft // 2)

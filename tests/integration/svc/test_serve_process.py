@@ -1,0 +1,76 @@
+"""`svc serve` as a process of its own, without file descriptors and without room on its disk."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import attrs
+import httpx
+import pytest
+
+from tests.faults.descriptors import idle_connections, limited
+from tests.integration.svc.conftest import Shop
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+_DESCRIPTORS: Final = 1024
+_CONNECTIONS: Final = 1200
+_RECOVERY_S: Final = 5.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # the server is another process
+
+
+@attrs.frozen
+class Serving:
+    process: "subprocess.Popen[str]"
+    base_url: str
+    headers: dict[str, str]
+
+    async def models(self) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
+            return await http.get(f"{self.base_url}/models", headers=self.headers)
+
+    async def until_answered(self) -> None:
+        while True:
+            try:
+                if (await self.models()).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            await anyio.sleep(0.05)
+
+
+@pytest.fixture
+def serving(shop: Shop, tmp_path: Path) -> Iterator[Serving]:
+    program = (sys.executable, "-m", "svc", "serve", "--port", "0", "--state", str(tmp_path / "state"))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **shop.options}
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(
+            limited(program, _DESCRIPTORS), env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("base_url: "), (said, (tmp_path / "log").read_text())
+        key = (tmp_path / "state" / "serve.key").read_text().strip()
+        yield Serving(process, said.split()[1], {"authorization": f"Bearer {key}"})
+        process.kill()
+
+
+async def test_idle_connections_are_survived(serving: Serving) -> None:
+    await serving.until_answered()
+    with idle_connections(urlsplit(serving.base_url).port or 0, _CONNECTIONS):
+        with anyio.fail_after(_RECOVERY_S):
+            await serving.until_answered()
+    with anyio.fail_after(_RECOVERY_S):
+        await serving.until_answered()
+    assert serving.process.poll() is None
