@@ -6,8 +6,10 @@ signatures, payloads and results are not logged at any level.
 
 import logging
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
+import attrs
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -16,6 +18,22 @@ from common.daemon.process import Fatal
 log = structlog.get_logger(__name__)
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+@attrs.frozen(slots=True)
+class _LossyStream:
+    """Text stream that drops what cannot be written: a full disk must not fail the code that logs."""
+
+    stream: TextIO
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self.stream.flush()
 
 
 def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
@@ -36,7 +54,7 @@ def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_LossyStream(sys.stderr)),  # type: ignore[arg-type] # enough of one
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)

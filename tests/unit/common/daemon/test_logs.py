@@ -1,7 +1,9 @@
 import json
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,3 +68,19 @@ def test_missing_package_stops_the_boot_naming_the_extra(monkeypatch: pytest.Mon
 def test_dsn_that_is_none_stops_the_boot() -> None:
     with pytest.raises(Fatal, match="SENTRY_DSN"):
         error_reporting("nowhere", None, None)
+
+
+def test_log_that_cannot_be_written_does_not_raise() -> None:
+    """As on a full disk."""
+    program = """
+import logging, structlog
+from common.daemon.logs import set_up_logging
+set_up_logging("info")
+for number in range(1000):
+    structlog.get_logger().info("written", number=number)
+    logging.getLogger("library").warning("written")
+print("alive")
+"""
+    with Path("/dev/full").open("wb") as full:
+        run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=False)
+    assert run.stdout == b"alive\n"
