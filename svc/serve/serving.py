@@ -6,7 +6,7 @@ import sqlite3
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +53,7 @@ class Served:
 async def opened(client: Client, settings: ServeSettings, folder: Path, port: int, say: Say) -> AsyncIterator[Served]:
     """Everything that answers need, with what was under way when it ended last taken up again. Raises Refused,
     SvcError."""
+    say = _unless_disk_is_full(say)
     client.require_readable()
     if client.signer is None:
         raise OrderRefused("svc serve pays from a wallet: set SVC_WALLET_KEY_FILE", param="SVC_WALLET_KEY_FILE")
@@ -82,6 +83,16 @@ async def opened(client: Client, settings: ServeSettings, folder: Path, port: in
             tasks.cancel_scope.cancel()
     finally:
         ledger.close()
+
+
+def _unless_disk_is_full(say: Say) -> Say:
+    """Return `say` that drops what cannot be written: standard error may be a file on a full disk."""
+
+    def said(line: str) -> None:
+        with suppress(OSError):
+            say(line)
+
+    return said
 
 
 def _application(buyer: AnswerPurchases, batches: LocalBatches, keys: Keys, hosts: frozenset[str]) -> Application:
