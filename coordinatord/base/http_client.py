@@ -24,6 +24,8 @@ from common.refusal import Refused
 
 _KEPT_SECONDS: Final = 4.0  # common servers close an idle connection after five or more: be first, or a request is lost
 _JOINED_BYTES: Final = 1 << 16  # a smaller body leaves in one write with its head; a larger one is sent without a copy
+# ValueError: a host name that cannot be encoded, a port out of range. OSError: TimeoutError and ssl.SSLError, too.
+_FAILURES: Final = (aiohttp.ClientError, OSError, ValueError)
 _NOT_OURS: Final = ("user-agent", "accept", "content-type")
 
 
@@ -191,7 +193,7 @@ async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             piece, _ = await answer.content.readchunk()
             if piece:
                 yield piece
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except _FAILURES as error:
         raise NoResponse(type(error).__name__) from error
 
 
@@ -202,5 +204,5 @@ def _answering(within: float) -> Iterator[anyio.CancelScope]:
     try:
         with anyio.fail_after(within) as scope:
             yield scope
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except _FAILURES as error:
         raise NoResponse(type(error).__name__) from error

@@ -50,7 +50,7 @@ class Node:
                 answer = strict_json.parse(await self._posted(request))
         except UnfitAnswer as unfit:
             raise NodeFailed(f"the node {self.name}: {unfit}", retryable=False) from None
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as trouble:
+        except (httpx.RequestError, TimeoutError) as trouble:
             raise NodeFailed(f"the node {self.name} does not answer: {type(trouble).__name__}") from None
         except Refused:
             raise NodeFailed(f"the node {self.name} is no JSON-RPC endpoint", retryable=False) from None

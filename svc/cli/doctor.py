@@ -221,7 +221,7 @@ async def _asked(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
     try:
         async with opened(http, "GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=_SECONDS) as answer:
             status = answer.status_code
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except httpx.RequestError as error:
         seen = f"{url} does not answer: {error or type(error).__name__}"
         return Finding.wrong("gateway", seen, "try another with SVC_PIN_GATEWAY or --gateway")
     if cid is None:

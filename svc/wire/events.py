@@ -15,7 +15,7 @@ import httpx
 from common import strict_json
 from common.refusal import Refused
 from svc.errors import ApiError, ConnectionFailed
-from svc.wire.transport import Transport, error_of, is_of_a_proxy, opened, whole
+from svc.wire.transport import Transport, error_of, is_of_a_proxy, opened, raw_pieces, whole
 
 QUIET: Final = 25.0  # seconds between looks while events come; a heartbeat comes sooner, or they do not
 _FIRST_PAUSE: Final = 1.0
@@ -111,7 +111,7 @@ class ToldChanges:
                     raise error_of(await whole(response))
                 if not response.headers.get("content-type", "").startswith(_STREAM):
                     raise ConnectionFailed(f"GET {path} is answered with another kind of body")
-                async for data in messages(response.aiter_raw()):
+                async for data in messages(raw_pieces(response)):
                     self._came(data)
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"GET {path}: {type(failed).__name__}") from failed

@@ -144,7 +144,7 @@ class Gateways:
             return _Failure(f"no 64 KiB within {_PIECE_SECONDS:g} s", may_come=True)
         except httpx.TransportError as failed:
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=True)
-        except (httpx.RequestError, httpx.InvalidURL) as failed:  # redirects without end or to nowhere, encodings
+        except httpx.RequestError as failed:  # redirects without end or to nowhere, encodings
             return _Failure(f"{type(failed).__name__}: {failed}", may_come=False)
 
     async def _by_blocks(self, url: str, cid: Cid, take: Callable[[bytes], object]) -> "_Failure | None":
@@ -155,7 +155,7 @@ class Gateways:
                     take(piece)
         except Refused as refused:
             return _Failure(f"{_OTHER}, {_CUT} ({refused.message})", may_come=False)
-        except (httpx.RequestError, httpx.InvalidURL, TimeoutError) as failed:
+        except (httpx.RequestError, TimeoutError) as failed:
             away = isinstance(failed, httpx.TransportError | TimeoutError)
             return _Failure(f"{_OTHER}, {_CUT} ({type(failed).__name__}: {failed})", may_come=away)
         return None

@@ -3,8 +3,8 @@
 Works on asyncio and on trio. One transport is one connection pool.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -29,27 +29,58 @@ class UnfitAnswer(httpx.DecodingError):
     """An answer that is encoded, or longer than it may be."""
 
 
+# What httpx lets through from the layers below it: a damaged record of TLS, a name that cannot be encoded, a port out
+# of range (in a group, from attempts at several addresses).
+_FOREIGN_ERRORS: Final = (
+    OSError,
+    ValueError,
+    OverflowError,
+    ExceptionGroup,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    httpx.StreamError,
+)
+
+
+@contextmanager
+def request_errors() -> Iterator[None]:
+    """Raise httpx.RequestError in place of every failure of a request. Only requests may run in the block."""
+    try:
+        yield
+    except Refused:  # by what makes the request's content
+        raise
+    except httpx.InvalidURL as error:
+        raise httpx.RequestError(str(error)) from error
+    except _FOREIGN_ERRORS as error:
+        raise httpx.NetworkError(f"{type(error).__name__}: {error}") from error
+
+
 @asynccontextmanager
 async def opened(
     http: httpx.AsyncClient, method: str, url: str, *, headers: Mapping[str, str] | None = None, **request: Any
 ) -> AsyncIterator[httpx.Response]:
     """Send a request, and yield the answer with its body unread: read it with `whole` or `pieces_of`. Redirects are not
-    followed. Raise OrderRefused when a name or an id makes the URL invalid."""
+    followed. Raise OrderRefused when a name or an id makes the URL invalid, else httpx.RequestError."""
     asked = {**(headers or {}), **IDENTITY}
-    try:
-        async with http.stream(method, url, headers=asked, follow_redirects=False, **request) as response:
-            yield response
-    except httpx.InvalidURL as invalid:
-        raise OrderRefused(f"{url!r} cannot be requested: {invalid}", code="invalid_value") from None
+    async with AsyncExitStack() as stack:
+        with request_errors():
+            try:
+                answering = http.stream(method, url, headers=asked, follow_redirects=False, **request)
+                response = await stack.enter_async_context(answering)
+            except httpx.InvalidURL as invalid:
+                raise OrderRefused(f"{url!r} cannot be requested: {invalid}", code="invalid_value") from None
+        yield response
 
 
 @asynccontextmanager
 async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
     """What a GET leads to: on the same host, or at an https address, so that an open door of a gateway is no way into
     the network that this runs in. httpx would read, and unfold, the bodies of the redirects on the way."""
-    request = http.build_request("GET", url, headers=dict(IDENTITY))
+    with request_errors():
+        request = http.build_request("GET", url, headers=dict(IDENTITY))
     for _ in range(_MOST_REDIRECTS):
-        response = await http.send(request, stream=True, follow_redirects=False)
+        with request_errors():
+            response = await http.send(request, stream=True, follow_redirects=False)
         try:
             if response.next_request is None:
                 yield response
@@ -81,13 +112,24 @@ async def pieces_of(response: httpx.Response, longest: int = LONGEST_CONTENT) ->
         require_plain(response.headers)
     except Refused as encoded:
         raise UnfitAnswer(encoded.message, request=response.request) from None
-    raw = response.aiter_raw(65_536)
+    raw = raw_pieces(response, 65_536)
     pieces = _up_to(longest, raw, response)
     try:
         yield pieces
     finally:
         await pieces.aclose()  # type: ignore[attr-defined] # a generator
-        await raw.aclose()  # type: ignore[attr-defined] # what httpx makes is one, too
+        await raw.aclose()
+
+
+async def raw_pieces(response: httpx.Response, size: int | None = None) -> AsyncGenerator[bytes, None]:
+    """Yield a body as it was sent, in pieces of `size` or as they come. Raises httpx.RequestError."""
+    raw = response.aiter_raw(size)
+    try:
+        with request_errors():
+            async for piece in raw:
+                yield piece
+    finally:
+        await raw.aclose()  # type: ignore[attr-defined] # a generator
 
 
 async def _up_to(longest: int, raw: AsyncIterator[bytes], response: httpx.Response) -> AsyncIterator[bytes]:

@@ -38,8 +38,8 @@ class _Line:
         plain = await trio.open_tcp_stream(host, port)
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = plain
         if tls is not None:
-            stream = trio.SSLStream(plain, tls, server_hostname=host, https_compatible=True)
             try:
+                stream = trio.SSLStream(plain, tls, server_hostname=host, https_compatible=True)
                 await stream.do_handshake()
             except BaseException:
                 plain.socket.close()
@@ -201,7 +201,7 @@ class KeptConnections(httpx.AsyncBaseTransport):
         try:
             with trio.move_on_after(seconds if seconds is not None else float("inf")) as scope:
                 return await _Line.connect(origin, self._trusted() if origin[0] == "https" else None)
-        except (OSError, trio.BrokenResourceError, ssl.SSLError) as failure:
+        except (OSError, ValueError, trio.BrokenResourceError) as failure:  # ValueError: a name that cannot be encoded
             raise httpx.ConnectError(str(failure) or type(failure).__name__, request=request) from failure
         if not scope.cancelled_caught:
             raise AssertionError("a connection is there, or was refused, or took too long")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import attrs
+import h11
 import httpx
 import pytest
 import trio
@@ -250,3 +251,36 @@ async def test_certificate_must_be_one_that_the_machine_trusts(
             for _ in range(2):
                 assert (await http.get(server.url)).content == b"ok"
     assert server.connections == 2
+
+
+@pytest.mark.parametrize("url", ["http://a..b/", f"http://{'a' * 64}.test/", "https://.127.0.0.1/"])
+async def test_name_that_cannot_be_encoded_is_a_failed_connection(url: str) -> None:
+    """A gateway may redirect to any address."""
+    async with httpx.AsyncClient(transport=KeptConnections()) as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.get(url)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ssl.SSLError("decryption failed or bad record mac"),
+        OSError("no buffer space"),
+        trio.BrokenResourceError(),
+        trio.ClosedResourceError(),
+        h11.RemoteProtocolError("no HTTP"),
+        h11.LocalProtocolError("no HTTP of ours"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_error_below_http_is_one_of_httpx(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise error
+
+    async def silent(_: Stream) -> None:
+        await trio.sleep_forever()
+
+    async with serving(silent) as server, httpx.AsyncClient(transport=KeptConnections()) as http:
+        monkeypatch.setattr(trio.SocketStream, "receive_some", fail)
+        with pytest.raises(httpx.TransportError):
+            await http.get(server.url)
