@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 ROOT: Final = Path(__file__).parents[2]
-_SECONDS: Final = 1200
+_SECONDS: Final = 2400
 _LINES: Final = 15  # of what failed
 # Ours, and what a person sets for pip and npm; all else of this process's environment is left out.
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
