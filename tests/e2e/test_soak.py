@@ -1,4 +1,7 @@
-"""A minute of the soak with a fault each second, by a new seed: the whole market, under most kinds of faults."""
+"""A minute of the soak by a new seed: the whole market, under many kinds of faults, one after another.
+
+Faults of every kind side by side (`make soak-market EVERY=1`) need a machine that does nothing else.
+"""
 
 import json
 import os
@@ -20,9 +23,9 @@ SEED: Final = os.environ.get("SOAK_SEED", "random")
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # a minute of faults, then as long as the machine takes to bring what was begun to its end
-def test_fault_each_second_leaves_every_promise_kept() -> None:
+def test_minute_of_faults_leaves_every_promise_kept() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
-    command = [sys.executable, "-m", "tests.soak", "--minutes", "1", "--every", "1", "--seed", SEED]
+    command = [sys.executable, "-m", "tests.soak", "--minutes", "1", "--fault-every", "1", "--seed", SEED]
     ran = subprocess.run([*command, "--out", str(OUT)], capture_output=True, text=True, check=False)
     said = f"{ran.stdout}\n{ran.stderr}"
     assert (OUT / "soak.json").exists(), said
@@ -30,7 +33,7 @@ def test_fault_each_second_leaves_every_promise_kept() -> None:
     assert {name: one for name, one in told["invariants"].items() if not one["holds"]} == {}, said
     assert ran.returncode == 0, said
     assert set(told["invariants"]) == {*INVARIANTS, "other"}
-    assert len(told["faults"]) >= len(KINDS) // 2, told["faults"]
+    assert len(told["faults"]) >= len(KINDS) // 3, told["faults"]
     assert told["jobs"] > 0
     assert told["broadcasts"] > 0
     assert (OUT / "soak.html").stat().st_size > 0
