@@ -3,9 +3,9 @@
     python -m tests.abuse.honest
 
 Reads one line of JSON from standard input: the coordinator, its gateways, its address book, the buyers' keys, and what
-to order. After a line `go` every buyer buys one job after the other and looks around meanwhile; after `stop` each ends
-the job that it is at, and one line of JSON tells the times and jobs of that stretch. Ends with standard input; exits
-with 1, and says why on standard error, when anything that it was promised fails.
+to order. After a line `go N` every buyer buys one job after the other, at least N, and reads the market's routes. After
+`stop` each finishes its current job, and one line of JSON reports the times and jobs of that stretch. Exits when
+standard input is closed, or with 1 and the reason on standard error when a promise to a buyer is broken.
 """
 
 import json
@@ -13,7 +13,8 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from itertools import cycle
 from typing import Any, Final
 
@@ -62,13 +63,13 @@ class Honest:
     times: Times
     bought: list[str]
 
-    async def go_on_until(self, enough: anyio.Event) -> None:
-        """At least one job, however long it takes."""
+    async def buy_until(self, enough: anyio.Event, *, min_jobs: int) -> None:
         async with anyio.create_task_group() as reading:
             reading.start_soon(self._read)
-            await self._buy()
-            while not enough.is_set():
+            bought = 0
+            while bought < min_jobs or not enough.is_set():
                 await self._buy()
+                bought += 1
             reading.cancel_scope.cancel()
 
     async def _buy(self) -> None:
@@ -105,8 +106,8 @@ class HonestProcess:
     _lines: AsyncIterator[str]
     bought: set[bytes] = attrs.field(factory=set)
 
-    async def go(self) -> None:
-        await self._to.send("go\n")
+    async def go(self, min_jobs: int) -> None:
+        await self._to.send(f"go {min_jobs}\n")
 
     async def stop(self, times: Times) -> None:
         """Adds to `times` what the stretch since `go` took."""
@@ -133,7 +134,8 @@ async def honest_process(
         try:
             yield HonestProcess(process, to, _lines(TextReceiveStream(process.stdout)))
         finally:
-            process.terminate()
+            with suppress(ProcessLookupError):  # it ends by itself when a buyer was not served
+                process.terminate()
 
 
 async def _lines(stream: TextReceiveStream) -> AsyncIterator[str]:
@@ -150,11 +152,13 @@ async def _main() -> None:
     book = AddressBook.parse(json.dumps(told["book"]).encode())
     wish = Wish(**told["wish"])
     async with plain_http(told["base_url"], timeout=REQUEST_SECONDS) as pool, _clients(told, book, pool) as clients:
-        while await commands.readline() == "go\n":
+        while (command := await commands.readline()).startswith("go "):
+            min_jobs = int(command.removeprefix("go "))
             times, bought, enough = Times(), list[str](), anyio.Event()
             async with anyio.create_task_group() as buying:
                 for client in clients:
-                    buying.start_soon(Honest(client, pool, wish, times, bought).go_on_until, enough)
+                    honest = Honest(client, pool, wish, times, bought)
+                    buying.start_soon(partial(honest.buy_until, enough, min_jobs=min_jobs))
                 await commands.readline()
                 enough.set()
             sys.stdout.write(json.dumps({**attrs.asdict(times), "bought": bought}) + "\n")

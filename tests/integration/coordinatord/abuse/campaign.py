@@ -117,6 +117,11 @@ class Campaign:
     beside: Times = attrs.field(factory=Times)
     _before: int = 0  # the coordinator's memory when it was first attacked
 
+    async def settle_first_jobs(self, jobs: int) -> None:
+        """Let every honest buyer settle so many jobs, so that none of them is a newcomer afterwards."""
+        await self.honest.go(jobs)
+        await self.honest.stop(Times())
+
     async def quiet(self, seconds: float) -> None:
         await self._go_on(seconds, self.alone, None)
 
@@ -134,7 +139,7 @@ class Campaign:
         until: Done | None = None,
     ) -> None:
         enough = anyio.Event()
-        await self.honest.go()
+        await self.honest.go(1)
         async with anyio.create_task_group() as tasks:
             if attacks is not None:
                 tasks.start_soon(attacks.run_until, enough)

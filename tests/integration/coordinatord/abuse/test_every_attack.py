@@ -21,6 +21,7 @@ import pytest
 from common.scalars import hex_of
 from coordinatord.chain.rpc import open_rpc
 from coordinatord.config import read_config
+from coordinatord.relayer.budgets import NEWCOMER_JOBS
 from devnet.anvil import TX_GAS_CAP
 from devnet.world import World
 from tests.abuse.spending import Bait, FullBatches
@@ -121,6 +122,8 @@ async def test_honest_jobs_settle_beside_every_attack_and_each_attack_stays_with
     world: World, database_url: str, tmp_path: Path
 ) -> None:
     async with campaign(world, database_url, tmp_path, PROTECTED, buying=BUYERS) as over:
+        # The attacks use up the ceiling that all newcomers share.
+        await over.settle_first_jobs(NEWCOMER_JOBS)
         for _ in range(ROUNDS - 1):
             await over.quiet(SECONDS / ROUNDS / 2)
             await over.attacked(SECONDS / ROUNDS)

@@ -4,10 +4,9 @@ when each newer migration lets it, and names the release that it needs when one 
 import re
 import subprocess
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import asyncpg
 import httpx
 import pytest
@@ -32,33 +31,9 @@ NO_HISTORY = "the code of release {version} is not in this checkout (a shallow c
 At = Callable[[DevnetWallet, httpx.AsyncClient], Party]
 
 
-# Run as a module, it would find this tree first: the folder that the test runs in.
-OF_ITS_FOLDER = """
-import sys
-from pathlib import Path
-sys.path.insert(0, str(Path(__file__).parent))
-import coordinatord
-assert Path(coordinatord.__file__).parents[1] == Path(__file__).parent, coordinatord.__file__
-from coordinatord.__main__ import main
-main()
-"""
-
-
-async def unpack(release: str, folder: Path) -> None:
-    """The code of a release, which takes itself for that release."""
-    await anyio.run_process(f"git archive '{release}' | tar -x -C '{folder}'", cwd=ROOT)
-    (folder / "last_release.py").write_text(OF_ITS_FOLDER)
-    version = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["version"]
-    told = folder / f"sealed_job_coordinator-{version}.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sealed-job-coordinator\nVersion: {version}\n")
-
-
-async def sell(
-    given: dict[str, str], world: World, party_at: At, program: Sequence[str] = ("coordinatord",)
-) -> tuple[str, list[str]]:
+async def sell(given: dict[str, str], world: World, party_at: At) -> tuple[str, list[str]]:
     """A coordinator that starts, takes a job and ends well: the job, and all that it lists by then."""
-    async with running(given, pick_free(), pick_free(), program=program) as coordinator:
+    async with running(given, pick_free(), pick_free()) as coordinator:
         async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
             job = (await party_at(world.cast.with_role("client")[0], http).post())["job_id"]
             listed = [one["job_id"] for one in (await http.get("/evm/jobs")).json()["jobs"]]
@@ -123,22 +98,3 @@ def test_the_last_release_that_the_page_lists_is_one_of_this_history() -> None:
     assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
     told = subprocess.run(("git", "show", f"{commit}:pyproject.toml"), cwd=ROOT, capture_output=True, check=True)
     assert tomllib.loads(told.stdout.decode())["project"]["version"] == version
-
-
-@pytest.mark.long
-async def test_the_last_release_starts_on_the_database_that_this_tree_migrated(
-    *, world: World, database_url: str, book: AddressBook, party_at: At, tmp_path: Path
-) -> None:
-    version, commit = last_release()
-    if not has_commit(commit):
-        pytest.skip(NO_HISTORY.format(version=version))
-    given = environment(world, database_url)
-    before, _ = await sell(given, world, party_at)
-    await unpack(commit, tmp_path)
-    old = given | {"PYTHONPATH": str(tmp_path)}
-    after, listed = await sell(old, world, party_at, ("last_release",))
-    assert {before, after} <= set(listed)
-    back, listed = await sell(given, world, party_at)  # and forward again
-    assert {before, after, back} <= set(listed)
-    promised = {bytes.fromhex(job[2:]) for job in (before, after, back)}
-    assert await all_violations(database_url, world.anvil.rpc_url, book, promised=promised) == []
