@@ -236,6 +236,10 @@ peers: setup .venv-peers/.ready $(PEERS:%=%/node_modules/.ready) ## programs of 
 	@$(MAKE) programs || echo "peers: those that need it are not tried" >&2
 	@$(WITH_NODE) $(BIN)/python -m tests.peers $(ONLY)
 
+.PHONY: conformance
+conformance: setup ## check your own coordinator, provider, client or reader of the formats: make conformance ARGS="client -- my-client buy"
+	@$(BIN)/python -m tests.conformance $(or $(ARGS),--help)
+
 .PHONY: programs
 programs: ## promtool and nginx, for the tests that drive them
 	@bash tests/programs/fetch.sh build/programs promtool=prometheus nginx=nginx

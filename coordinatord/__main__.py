@@ -11,7 +11,7 @@ def main() -> None:
         if sys.argv[1:2] == ["market"]:
             from coordinatord.market.commands import main as market  # noqa: PLC0415
         else:
-            from coordinatord.cli import main as daemon  # noqa: PLC0415
+            from coordinatord.run.cli import main as daemon  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(missing_extra(error, "coordinatord", "coordinator"))
     if sys.argv[1:2] == ["market"]:

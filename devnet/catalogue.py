@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import attrs
 
-from common.wire.market import ENDPOINT_KEYWORD
+from common.api.market import ENDPOINT_KEYWORD
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.terms import ModelTerms as TradedModel
 from devnet.accounts import Cast

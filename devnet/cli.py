@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 
 from common.refusal import Refused
 from common.scalars import read_hex
-from coordinatord.relayer.fees import DEVNET_CHAIN_IDS
+from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet import demo, funding, manifest, stop
 from devnet.accounts import DevWallet
 from devnet.app import local_world

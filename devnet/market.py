@@ -13,7 +13,7 @@ from web3.types import TxReceipt
 
 from common import artifacts
 from common.address_book import AddressBook
-from coordinatord.chain.signers import LocalKey
+from coordinatord.chain.signing.signers import LocalKey
 from coordinatord.market.deploy import MarketDeployment
 from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect

@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-from coordinatord.relayer.fees import DEVNET_CHAIN_IDS
+from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet.ports import ANY_ADDRESS, WantedPort
 
 # Of each model, of the demo provider. A job holds one for two or three blocks, from its claim to its settle: with so

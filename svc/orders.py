@@ -10,11 +10,11 @@ import httpx
 import msgspec
 from anyio import to_thread
 
+from common.api.market import Candidates
+from common.api.progress import RestsOn
 from common.box import PublicKey
 from common.envelope import Envelope
 from common.refusal import Refused
-from common.wire.market import Candidates
-from common.wire.progress import RestsOn
 from svc.account import Account
 from svc.chain import facts
 from svc.core.money import OPEN, Bid, market_bid

@@ -16,8 +16,8 @@ import anyio
 import attrs
 import msgspec
 
+from common.api.states import EndedBecause, JobState
 from common.scalars import hex_of
-from common.wire.states import EndedBecause, JobState
 from svc.account import Account
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut

@@ -3,8 +3,8 @@
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
 """
 
-from common.wire import batches, chain, files, jobs, market, progress, providers, states, why
-from common.wire.shapes import Shape
+from common.api import batches, chain, files, jobs, market, progress, providers, states, why
+from common.api.shapes import Shape
 
 Record = Shape
 

@@ -18,11 +18,11 @@ from anyio import to_thread
 
 from common import escrow as escrow_evidence
 from common.address_book import AddressBook
+from common.api.chain import told_book
 from common.box import PublicKey
 from common.quotes import Terms
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire.chain import told_book
 from svc.chain import facts
 from svc.chain.facts import check_deployment
 from svc.chain.node import Chain, Refusal

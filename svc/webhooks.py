@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 
 from common import webhooks
-from common.wire.webhooks import NewWebhook as AddedWebhook
-from common.wire.webhooks import WebhookFields, WebhookTested
+from common.api.webhooks import NewWebhook as AddedWebhook
+from common.api.webhooks import WebhookFields, WebhookTested
 from svc.account import Account
 from svc.errors import raises_svc_errors
 from svc.records import Record

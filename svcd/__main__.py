@@ -7,7 +7,7 @@ from common.extras import missing_extra
 
 def main() -> None:
     try:
-        from svcd.cli import main as run  # noqa: PLC0415
+        from svcd.run.cli import main as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(missing_extra(error, "svcd", "provider"))
     run()

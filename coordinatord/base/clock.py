@@ -6,7 +6,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from common.wire import limits
+from common.api import limits
 
 Clock = Callable[[], float]  # Unix seconds
 

@@ -11,8 +11,8 @@ from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
+from common.api.fields import parse_sent
 from common.refusal import Refused
-from common.wire.fields import parse_sent
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import http_body_bytes
 from coordinatord.http import responses

@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 from anyio import to_thread
 
-from common.wire import errors
-from common.wire.fields import Schema, example_of
-from common.wire.shapes import Error, ModelNotFound
-from common.wire.words import NOTHING, WORDS
+from common.api import errors
+from common.api.fields import Schema, example_of
+from common.api.shapes import Error, ModelNotFound
+from common.api.words import NOTHING, WORDS
 from coordinatord.http.openapi_schemas import Components, name_of
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Parameter, Reply, Request, Route

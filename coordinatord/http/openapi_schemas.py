@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from common.wire import errors
-from common.wire.fields import Schema
-from common.wire.shapes import OMITTABLE, SAID_HERE
-from common.wire.words import NOTHING, WORDS
+from common.api import errors
+from common.api.fields import Schema
+from common.api.shapes import OMITTABLE, SAID_HERE
+from common.api.words import NOTHING, WORDS
 from coordinatord.http.routing import Reply
 
 _REF: Final = "#/components/schemas/{name}"

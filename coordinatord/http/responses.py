@@ -9,13 +9,13 @@ import attrs
 import msgspec
 from starlette.types import Send
 
+from common.api import limits, shapes
+from common.api.shapes import ErrorType
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire import limits, shapes
-from common.wire.shapes import ErrorType
 from coordinatord.base.errors import NoSuchObject, NotSigned, Retryable, WouldRefuse
-from coordinatord.database.batched_reads import Snapshot
-from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
+from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
+from coordinatord.storage.database.batched_reads import Snapshot
 
 Headers = tuple[tuple[bytes, bytes], ...]
 

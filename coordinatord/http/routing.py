@@ -8,15 +8,15 @@ import attrs
 import msgspec
 from starlette.datastructures import Headers
 
+from common.api import limits
+from common.api.errors import TX_HASH, contract_errors
+from common.api.fields import Decimal, Kind, Schema, object_example, object_schema, read_object
+from common.api.words import NOTHING
 from common.refusal import Refused
-from common.wire import limits
-from common.wire.errors import TX_HASH, contract_errors
-from common.wire.fields import Decimal, Kind, Schema, object_example, object_schema, read_object
-from common.wire.words import NOTHING
 from coordinatord.base.errors import SessionRow
-from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.responses import Response
 from coordinatord.http.streaming import HeldResponse, StreamedResponse
+from coordinatord.storage.database.batched_reads import Snapshot
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 

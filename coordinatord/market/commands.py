@@ -14,9 +14,9 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.keystores import from_key_file, from_keystore, keystore_password, new_keystore
-from coordinatord.chain.rpc_errors import RpcError
-from coordinatord.chain.signers import TransactionSigner, from_command
+from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.chain.signing.keystores import from_key_file, from_keystore, keystore_password, new_keystore
+from coordinatord.chain.signing.signers import TransactionSigner, from_command
 from coordinatord.market import actions, explorer, sending, status, trial_token
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address

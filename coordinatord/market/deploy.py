@@ -15,7 +15,7 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.keccak import keccak256
 from common.scalars import hex_of
-from coordinatord.chain.signers import TransactionSigner
+from coordinatord.chain.signing.signers import TransactionSigner
 from coordinatord.market import explorer
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps

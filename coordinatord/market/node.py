@@ -17,8 +17,8 @@ from common.daemon.process import Fatal
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.rpc import open_transport
-from coordinatord.chain.rpc_errors import Meaning, RpcError, read_error
+from coordinatord.chain.rpc.client import open_transport
+from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
 from coordinatord.market.contracts import Contract, Event, read_event, topic
 
 _TIMEOUT_SECONDS: Final = 30.0

@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 
 from common.daemon.process import Fatal
-from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.node import Fees, RetryingNode, in_ether, in_gwei

@@ -21,8 +21,8 @@ from common.keccak import keccak256
 from common.scalars import hex_of
 from common.transactions import Transaction
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.chain.signers import TransactionSigner
+from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.signing.signers import TransactionSigner
 from coordinatord.market.contracts import ContractCall, checksum, explained
 from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal
 from coordinatord.market.node import FeeOptions, Fees, RetryingNode, current_fees, in_gwei

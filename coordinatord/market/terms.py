@@ -9,11 +9,11 @@ from typing import Any, Final
 import attrs
 
 from common.address_book import MAX_DECIMALS
+from common.api import limits
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from common.scalars import read_uint
 from common.strict_json import parse
-from common.wire import limits
 from coordinatord.market.contracts import read_address
 
 # The contracts' own limits: what they would refuse is refused before anything is deployed.

@@ -18,7 +18,7 @@ from common.keccak import keccak256
 from common.messages.payments import ReceiveWithAuthorization
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from coordinatord.chain.rpc_errors import Meaning, RpcError
+from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.market.contracts import checksum, explained
 from coordinatord.market.node import RetryingNode
 from coordinatord.market.status import Row, checked, told

@@ -13,9 +13,9 @@ import click
 import httpx
 
 from common.address_book import AddressBook
+from common.api.chain import told_book
 from common.refusal import Refused
 from common.scalars import read_hex
-from common.wire.chain import told_book
 from svc.chain import facts
 from svc.chain.facts import check_deployment
 from svc.chain.node import Chain, Refusal

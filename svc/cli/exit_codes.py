@@ -28,6 +28,6 @@ MEANINGS: Final = {
     Exit.STILL_RUNNING: "the job or batch goes on (the wait was over first, there is no result yet), or may well do",
     Exit.NO_KEY: "no wallet key, or not one that may be used",
     Exit.UNREADABLE: "the result could not be read from a gateway or written here, or is not what was paid for",
-    Exit.UNHEALTHY: "doctor or conformance found something wrong",
+    Exit.UNHEALTHY: "doctor found something wrong",
     Exit.INTERRUPTED: "interrupted",
 }

@@ -100,13 +100,6 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ),
         ("completion", "completion", "Write the completion script for a shell."),
     ),
-    "Your own implementation": (
-        (
-            "conformance",
-            "conformance:conformance",
-            "Hold your own coordinator, provider or client against the protocol's pages.",
-        ),
-    ),
 }
 _PLACES: Final = {name: place for commands in _SECTIONS.values() for name, place, _ in commands}
 _ENVIRONMENT: Final = (

@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
+from common.api import limits
 from common.box import PublicKey
 from common.envelope import Envelope
 from common.pricing.assets import EMBEDDINGS_ENDPOINT
@@ -17,7 +18,6 @@ from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from common.strict_json import parse
-from common.wire import limits
 from svc.core.known_market import Market
 from svc.core.money import OPEN, Bid, Ceiling, Rates, read_rates
 from svc.core.orders import OrderRequest, OrderTerms, PreparedOrder, SealedOrder, Shaped, amount_of, seal_order, shape

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from common import quotes
+from common.api import limits
 from common.box import PublicKey
 from common.envelope import Envelope
 from common.messages.jobs import Cancel, Order
@@ -16,7 +17,6 @@ from common.pricing.units import Units, units_of
 from common.quotes import Terms, job_id
 from common.refusal import Refused
 from common.scalars import base64_of, hex_of
-from common.wire import limits
 from svc.core.known_market import Market
 from svc.core.money import Ceiling, Rate, Rates, read_rates
 from svc.core.params_schema import check_parameters

@@ -6,6 +6,7 @@ from typing import Final
 import attrs
 
 from common import escrow
+from common.api import limits
 from common.box import PublicKey, SecretKey
 from common.container import Commitment, Sealer
 from common.domains import Domains
@@ -15,7 +16,6 @@ from common.messages.sessions import ResultKey
 from common.refusal import Refused
 from common.scalars import read_bare_hex
 from common.sealed_stream import HEAD_BYTES, ContainerHead, ResultOpener
-from common.wire import limits
 from svc.core.known_market import Market
 from svc.core.typed_data import SigningRequest, request
 from svc.errors import EscrowUntrusted, ResultUnreadable

@@ -15,8 +15,8 @@ import attrs
 import msgspec
 from anyio import to_thread
 
+from common.api import limits
 from common.quotes import Terms
-from common.wire import limits
 from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
 from svc.errors import ConnectionFailed, SvcError

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from common.api import limits
 from common.pricing.assets import EMBEDDINGS_ENDPOINT, OUTPUT_CAPS
-from common.wire import limits
 from svc.core.orders import OrderRequest
 from svc.records import Model
 from svc.serve.as_chat import chat_input

@@ -9,11 +9,11 @@ import attrs
 import httpx
 import msgspec
 
+from common.api import limits
+from common.api.chain import Nonce
 from common.domains import Domains
 from common.messages.sessions import SvcSession
 from common.scalars import hex_of
-from common.wire import limits
-from common.wire.chain import Nonce
 from svc.core.typed_data import request
 from svc.errors import ApiError, AuthenticationFailed, ConnectionFailed
 from svc.records import Session

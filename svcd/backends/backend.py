@@ -9,9 +9,9 @@ import attrs
 import structlog
 import trio
 
-from svcd import metrics
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.base import metrics
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import ModelWork, WorkOutput
 
 
 class Backend(Protocol):

@@ -23,8 +23,8 @@ from common.refusal import Refused
 from common.scalars import base64_of
 from common.strict_json import canonical
 from svcd.backends.settings import EchoSettings
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import ModelWork, WorkOutput
 
 EMBEDDING_DIMENSIONS: Final = 64
 MAX_EMBEDDING_DIMENSIONS: Final = 4096

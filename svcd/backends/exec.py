@@ -36,8 +36,8 @@ from svcd.backends import confined
 from svcd.backends.backend import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
 from svcd.backends.settings import ExecSettings
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import ModelWork, WorkOutput
 
 _DATA_ERROR: Final = 65  # sysexits.h EX_DATAERR
 _TRY_AGAIN: Final = 75  # sysexits.h EX_TEMPFAIL

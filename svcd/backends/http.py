@@ -30,8 +30,8 @@ from svcd.backends.http_answers import (
     read_object,
 )
 from svcd.backends.settings import HttpSettings
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import ModelWork, WorkOutput
 from svcd.payload.gateway import opened
 
 log = structlog.get_logger(__name__)

@@ -20,8 +20,8 @@ from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import base64_of
 from svcd.backends.backend import TryAgain
-from svcd.errors import WorkFailed
-from svcd.json_path import JsonPath
+from svcd.base.errors import WorkFailed
+from svcd.base.json_path import JsonPath
 from svcd.payload.gateway import EncodedAnswer, read_pieces
 from svcd.payload.opening import sealable
 

@@ -16,9 +16,9 @@ from svcd.backends.http_answers import check_length, for_the_seal, read_answer, 
 from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
 from svcd.backends.servers import MODELS_ROUTE, read_served
 from svcd.backends.settings import OpenAISettings
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
-from svcd.json_path import JsonPath
+from svcd.base.errors import WorkFailed
+from svcd.base.json_path import JsonPath
+from svcd.journal.held_job import ModelWork, WorkOutput
 from svcd.payload.gateway import opened
 
 # From a job's input to the body of a request, with the output held to what the order pays for.

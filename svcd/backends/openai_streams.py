@@ -10,7 +10,7 @@ import attrs
 
 from svcd.backends.backend import TryAgain
 from svcd.backends.http_answers import error_code, judge
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 
 
 class Assembler(Protocol):

@@ -9,9 +9,9 @@ from msgspec import Meta, field
 
 from common.pricing.assets import Modality
 from common.refusal import Refused
+from svcd.base.json_path import JsonPath, SinglePath
 from svcd.base.keys import KeySource, read_secret
 from svcd.base.toml import Headers, HiddenTexts, Mistake, Text, Texts, TomlTable, Url, read_table
-from svcd.json_path import JsonPath, SinglePath
 
 # The largest result that a coordinator takes is 200 MiB by default: sealed, and with base64 inside of it.
 _LONGEST_ANSWER: Final = 150 * 2**20

@@ -9,15 +9,16 @@ from typing import Any, BinaryIO, Final
 import attrs
 
 from common.address_book import AddressBook
+from common.api import limits
+from common.api.chain import DeploymentFields, told_book
+from common.api.files import FileFields
+from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
+from common.api.providers import ReleasedShape
+from common.api.shapes import read_shape
 from common.quotes import Terms
 from common.refusal import Refused as Malformed
 from common.scalars import hex_of, read_base64, read_uint
-from common.wire import limits
-from common.wire.chain import DeploymentFields, told_book
-from common.wire.files import FileFields
-from common.wire.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
-from common.wire.providers import ReleasedShape
-from common.wire.shapes import read_shape
+from svcd.base.errors import Unavailable
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
@@ -32,8 +33,7 @@ from svcd.coordinator.outcomes import (
 )
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
 from svcd.coordinator.sessions import Body, ProviderSession, ProviderSessions, SignInRefused
-from svcd.errors import Unavailable
-from svcd.job.held import Job, PendingOffer
+from svcd.journal.held_job import Job, PendingOffer
 
 _LONGEST_SEALED_KEY: Final = 256
 _WINDOWS: Final = "windows"

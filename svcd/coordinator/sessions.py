@@ -15,8 +15,8 @@ from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIden
 from common.messages.sessions import Release, SvcSession
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
+from svcd.base.timings import Clock
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
-from svcd.timings import Clock
 
 # The bodies that this provider signs, as the coordinator's routes take them.
 

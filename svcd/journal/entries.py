@@ -13,7 +13,7 @@ from typing import Final, Literal
 import attrs
 
 from common.daemon.process import Fatal
-from svcd.job.held import Job
+from svcd.journal.held_job import Job
 
 # States of a job in the journal.
 #

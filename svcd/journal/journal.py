@@ -19,9 +19,9 @@ import structlog
 import trio
 
 from common.daemon.process import Fatal
-from svcd.job.held import Job
 from svcd.journal import entries
 from svcd.journal.entries import Home, JobEntry, JournalState, OwnerRecord, Statement
+from svcd.journal.held_job import Job
 
 # Sealed results that are too large to lie in the journal's database: a file each, durable before it is named there.
 

@@ -13,8 +13,8 @@ from common.contract_events import call_data, event_values, returned_values
 from common.inclusion.header import octets, octets_of, quantity, texts
 from common.refusal import Refused
 from common.scalars import hex_of, read_uint
-from svcd.chain import ChainReader
-from svcd.errors import Unavailable
+from svcd.base.errors import Unavailable
+from svcd.coordinator.chain import ChainReader
 
 _WIDEST: Final = 5_000  # blocks of one query for logs; halved where a node refuses it
 _REPUTATION_AT_FIRST: Final = 500

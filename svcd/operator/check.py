@@ -17,18 +17,18 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from common.text_table import hanging
 from svcd.backends.build import open_backend
+from svcd.backends.load import JsonSettings, PrometheusSettings, open_load
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
-from svcd.chain import ChainReader, Registered
-from svcd.configuration.config import DaemonConfig, ModelConfig
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock
+from svcd.config import DaemonConfig, ModelConfig
+from svcd.coordinator.chain import ChainReader, Registered
 from svcd.coordinator.client import Coordinator, PostedAsk, ProviderRecord, read_deployment
 from svcd.coordinator.requests import Requests, Unanswered
 from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
-from svcd.errors import Unavailable
 from svcd.journal.journal import is_in_use
-from svcd.load import JsonSettings, PrometheusSettings, open_load
 from svcd.payload.gateway import PayloadGateways
 from svcd.stages.guard import POLLED, allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
-from svcd.timings import Clock
 
 # Findings of a check, and the table that shows them.
 

@@ -13,11 +13,11 @@ import trio
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.refusal import Refused
+from svcd.backends.load import PrometheusSettings, fetch, open_load
 from svcd.backends.servers import ServedModels, read_served
+from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Floors, MarketReads, read_deployment
 from svcd.coordinator.requests import Requests
-from svcd.errors import Unavailable
-from svcd.load import PrometheusSettings, fetch, open_load
 
 # Where each listens unless it is told otherwise: vLLM, SGLang, llama.cpp, Ollama, LMDeploy.
 USUAL_PORTS: Final = (8000, 30000, 8080, 11434, 23333)

@@ -18,22 +18,22 @@ import trio
 
 from common import quotes
 from common.address_book import AddressBook
+from common.api.states import EndedBecause, JobState
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import read_uint
 from common.text_table import grid, hanging
-from common.wire.states import EndedBecause, JobState
-from svcd.chain import ChainReader
-from svcd.configuration.config import DaemonConfig
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock
+from svcd.config import DaemonConfig
+from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import Coordinator, read_deployment
 from svcd.coordinator.requests import Requests
 from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
-from svcd.errors import Unavailable
-from svcd.job.held import Job
+from svcd.journal.held_job import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.chain_history import ChainHistory, SettledAmounts, day_of
-from svcd.timings import Clock
 
 _DAY: Final = 86_400
 

@@ -15,11 +15,11 @@ from common.inclusion.header import quantity
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.transactions import Transaction
-from svcd.chain import ChainReader, Registered
-from svcd.configuration.config import DaemonConfig
+from svcd.base.errors import Unavailable
+from svcd.config import DaemonConfig
+from svcd.coordinator.chain import ChainReader, Registered
 from svcd.coordinator.client import MarketReads, read_deployment
 from svcd.coordinator.requests import Requests
-from svcd.errors import Unavailable
 from svcd.operator.status import publish_identity
 
 Say = Callable[[str], None]

@@ -14,18 +14,18 @@ from common.domains import Domains
 from common.plain_answers import IDENTITY
 from common.refusal import Refused
 from common.scalars import hex_of
-from svcd.configuration.config import DaemonConfig, Whereabouts
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock
+from svcd.config import DaemonConfig, Whereabouts
 from svcd.coordinator.client import Coordinator, read_deployment
 from svcd.coordinator.outcomes import OpMined, describe
 from svcd.coordinator.requests import Requests
 from svcd.coordinator.sessions import OpSigner, ProviderSessions, SignInRefused
-from svcd.errors import Unavailable
-from svcd.health import REASON_HEADER
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.check import Checked
 from svcd.payload.gateway import require_unencoded
-from svcd.timings import Clock
+from svcd.stages.health import REASON_HEADER
 
 _PATIENCE: Final = 5.0
 _LONGEST_ANSWER: Final = 8 << 20

@@ -9,6 +9,7 @@ import trio
 
 from common import quotes
 from common.address_book import AddressBook
+from common.api.states import JobState
 from common.box import SecretKey
 from common.container import Opener, commit
 from common.container import seal as seal_container
@@ -18,13 +19,12 @@ from common.pricing.assets import Modality
 from common.pricing.units import units_of
 from common.refusal import Refused
 from common.sealed_stream import open_result
-from common.wire.states import JobState
 from svcd.backends.build import open_backend
-from svcd.configuration.config import DaemonConfig, ModelConfig
+from svcd.base.errors import Unavailable, WorkFailed
+from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.client import read_deployment
 from svcd.coordinator.requests import Requests
-from svcd.errors import Unavailable, WorkFailed
-from svcd.job.held import ClaimedJob, Job, ModelWork, Slots, WorkOutput
+from svcd.journal.held_job import ClaimedJob, Job, ModelWork, Slots, WorkOutput
 from svcd.payload.gateway import Spool
 from svcd.payload.opening import committed, opened, ordered, sealable
 from svcd.stages.runner import sealed_result

@@ -20,7 +20,7 @@ from common.framing import SEALED_FRAME_BYTES
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
 from common.sealed_stream import BEFORE_FRAMES
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 
 # A payload on its way in: in memory while it is small, in a file that nobody else can open once it is not.
 

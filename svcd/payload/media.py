@@ -13,7 +13,7 @@ import attrs
 
 from common.pricing.assets import Asset, read_assets
 from common.refusal import Refused
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 
 # The size of a picture as its file tells it, and whether there are several: read from bytes, and never decoded.
 #

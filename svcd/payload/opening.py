@@ -14,8 +14,8 @@ from common.pricing.units import units_of
 from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER, hex_of
 from common.strict_json import MAX_DEPTH
-from svcd.errors import WorkFailed
-from svcd.job.held import ClaimedJob
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import ClaimedJob
 from svcd.payload.gateway import Spool
 from svcd.payload.media import check_media
 

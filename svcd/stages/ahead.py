@@ -14,10 +14,10 @@ from collections.abc import Mapping
 import attrs
 
 from common import quotes
-from svcd import metrics
-from svcd.configuration.config import AheadTable
-from svcd.job.held import Ahead
+from svcd.base import metrics
+from svcd.config import AheadTable
 from svcd.journal.entries import OwnerRecord
+from svcd.journal.held_job import Ahead
 from svcd.journal.journal import Journal
 from svcd.stages.offers import Offer
 

@@ -11,18 +11,18 @@ import attrs
 import structlog
 import trio
 
+from common.api import limits
 from common.messages.providers import Ask
 from common.refusal import Refused
-from common.wire import limits
-from svcd import metrics
+from svcd.base import metrics
+from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Coordinator, ProviderRecord
 from svcd.coordinator.outcomes import OpMined, describe
 from svcd.coordinator.requests import CoordinatorReply, Unanswered
 from svcd.coordinator.sessions import OpSigner, SignInRefused
-from svcd.errors import Unavailable
-from svcd.health import DaemonHealth
-from svcd.job.held import Slots
+from svcd.journal.held_job import Slots
 from svcd.journal.journal import Journal
+from svcd.stages.health import DaemonHealth
 
 log = structlog.get_logger(__name__)
 

@@ -6,18 +6,18 @@ import attrs
 import structlog
 import trio
 
-from common.wire.states import JobState
-from svcd import metrics
+from common.api.states import JobState
+from svcd.base import metrics
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock, Timings
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpStored, describe
 from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
-from svcd.errors import Unavailable
-from svcd.health import DaemonHealth
-from svcd.job.held import ClaimedJob
+from svcd.journal.held_job import ClaimedJob
 from svcd.stages.ahead import AheadLimits
+from svcd.stages.health import DaemonHealth
 from svcd.stages.offers import DeadlineChannel, Offer
 from svcd.stages.pipeline import Pipeline
-from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
 

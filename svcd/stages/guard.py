@@ -15,12 +15,12 @@ from common.box import SecretKey
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.backends.backend import Backend
-from svcd.chain import ChainReader
-from svcd.configuration.config import ModelConfig
+from svcd.base.errors import Unavailable
+from svcd.base.timings import MOST_SKEW, Clock
+from svcd.config import ModelConfig
+from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import Coordinator, MarketReads, ProviderRecord
-from svcd.errors import Unavailable
-from svcd.health import DaemonHealth, Hold
-from svcd.timings import MOST_SKEW, Clock
+from svcd.stages.health import DaemonHealth, Hold
 
 log = structlog.get_logger(__name__)
 

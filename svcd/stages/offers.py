@@ -14,10 +14,10 @@ from common.domains import Domains
 from common.messages.jobs import Order
 from common.messages.payments import job_payment
 from common.secp256k1 import recover
-from svcd.chain import ChainReader
-from svcd.errors import Unavailable
-from svcd.job.held import Job, PendingOffer, Slot
-from svcd.timings import Clock
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock
+from svcd.coordinator.chain import ChainReader
+from svcd.journal.held_job import Job, PendingOffer, Slot
 
 _PAUSE: Final = 10.0  # after a refusal that is about us: the next claim would meet the same
 _A_WHILE: Final = 30.0  # after a refusal that is about a job

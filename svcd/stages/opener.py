@@ -11,17 +11,17 @@ import trio
 from common.address_book import AddressBook
 from common.box import SecretKey, open_sealed
 from common.container import Committed, Opener
-from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed
-from svcd.configuration.config import ModelConfig
+from svcd.base.errors import Unavailable, WorkFailed
+from svcd.base.timings import Clock, Timings
+from svcd.config import ModelConfig
+from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
 from svcd.coordinator.sessions import OpSigner
-from svcd.errors import Unavailable, WorkFailed
-from svcd.job.held import ClaimedJob, ModelWork, Opened
+from svcd.journal.held_job import ClaimedJob, ModelWork, Opened
 from svcd.payload.gateway import PayloadGateways, Spool
 from svcd.payload.opening import committed, opened, ordered
 from svcd.stages.pipeline import Drain, Pipeline
-from svcd.timings import Clock, Timings
 
 T = TypeVar("T")
 

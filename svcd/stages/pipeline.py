@@ -15,9 +15,9 @@ import attrs
 import structlog
 import trio
 
-from svcd import metrics
-from svcd.errors import WorkFailed
-from svcd.job.held import ClaimedJob, Failing, Finished, Opened, SealedJob
+from svcd.base import metrics
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import ClaimedJob, Failing, Finished, Opened, SealedJob
 from svcd.journal.journal import Journal
 from svcd.stages.offers import DeadlineChannel, Exclusions
 

@@ -7,17 +7,17 @@ import structlog
 import trio
 
 from common.refusal import Refused
-from svcd import metrics
 from svcd.backends.backend import Breaker
-from svcd.configuration.config import ModelConfig
+from svcd.backends.load import AskRates, Discount, Load
+from svcd.base import metrics
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock, Timings
+from svcd.config import ModelConfig
 from svcd.coordinator.client import Coordinator, Handed
-from svcd.errors import Unavailable
-from svcd.health import DaemonHealth
-from svcd.job.held import Job, Slot, Slots
-from svcd.load import AskRates, Discount, Load
+from svcd.journal.held_job import Job, Slot, Slots
 from svcd.payload.gateway import is_content_id
+from svcd.stages.health import DaemonHealth
 from svcd.stages.offers import DeadlineChannel, Exclusions, Offer, OfferCheck
-from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
 

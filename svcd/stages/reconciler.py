@@ -12,16 +12,16 @@ import attrs
 import structlog
 import trio
 
+from common.api.states import JobState
 from common.refusal import Refused
-from common.wire.states import JobState
-from svcd import metrics
+from svcd.base import metrics
+from svcd.base.errors import Unavailable, WorkFailed
+from svcd.base.timings import Clock
 from svcd.coordinator.client import Coordinator
-from svcd.errors import Unavailable, WorkFailed
-from svcd.job.held import CLAIM_DEAD_AFTER, ClaimedJob, Job, SealedJob, Slots
 from svcd.journal.entries import JobEntry
+from svcd.journal.held_job import CLAIM_DEAD_AFTER, ClaimedJob, Job, SealedJob, Slots
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.settler import needs_upload
-from svcd.timings import Clock
 
 log = structlog.get_logger(__name__)
 

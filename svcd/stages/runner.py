@@ -10,15 +10,15 @@ from common.box import PublicKey
 from common.envelope import ResultBody
 from common.refusal import Refused
 from common.sealed_stream import ResultSealer
-from svcd import metrics
 from svcd.backends.backend import Backend, Breaker
-from svcd.errors import WorkFailed
-from svcd.job.held import Finished, Opened, SealedJob, WorkOutput
+from svcd.base import metrics
+from svcd.base.errors import WorkFailed
+from svcd.base.timings import Timings
+from svcd.journal.held_job import Finished, Opened, SealedJob, WorkOutput
 from svcd.journal.journal import LONGEST_ROW
 from svcd.payload.opening import sealable
 from svcd.stages.pipeline import Drain, Pipeline
 from svcd.stages.settler import needs_upload
-from svcd.timings import Timings
 
 # Beyond the deadline, so that a backend which keeps to it can say itself why it did not finish.
 _LENIENCE: Final = 0.5

@@ -8,6 +8,8 @@ import structlog
 import trio
 
 from common.scalars import base64_of
+from svcd.base.errors import WorkFailed
+from svcd.base.timings import Clock, Timings
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import (
     ChainRefused,
@@ -21,11 +23,9 @@ from svcd.coordinator.outcomes import (
 )
 from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
-from svcd.errors import WorkFailed
-from svcd.job.held import ClaimedJob, Failing, SealedJob
+from svcd.journal.held_job import ClaimedJob, Failing, SealedJob
 from svcd.stages.claimer import STALE, Lookup
 from svcd.stages.pipeline import Pipeline
-from svcd.timings import Clock, Timings
 
 log = structlog.get_logger(__name__)
 

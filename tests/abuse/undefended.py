@@ -16,8 +16,8 @@ import httpx
 
 
 def _relay_every_cancel() -> None:
-    from coordinatord.orders.cancel import Cancels  # noqa: PLC0415 - a provider has none of this
-    from coordinatord.relayer import outbox_sql  # noqa: PLC0415
+    from coordinatord.api.orders.cancel import Cancels  # noqa: PLC0415 - a provider has none of this
+    from coordinatord.chain.relayer import outbox_sql  # noqa: PLC0415
 
     async def nothing_ended(*_: object) -> None:
         return None

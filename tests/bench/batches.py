@@ -27,18 +27,18 @@ from btclib_secp256k1 import ffi, lib
 from btclib_secp256k1.context import ctx
 
 from common.address_book import AddressBook
+from common.api.fields import read_object
 from common.domains import Domains
 from common.messages.payments import job_payment
-from common.wire.fields import read_object
-from coordinatord.batches import lines_sql
-from coordinatord.batches.lines import MOST_LINES, Good, InputLine, LineChecks
-from coordinatord.batches.lines_sql import Allowance, Post
-from coordinatord.chain.registries import JobRegistry
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.orders.judgement import OrderBody, Paid
-from coordinatord.relayer.budgets import gas_estimate
-from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending
-from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.api.batches import lines_sql
+from coordinatord.api.batches.lines import MOST_LINES, Good, InputLine, LineChecks
+from coordinatord.api.batches.lines_sql import Allowance, Post
+from coordinatord.api.orders.validation import OrderBody, Paid
+from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.relayer.budgets import gas_estimate
+from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending
+from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.rpc.client import open_rpc
 from devnet import accounts
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market

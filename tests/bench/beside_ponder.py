@@ -18,7 +18,7 @@ import anyio
 import asyncpg
 
 from common.scalars import hex_of
-from coordinatord.chain.rpc import open_rpc
+from coordinatord.chain.rpc.client import open_rpc
 from devnet.anvil import CHAIN_ID
 from devnet.child import Program, running
 from devnet.errors import DevnetError

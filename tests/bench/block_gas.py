@@ -26,10 +26,10 @@ import attrs
 from anyio.from_thread import start_blocking_portal
 
 from common.secp256k1 import Wallet
-from coordinatord.chain.rpc import quantity
-from coordinatord.database.connections import Connection
-from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.outbox_sql import NewRelay, Priority
+from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority
+from coordinatord.chain.rpc.client import quantity
+from coordinatord.storage.database.connections import Connection
 from devnet.anvil import BLOCK_GAS_LIMIT
 from devnet.market import at, connected
 from tests.bench.relaying import Ground, ground, mined

@@ -17,12 +17,12 @@ from btclib_secp256k1.context import ctx
 from nacl import bindings
 from nacl._sodium import ffi, lib
 
+from common.api.chain import told_book
 from common.box import SecretKey
 from common.keccak import keccak256
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from common.wire.chain import told_book
 from svc.core.batches import LineWork, Place, prepare_lines, read_lines
 from svc.core.known_market import Market
 from svc.core.money import Bid, Rates, Token, line_ceiling, read_rates

@@ -26,16 +26,16 @@ import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from common.daemon.logs import set_up_logging
-from coordinatord.book import leases_sql
-from coordinatord.book.leases_sql import LeaseRequest, PollKey
-from coordinatord.book.sql import JobFilter, read_by_ids, read_page, read_summary
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.registries import JobRegistry
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.database.connections import Connection, Database, PreparedConnection, open_database
-from coordinatord.indexer.apply import apply_blocks
-from coordinatord.indexer.evidence import BlockRange
-from coordinatord.indexer.fetch import Source
+from coordinatord.api.book import leases_sql
+from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
+from coordinatord.api.book.sql import JobFilter, read_by_ids, read_page, read_summary
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.indexer.apply import apply_blocks
+from coordinatord.chain.indexer.evidence import BlockRange
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.storage.database.connections import Connection, Database, PreparedConnection, open_database
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market

@@ -27,8 +27,8 @@ import asyncpg
 import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from coordinatord.database.connections import open_database
-from coordinatord.database.migrate import migrate
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.migrate import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_processes import PORTION, Ask, load_client, server

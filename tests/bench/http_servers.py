@@ -19,33 +19,33 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
 from common.daemon.process import Secret
+from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.polls import Funding, Polls
+from coordinatord.api.book.reads import IndexReads
+from coordinatord.api.book.routes import BookRoutes
+from coordinatord.api.events.hub import EventHub
+from coordinatord.api.events.listeners import Places
+from coordinatord.api.events.routes import STREAM_HEADERS, EventRoutes
+from coordinatord.api.events.sql import LoggedEvent, read_present
+from coordinatord.api.files.files import FileStore
+from coordinatord.api.files.routes import FileRoutes
+from coordinatord.api.orders.routes import OrderRoutes
+from coordinatord.api.sessions.sessions import SessionCache, hash_token
 from coordinatord.base.errors import SessionRow
-from coordinatord.book.liveness import Liveness
-from coordinatord.book.polls import Funding, Polls
-from coordinatord.book.reads import IndexReads
-from coordinatord.book.routes import BookRoutes
-from coordinatord.database.batched_reads import BatchedReads, IndexRead, Snapshot, with_snapshot
-from coordinatord.database.connections import open_database
-from coordinatord.database.notices import Notices
-from coordinatord.events.hub import EventHub
-from coordinatord.events.listeners import Places
-from coordinatord.events.routes import STREAM_HEADERS, EventRoutes
-from coordinatord.events.sql import LoggedEvent, read_present
-from coordinatord.files.files import FileStore
-from coordinatord.files.routes import FileRoutes
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, RequestMiddleware, TokenBuckets
 from coordinatord.http.response_cache import BlockCache, IndexPosition
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
+from coordinatord.http.server.connections import ConnectionLimits
+from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.http.streaming import StreamedResponse
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.orders.routes import OrderRoutes
-from coordinatord.pins.store import open_pin_store
-from coordinatord.server.connections import ConnectionLimits
-from coordinatord.server.serving import listening_socket, serve_until
-from coordinatord.sessions.sessions import SessionCache, hash_token
+from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, Snapshot, with_snapshot
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.notices import Notices
+from coordinatord.storage.pins.store import open_pin_store
 from tests.fakes.index_position import Standing
 
 _MOST = 100_000  # listeners: more than there are

@@ -40,17 +40,17 @@ from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import Rpc, open_rpc
-from coordinatord.database.migrate import migrate
-from coordinatord.indexer import apply
-from coordinatord.indexer.apply import folded
-from coordinatord.indexer.changes import NewJob
-from coordinatord.indexer.fetch import RangeWidth, Source
-from coordinatord.indexer.follow import IndexerSettings, IndexFollower
-from coordinatord.indexer.job_rows import POSTED, posted_rows
-from coordinatord.indexer.tables_sql import build_job_indexes, drop_job_indexes
-from coordinatord.indexer.undo_sql import UNDOABLE
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.indexer import apply
+from coordinatord.chain.indexer.apply import folded
+from coordinatord.chain.indexer.changes import NewJob
+from coordinatord.chain.indexer.fetch import RangeWidth, Source
+from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
+from coordinatord.chain.indexer.job_rows import POSTED, posted_rows
+from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes
+from coordinatord.chain.indexer.undo_sql import UNDOABLE
+from coordinatord.chain.rpc.client import Rpc, open_rpc
+from coordinatord.storage.database.migrate import migrate
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, running_anvil
 from devnet.ports import pick_free

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 import asyncpg
 
-from coordinatord.chain.rpc import open_rpc
+from coordinatord.chain.rpc.client import open_rpc
 from tests.bench.indexing import Chain, filled, index_all, timed
 from tests.bench.row import Row
 from tests.bench.shared import WORLD, Ground

@@ -22,9 +22,9 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 from common import abi
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from coordinatord.chain.rpc import Rpc, RpcCall, open_rpc, quantity
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.chain.rpc.client import Rpc, RpcCall, open_rpc, quantity
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, Anvil, running_anvil
 from devnet.app import deployed_market

@@ -37,7 +37,7 @@ _STARTS: Final = (
     ("svcd run, without a configuration", ("-m", "svcd", "run", "--config", "/nowhere")),
     ("coordinatord check --help", ("-m", "coordinatord", "check", "--help")),
     ("coordinatord keys, without settings", ("-m", "coordinatord", "keys")),
-    (_SERVE, ("-c", "import coordinatord.app")),
+    (_SERVE, ("-c", "import coordinatord.run.app")),
 )
 
 

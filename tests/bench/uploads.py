@@ -23,9 +23,9 @@ import attrs
 from anyio.from_thread import start_blocking_portal
 
 from common.keccak import Keccak256
-from coordinatord.database.connections import open_database
-from coordinatord.database.migrate import migrate
 from coordinatord.http.uploads import HELD_BYTES
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.migrate import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_processes import server

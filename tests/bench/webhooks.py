@@ -17,11 +17,11 @@ import anyio
 from aiohttp import web
 
 from common.daemon.process import Secret
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.database.notices import INDEX_MOVED, Notices
-from coordinatord.webhooks.delivery import run_deliveries
-from coordinatord.webhooks.endpoints import SealedSecrets, WebhookBody, WebhookEndpoints
+from coordinatord.api.webhooks.delivery import run_deliveries
+from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookBody, WebhookEndpoints
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.row import Row, parts

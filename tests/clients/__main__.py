@@ -24,7 +24,7 @@ import anyio.to_thread
 import attrs
 import httpx
 
-from common.wire.market import ENDPOINT_KEYWORD
+from common.api.market import ENDPOINT_KEYWORD
 from devnet.accounts import DevWallet
 from devnet.app import local_world
 from devnet.child import Child, Program, running

@@ -16,7 +16,7 @@ from eth_account import Account
 from nacl.public import PrivateKey
 
 import devnet
-from coordinatord.relayer.fees import DEVNET_CHAIN_IDS
+from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet import manifest
 from tests.e2e.conftest import Market, Start, free_ports
 

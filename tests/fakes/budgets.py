@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from coordinatord.config import variables
+from coordinatord.run.config import variables
 
 UNLIMITED: Final = {
     name: "0"

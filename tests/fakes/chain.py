@@ -7,10 +7,10 @@ import attrs
 
 from common.address_book import AddressBook, TokenDomain
 from common.keccak import keccak256
-from coordinatord.chain.events import Event
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import Rpc
-from coordinatord.indexer.evidence import bloom_mask
+from coordinatord.chain.contracts.events import Event
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.indexer.evidence import bloom_mask
+from coordinatord.chain.rpc.client import Rpc
 from tests.fakes.event_logs import REGISTRIES, log_of
 from tests.fakes.history import GENESIS
 

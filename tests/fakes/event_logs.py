@@ -9,7 +9,7 @@ import msgspec.structs
 from eth_abi.abi import encode
 from eth_utils.abi import event_abi_to_log_topic
 
-from coordinatord.chain import events as ev
+from coordinatord.chain.contracts import events as ev
 
 ARTIFACTS = Path(__file__).parents[2] / "common" / "contracts" / "artifacts"
 REGISTRIES = ("JobRegistry", "ProviderRegistry", "AskRegistry")

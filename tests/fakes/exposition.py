@@ -7,7 +7,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinatord.base.metrics import REGISTRY as COORDINATORD
-from svcd.metrics import REGISTRY as SVCD
+from svcd.base.metrics import REGISTRY as SVCD
 
 REGISTRIES = {"coordinatord": COORDINATORD, "svcd": SVCD}
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from coordinatord.chain.registries import Funds
+from coordinatord.chain.contracts.registries import Funds
 
 
 class _FundedToken:

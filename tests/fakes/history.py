@@ -4,7 +4,7 @@ from random import Random
 
 import attrs
 
-from coordinatord.chain import events as ev
+from coordinatord.chain.contracts import events as ev
 
 GENESIS = 1_700_000_000  # the time of block 0; each that follows is a second later
 

@@ -2,7 +2,7 @@
 
 import attrs
 
-from coordinatord.database.batched_reads import Snapshot
+from coordinatord.storage.database.batched_reads import Snapshot
 
 
 @attrs.define

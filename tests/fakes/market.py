@@ -17,6 +17,7 @@ import httpx
 import trio
 
 from common.address_book import AddressBook, TokenDomain
+from common.api.states import JobState
 from common.box import PublicKey, SecretKey, data_key, seal
 from common.cid import cid_of
 from common.container import commit, commitment
@@ -31,7 +32,6 @@ from common.quotes import cap, job_id
 from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead
 from common.secp256k1 import Wallet, recover
-from common.wire.states import JobState
 from tests.fakes.market_answers import Body, Script, answer, error, mined
 from tests.fakes.streamed import StreamedTransport
 

@@ -3,7 +3,7 @@
 import math
 
 from common.pricing.assets import Modality
-from svcd.job.held import ModelWork
+from svcd.journal.held_job import ModelWork
 
 
 def work_on(

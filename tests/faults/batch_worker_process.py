@@ -9,12 +9,12 @@ from multiprocessing.context import ForkServerProcess
 import anyio
 import attrs
 
-from coordinatord import app
-from coordinatord.config import read_config
-from coordinatord.dependencies import open_dependencies
+from coordinatord.run import app
+from coordinatord.run.config import read_config
+from coordinatord.run.dependencies import open_dependencies
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["coordinatord.app"])
+_CONTEXT.set_forkserver_preload(["coordinatord.run.app"])
 
 
 @contextmanager

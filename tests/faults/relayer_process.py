@@ -13,12 +13,12 @@ import anyio.abc
 
 from common.daemon.logs import set_up_logging
 from common.secp256k1 import Wallet
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.database.connections import open_database
-from coordinatord.database.notices import Notices
-from coordinatord.relayer.settings import RelayerSettings
-from coordinatord.relayer.signers import WalletSigner
-from coordinatord.relayer.worker import run_relayer
+from coordinatord.chain.relayer.settings import RelayerSettings
+from coordinatord.chain.relayer.signers import WalletSigner
+from coordinatord.chain.relayer.worker import run_relayer
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.notices import Notices
 from devnet.anvil import CHAIN_ID
 
 

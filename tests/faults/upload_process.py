@@ -12,9 +12,9 @@ import anyio
 import anyio.abc
 
 from common.daemon.process import Secret
-from coordinatord.database.connections import open_database
-from coordinatord.files.files import FileStore
-from coordinatord.pins.store import open_pin_store
+from coordinatord.api.files.files import FileStore
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.pins.store import open_pin_store
 from devnet.pins import PinStoreService
 
 

@@ -9,20 +9,21 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-import common.wire
+import common.api
 from common import domains
+from common.api import errors
+from common.api.fields import object_example, parse_sent, read_object, try_object
+from common.api.shapes import Shape, read_shape
 from common.quotes import Terms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from common.wire import errors
-from common.wire.fields import object_example, parse_sent, read_object, try_object
-from common.wire.shapes import Shape, read_shape
-from coordinatord import batches, escrow, files, operations, orders, sessions
-from coordinatord.batches.lines import Good, InputLine, LineChecks
-from coordinatord.orders.judgement import read_submission
+from coordinatord.api import batches, escrow, files, orders, sessions
+from coordinatord.api import provider_ops as operations
+from coordinatord.api.batches.lines import Good, InputLine, LineChecks
+from coordinatord.api.orders.validation import read_submission
 from svc.core.batches import read_lines
 from svc.errors import SvcError
-from svcd.job.held import Job
+from svcd.journal.held_job import Job
 from tests.fakes.submissions import Submitter
 from tests.fuzz.chain_data import _BOOK
 from tests.fuzz.target import Target, refused
@@ -52,7 +53,7 @@ def _shapes_of_callers() -> list[type[Any]]:
 def _shapes_of_answers() -> list[Any]:
     """Every body of an answer, as clients read it: with integers for numbers."""
     found = {}
-    for module in _modules(common.wire):
+    for module in _modules(common.api):
         for each in vars(module).values():
             if isinstance(each, type) and issubclass(each, Shape) and each is not Shape:
                 parameters = getattr(each, "__parameters__", ())

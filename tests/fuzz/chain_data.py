@@ -20,8 +20,8 @@ from common.inclusion.trie import proved
 from common.keccak import keccak256
 from common.receipt import verified
 from common.refusal import Refused
-from coordinatord.chain.logs import Decoder, ReceiptLog, refused_calls
-from coordinatord.chain.rpc import ChainLog
+from coordinatord.chain.contracts.logs import Decoder, ReceiptLog, refused_calls
+from coordinatord.chain.rpc.client import ChainLog
 from tests.fuzz.sealed import _cases
 from tests.fuzz.target import Target, cut, refused
 

@@ -6,13 +6,13 @@ from typing import Final
 import msgspec
 
 from common.daemon.process import Fatal
-from coordinatord.config import read_config as read_environment
-from coordinatord.config import variables
-from coordinatord.environment import unknown_variables
+from coordinatord.run.config import read_config as read_environment
+from coordinatord.run.config import variables
+from coordinatord.run.environment import unknown_variables
 from svc import profiles
 from svc.serve.settings import read_settings
 from svcd.base.toml import line_of, read_file, read_table
-from svcd.configuration.config import ConfigFile, _models, _with_default_probes
+from svcd.config import ConfigFile, _models, _with_default_probes
 from tests.fuzz.target import Target, own_folder, refused
 
 _CONFIG: Final = Path(__file__).parents[2] / "config"

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as the coordinator and the scripted markets of `svc conformance` read it, and multipart forms."""
+"""HTTP/1.1 as the coordinator and the scripted markets of `tests/conformance` read it, and multipart forms."""
 
 import asyncio
 import atexit
@@ -14,14 +14,14 @@ from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from hypercorn.events import Closed, RawData
 
-from common.wire import limits
+from common.api import limits
 from coordinatord.http.middleware import Origins
+from coordinatord.http.server import connection as own
+from coordinatord.http.server.http11 import Http11, path_of
 from coordinatord.http.uploads import FileTooLarge, FormParser, UploadForm, boundary_of
-from coordinatord.server import connection as own
-from coordinatord.server.http11 import Http11, path_of
-from svc.conformance import serving
 from svc.serve.problems import Problem
 from svc.serve.upload_form import read_form
+from tests.conformance import serving
 from tests.fuzz.target import Target, cut, driven, own_folder, refused
 
 _CONFIG: Final = Config()

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from common.wire.market import ModelDetails
+from common.api.market import ModelDetails
 from svc.errors import ConnectionFailed
 from svc.records import Model
 from svc.serve.problems import Problem
@@ -14,10 +14,10 @@ from svc.serve.settings import ServeSettings
 from svc.wire.events import _status_in, messages
 from svcd.backends.backend import EventReader, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
+from svcd.backends.load import JsonSettings, PrometheusSettings, load_in_exposition, load_in_json
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
-from svcd.errors import WorkFailed
-from svcd.json_path import SinglePath
-from svcd.load import JsonSettings, PrometheusSettings, load_in_exposition, load_in_json
+from svcd.base.errors import WorkFailed
+from svcd.base.json_path import SinglePath
 from tests.fuzz.target import Target, cut, driven, refused
 
 _FAILED: Final = (TryAgain, WorkFailed)

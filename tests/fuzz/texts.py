@@ -10,7 +10,7 @@ from common.address_book import AddressBook
 from common.cid import parse_cid, read_cid
 from common.strict_json import MAX_DEPTH, canonical, parse
 from svc.core.known_market import markets_as_json, read_markets
-from svcd.json_path import JsonPath
+from svcd.base.json_path import JsonPath
 from tests.fuzz.sealed import _cases
 from tests.fuzz.target import Target, refused
 

@@ -3,10 +3,10 @@
 import json
 from collections import Counter
 
-from coordinatord.database.connections import Connection, Database
-from coordinatord.files.inspection import BLANK
-from coordinatord.files.sql import object_key
-from coordinatord.pins.store import PinStore
+from coordinatord.api.files.inspection import BLANK
+from coordinatord.api.files.sql import object_key
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.pins.store import PinStore
 
 
 async def broken_batches(database: Database, pins: PinStore) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any, Final
 import asyncpg
 
 from common.scalars import hex_of
-from coordinatord.config import Config
-from coordinatord.relayer.budgets import GasPolicy
-from coordinatord.relayer.budgets_sql import Budget, Standing
+from coordinatord.chain.relayer.budgets_sql import Budget, Standing
+from coordinatord.run.config import Config
+from coordinatord.run.constructors import gas_policy
 
 # What transactions were booked at, not the sums that the budgets are held against. Of a provider's work only claims are
 # ever refused; settles and fails, as many as they, are left out.
@@ -44,7 +44,7 @@ async def budget_violations(
     `mined_again`: ops of one signer that a reorganisation or a race may have cost twice. They count as its largest.
     """
     found = []
-    policy = GasPolicy.of(config)
+    policy = gas_policy(config)
     for row in await connection.fetch(_SPENT):
         limits = policy.limits(Budget(row["budget"]), await _standing(connection, row["signer"]))
         if limits.day is not None and row["gas"] > limits.day + mined_again * row["largest"]:

@@ -12,8 +12,8 @@ from common import abi
 from common.address_book import AddressBook
 from common.quotes import Terms, quote
 from common.scalars import hex_of
-from coordinatord.chain import events as ev
-from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.rpc.client import Rpc
 from tests.invariants.jobs import job_events
 
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection
 
 from common.address_book import AddressBook
-from coordinatord.chain import events as ev
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import ChainLog, Rpc
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.rpc.client import ChainLog, Rpc
 
 
 async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[bytes] = ()) -> list[str]:

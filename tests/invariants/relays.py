@@ -9,7 +9,7 @@ from typing import Final
 
 import asyncpg
 
-from coordinatord.chain.rpc import Rpc, quantity
+from coordinatord.chain.rpc.client import Rpc, quantity
 
 _STUCK: Final = (
     "select 'I1: relay ' || id || ' (' || kind || ') is ' || state || ' since ' || created_at from relays"

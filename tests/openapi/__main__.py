@@ -9,20 +9,20 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from coordinatord.application import Endpoints
-from coordinatord.batches.routes import BatchRoutes
-from coordinatord.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
-from coordinatord.escrow.routes import EscrowRoutes
-from coordinatord.events.routes import EventRoutes
-from coordinatord.files.routes import FileRoutes
+from coordinatord.api.batches.routes import BatchRoutes
+from coordinatord.api.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.api.escrow.routes import EscrowRoutes
+from coordinatord.api.events.routes import EventRoutes
+from coordinatord.api.files.routes import FileRoutes
+from coordinatord.api.orders.routes import OrderRoutes
+from coordinatord.api.pages.routes import HistoryRoutes, PageRoutes
+from coordinatord.api.provider_ops.routes import OperationRoutes
+from coordinatord.api.sessions.routes import SessionRoutes
+from coordinatord.api.system.routes import SystemRoutes
+from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
-from coordinatord.operations.routes import OperationRoutes
-from coordinatord.orders.routes import OrderRoutes
-from coordinatord.sessions.routes import SessionRoutes
-from coordinatord.system.routes import SystemRoutes
-from coordinatord.web.routes import HistoryRoutes, PageRoutes
-from coordinatord.webhooks.routes import WebhookRoutes
+from coordinatord.run.application import Endpoints
 from tests.openapi.page import contract_errors, page
 
 COMMON: Final = Path(__file__).parents[2] / "common"

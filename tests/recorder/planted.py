@@ -10,7 +10,7 @@ from tests.recorder.seeds import record_seed  # isort: skip # before coordinator
 
 import asyncpg
 
-from coordinatord.sessions import routes
+from coordinatord.api.sessions import routes
 from tests.recorder.entries import write
 from tests.simulation.coordinator.ground import Ground, ground
 

@@ -23,9 +23,9 @@ import eth_abi
 import httpx
 
 from common.address_book import AddressBook
+from common.api.events import EventKind
 from common.artifacts import load
 from common.keccak import keccak256
-from common.wire.events import EventKind
 from tests.invariants.market_log import MarketLog, _type, read_market_log
 from tests.recorder.entries import Entry, Exchanged, entries_of
 from tests.recorder.normal import Normaliser, canonical

@@ -13,7 +13,7 @@ import httpx
 import trio
 
 from common.daemon.process import Fatal
-from svcd.configuration.config import DaemonConfig
+from svcd.config import DaemonConfig
 from svcd.journal import journal as journals
 from svcd.stages import runner, settler
 from tests.simulation.determinism import AFTER_DISK

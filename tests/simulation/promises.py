@@ -10,7 +10,7 @@ import httpx
 from common.cid import cid_of
 from common.envelope import ResultBody
 from common.sealed_stream import open_result
-from svcd.configuration.config import AheadTable, Amount
+from svcd.config import AheadTable, Amount
 from svcd.journal.entries import LIVE
 from tests.fakes.market import BOOK, CLAIMED, OPEN, SETTLED
 from tests.simulation.disk import Disk

@@ -22,11 +22,11 @@ import trio
 from trio.testing import MockClock
 
 from common.envelope import Envelope
-from svcd.configuration.config import DaemonConfig
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.backends.load import AskRates
+from svcd.base.errors import WorkFailed
+from svcd.config import DaemonConfig
 from svcd.journal import journal as journals
-from svcd.load import AskRates
+from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.simulation.daemon import GRACE, DaemonLives, small_rows
 from tests.simulation.determinism import seeded
 from tests.simulation.disk import Disk, empty_folder

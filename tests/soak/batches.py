@@ -23,10 +23,10 @@ import httpx
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord.chain.registries import JobRegistry
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.config import read_config
-from coordinatord.dependencies import open_dependencies
+from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.run.config import read_config
+from coordinatord.run.dependencies import open_dependencies
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market

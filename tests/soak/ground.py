@@ -12,7 +12,7 @@ import asyncpg
 import attrs
 
 from common.address_book import AddressBook
-from coordinatord.config import Config, read_config
+from coordinatord.run.config import Config, read_config
 from devnet import accounts
 from devnet.accounts import Cast, DevWallet
 from devnet.anvil import Anvil, running_anvil

@@ -12,11 +12,11 @@ import attrs
 
 from common.address_book import AddressBook
 from common.daemon.process import Secret
-from coordinatord.chain.rpc import open_rpc, quantity
-from coordinatord.config import Config
-from coordinatord.database.connections import open_database
-from coordinatord.indexer.undo_sql import read_position
-from coordinatord.pins.store import open_pin_store
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.rpc.client import open_rpc, quantity
+from coordinatord.run.config import Config
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.pins.store import open_pin_store
 from devnet.anvil import Anvil
 from devnet.pins import PinStoreService
 from tests.invariants.batches import broken_batches

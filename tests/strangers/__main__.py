@@ -2,8 +2,8 @@
 
     python -m tests.strangers [--only NAME,...]
 
-Each stranger's provider serves each stranger's buyer, batch included; then `svc conformance` tries both sides of each,
-and OpenAI's client for Node (`openai`) goes through the page that promises what works with it. A language whose
+Each stranger's provider serves each stranger's buyer, batch included. Then the conformance checks try both sides of
+each, and OpenAI's client for Node (`openai`) goes through the page that promises what works with it. A language whose
 toolchain is not here is passed over with a word.
 """
 
@@ -35,7 +35,7 @@ from tests.strangers.orders import batch_line, session_of
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 MODEL: Final = "demo/text-small"
-SVC: Final = (str(Path(sys.executable).with_name("svc")), "conformance")
+SVC: Final = (sys.executable, "-m", "tests.conformance")
 _SECONDS: Final = 240
 
 
@@ -195,14 +195,14 @@ def _end_of(log: Path) -> str:
 
 
 async def before_the_coordinator(trial: Trial, folder: Path) -> None:
-    """The market's own coordinator, by `svc conformance` with a wallet that spends."""
+    """The market's own coordinator, by `tests/conformance` with a wallet that spends."""
     key = folder / "wallet.key"
     key.touch(mode=0o600)
     key.write_text(trial.up.world.cast.with_role("client")[3].private_key)
     where = ["--coordinator", trial.up.coordinator.base_url, "--gateway", trial.up.world.pins.gateway]
     buying = ["--model", MODEL, "--key-file", str(key), "--spend"]
     command = [*SVC, "coordinator", "--quiet", *where, *buying]
-    await trial.tell("svc conformance coordinator, of ours", command, os.environ, _all_right)
+    await trial.tell("python -m tests.conformance coordinator, of ours", command, os.environ, _all_right)
 
 
 async def by_conformance(trial: Trial, here: Sequence[Stranger]) -> None:
@@ -211,9 +211,9 @@ async def by_conformance(trial: Trial, here: Sequence[Stranger]) -> None:
     for stranger in here:
         openly = " ".join([*stranger.command, "buy", "--open"])
         client = [*SVC, "client", "--quiet", "--open-command", openly, "--", *stranger.command, "buy"]
-        await trial.tell(f"svc conformance client, of {stranger.name}", client, environment, _all_right)
+        await trial.tell(f"python -m tests.conformance client, of {stranger.name}", client, environment, _all_right)
         provider = [*SVC, "provider", "--quiet", "--", *stranger.command, "provide"]
-        await trial.tell(f"svc conformance provider, of {stranger.name}", provider, environment, _all_right)
+        await trial.tell(f"python -m tests.conformance provider, of {stranger.name}", provider, environment, _all_right)
 
 
 def _all_right(out: str) -> bool:

@@ -10,10 +10,10 @@ from common.envelope import Envelope
 from common.scalars import read_hex
 from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
-from svc.conformance.asking import TriedCoordinator
-from svc.conformance.buyer import Buyer, book_of
-from svc.conformance.sessions import sign_in
-from svc.conformance.verdicts import Report
+from tests.conformance.asking import TriedCoordinator
+from tests.conformance.buyer import Buyer, book_of
+from tests.conformance.sessions import sign_in
+from tests.conformance.verdicts import Report
 
 
 async def _buyer(http: httpx.AsyncClient, wallet: DevWallet) -> Buyer:

@@ -8,8 +8,8 @@ import pytest
 
 from common.quotes import Terms, quote
 from common.strict_json import canonical
-from coordinatord.operations.ops import SettleOp, read_op
-from coordinatord.orders.judgement import OrderBody, read_submission
+from coordinatord.api.orders.validation import OrderBody, read_submission
+from coordinatord.api.provider_ops.ops import SettleOp, read_op
 from tests.vectors.vector_file import Case, cases
 
 PAGE = (Path(__file__).parents[2] / "common" / "ONE_ORDER.md").read_text("utf-8")

@@ -14,6 +14,7 @@ from nacl import bindings
 
 from common import artifacts
 from common.address_book import AddressBook, TokenDomain
+from common.api.fields import read_object
 from common.domains import Domains
 from common.envelope import ResultBody
 from common.keccak import keccak256
@@ -22,28 +23,27 @@ from common.pricing.units import units_of
 from common.quotes import Terms
 from common.refusal import Refused
 from common.secp256k1 import recover
-from common.wire.fields import read_object
+from coordinatord.api.batches.batches import BatchBody, Status, read_batch
+from coordinatord.api.batches.lines import Good, InputLine, LineChecks, Skipped
+from coordinatord.api.batches.lines_sql import EndedLine
+from coordinatord.api.batches.plan import WINDOWS, PlanBody
+from coordinatord.api.batches.worker import error_line, output_line
+from coordinatord.api.book import bodies as book
+from coordinatord.api.book.sql import JobRow
+from coordinatord.api.escrow.release import ReleaseBody
+from coordinatord.api.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
+from coordinatord.api.files.inspection import MOST_LINES, LineInspection
+from coordinatord.api.files.sql import UNATTACHED
+from coordinatord.api.orders.routes import client_job
+from coordinatord.api.orders.validation import INLINE_BYTES, MarketProbe, OrderBody, read_submission
+from coordinatord.api.provider_ops.asks import AsksBody
+from coordinatord.api.provider_ops.ops import LONGEST_EVIDENCE, OPS, read_op
+from coordinatord.api.sessions.sessions import SessionBody
+from coordinatord.api.sessions.sql import NONCE_LIFE, SESSION_LIFE
 from coordinatord.base import clock
-from coordinatord.batches.batches import BatchBody, Status, read_batch
-from coordinatord.batches.lines import Good, InputLine, LineChecks, Skipped
-from coordinatord.batches.lines_sql import EndedLine
-from coordinatord.batches.plan import WINDOWS, PlanBody
-from coordinatord.batches.worker import error_line, output_line
-from coordinatord.book import bodies as book
-from coordinatord.book.sql import JobRow
-from coordinatord.config import Config
-from coordinatord.escrow.release import ReleaseBody
-from coordinatord.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
-from coordinatord.files.inspection import MOST_LINES, LineInspection
-from coordinatord.files.sql import UNATTACHED
-from coordinatord.operations.asks import AsksBody
-from coordinatord.operations.ops import LONGEST_EVIDENCE, OPS, read_op
-from coordinatord.orders.judgement import INLINE_BYTES, MarketProbe, OrderBody, read_submission
-from coordinatord.orders.routes import client_job
-from coordinatord.sessions.sessions import SessionBody
-from coordinatord.sessions.sql import NONCE_LIFE, SESSION_LIFE
+from coordinatord.run.config import Config
 from svcd.backends.openai import output_of
-from svcd.job.held import ModelWork
+from svcd.journal.held_job import ModelWork
 from tests.vectors.vector_file import FOLDER, Case, cases
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The README's "One order followed": every file and function that it names is there."""
+"""The pages name files and functions that exist."""
 
 import ast
 import re
@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECTION = re.search(r"^## One order followed$.*?(?=^## )", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-assert SECTION is not None
-ROWS = re.findall(r"^\| `([\w/.]+)` \| (.+?) \|", SECTION[0], re.MULTILINE)
+CONTRIBUTORS = (ROOT / "docs" / "contributors.md").read_text()
+ROWS = re.findall(r"^\| `([\w/.]+)` \| (.+?) \|", CONTRIBUTORS, re.MULTILINE)
 STEPS = [(file, name) for file, names in ROWS for name in re.findall(r"`([\w.]+)`", names)]
 
 
@@ -33,7 +32,8 @@ def test_step_is_there(file: str, name: str) -> None:
 
 def test_map_names_every_folder_of_the_coordinator() -> None:
     named = set(re.findall(r"^\| `(\w+)/` \|", (ROOT / "coordinatord" / "ARCHITECTURE.md").read_text(), re.MULTILINE))
-    there = {folder.name for folder in (ROOT / "coordinatord").iterdir() if (folder / "__init__.py").exists()}
+    folders = [*(ROOT / "coordinatord").iterdir(), *(ROOT / "coordinatord" / "api").iterdir()]
+    there = {folder.name for folder in folders if (folder / "__init__.py").exists()}
     assert named == there
 
 
@@ -50,6 +50,7 @@ PAGES = sorted(
         "config",
         "systemd",
         "tests",
+        "docs",
     )
     for page in ([ROOT / top] if top.endswith(".md") else (ROOT / top).rglob("*.md"))
     if page.exists() and "node_modules" not in page.parts

@@ -38,7 +38,7 @@ print(len(names))
 
 
 _PAGES: Final = """
-from coordinatord.web.files import market_page, operators_page
+from coordinatord.api.pages.files import market_page, operators_page
 assert {"index.html", "app.js", "style.css"} <= set(market_page()) and {"/", "/operators.js"} <= set(operators_page())
 """
 

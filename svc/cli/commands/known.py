@@ -9,9 +9,9 @@ import click
 from anyio import to_thread
 
 from common.address_book import AddressBook
+from common.api.chain import told_book
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.wire.chain import told_book
 from svc.cli.connection import Connection, ask_password, connected
 from svc.cli.exit_codes import Exit
 from svc.client import Client

@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from common.wire.webhooks import WANTED
+from common.api.webhooks import WANTED
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
 from svc.cli.output import Table, wire_form

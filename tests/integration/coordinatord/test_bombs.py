@@ -7,13 +7,13 @@ import pytest
 from common.address_book import AddressBook
 from common.daemon.process import Secret
 from common.domains import Domains
+from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.peer import NoKeys, Peer
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
-from coordinatord.chain import rpc as transport
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.escrow.handover import Operators
-from coordinatord.escrow.peer import NoKeys, Peer
-from coordinatord.pins.store import open_pin_store
+from coordinatord.chain.rpc import client as transport
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.storage.pins.store import open_pin_store
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 from tests.unit.coordinatord.environment import ENVIRONMENT
 

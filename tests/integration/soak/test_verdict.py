@@ -9,12 +9,12 @@ import pytest
 
 from common.address_book import AddressBook
 from common.daemon.process import Secret
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.database.migrate import migrate
-from coordinatord.files.sql import object_key
-from coordinatord.indexer.fetch import Source
-from coordinatord.pins.store import open_pin_store
+from coordinatord.api.files.sql import object_key
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.pins.store import open_pin_store
 from devnet.market import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book

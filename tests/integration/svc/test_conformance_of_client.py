@@ -1,5 +1,4 @@
-"""The scripted market of `svc conformance client` before svc itself, which it must find right, and before clients that
-break a promise each."""
+"""The scripted markets for clients find svc right, and each client that breaks a promise wrong."""
 
 import json
 import os
@@ -10,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
-from svc.cli.commands.conformance import bought_by
 from svc.client import Client
-from svc.conformance.client import Buy, ClientTrial
-from svc.conformance.twists import PURCHASES
-from svc.conformance.verdicts import Mark, Report
 from svc.core.orders import PreparedOrder
 from svc.errors import SvcError
+from tests.conformance.__main__ import bought_by
+from tests.conformance.client import Buy, ClientTrial
+from tests.conformance.faulty_markets import PURCHASES
+from tests.conformance.verdicts import Mark, Report
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import anyio
 import httpx
 import pytest
 
-from svc.conformance.coordinator import Trial, try_coordinator
-from svc.conformance.verdicts import Mark, Report
+from tests.conformance.coordinator import Trial, try_coordinator
+from tests.conformance.verdicts import Mark, Report
 from tests.integration.coordinatord.scene.party import wallet_of
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import WorkingProvider

@@ -7,15 +7,22 @@ import pytest
 
 from common.refusal import Refused
 from svc.cli.exit_codes import Exit
-from svc.cli.main import main
-from svc.conformance.vectors import try_vectors
-from svc.conformance.verdicts import Mark, Report
+from tests.conformance.__main__ import conformance
+from tests.conformance.vectors import try_vectors
+from tests.conformance.verdicts import Mark, Report
 from tests.vectors.vector_file import FOLDER
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def run(arguments: list[str]) -> object:
+    """Return the exit status of the command."""
+    with pytest.raises(SystemExit) as ended:
+        conformance(arguments)
+    return ended.value.code
 
 
 _PROGRAM = """\
@@ -93,14 +100,14 @@ async def test_program_that_is_not_there_and_a_file_that_is_none_are_refused() -
 def test_command_ends_with_0_where_all_is_right_and_with_9_where_something_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = ["conformance", "vectors", "--folder", str(FOLDER), "--only", "job_id"]
-    assert main([*asked, "--json", "--", *program()]) == Exit.DONE
+    asked = ["vectors", "--folder", str(FOLDER), "--only", "job_id"]
+    assert run([*asked, "--json", "--", *program()]) == Exit.DONE
     said = capsys.readouterr()
     assert [row["tried"] for row in json.loads(said.out)] == ["job_id.json"]
     assert "1 right, 0 WRONG, 0 unchecked" in said.err
-    assert main([*asked, "--", *program("answer = {}")]) == Exit.UNHEALTHY
+    assert run([*asked, "--", *program("answer = {}")]) == Exit.UNHEALTHY
     assert capsys.readouterr().out.startswith("WRONG\tvectors\tjob_id.json\t")
-    assert main([*asked, "--", *program("answer = {'skip': True}")]) == Exit.UNHEALTHY  # nothing was looked at
+    assert run([*asked, "--", *program("answer = {'skip': True}")]) == Exit.UNHEALTHY  # nothing was looked at
 
 
 @pytest.mark.parametrize(
@@ -117,5 +124,5 @@ def test_command_ends_with_0_where_all_is_right_and_with_9_where_something_is_wr
 def test_command_that_cannot_be_begun_says_why(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["conformance", *arguments]) == Exit.USAGE
+    assert run(arguments) == Exit.USAGE
     assert said in capsys.readouterr().err

@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from svcd.backends.build import open_backend
+from svcd.backends.load import fetch
 from svcd.backends.settings import read_backend
-from svcd.configuration.config import Whereabouts
+from svcd.base.errors import WorkFailed
+from svcd.config import Whereabouts
 from svcd.coordinator.requests import Requests, Unanswered
-from svcd.errors import WorkFailed
-from svcd.load import fetch
 from svcd.operator.status import look
 from svcd.payload.gateway import PayloadGateways, Spool
 from tests.fakes.provider_work import work_on

@@ -1,5 +1,4 @@
-"""The scripted market of `svc conformance provider` before the real daemon, which it must find right, and before one
-whose requests are spoiled on their way."""
+"""The scripted market for providers finds svcd right, and wrong when its requests are spoiled on their way."""
 
 import json
 import os
@@ -16,11 +15,11 @@ from common.box import PublicKey
 from devnet.accounts import Cast
 from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free
-from svc.conformance.provider import ProviderTrial
-from svc.conformance.provider_market import ProviderMarket
-from svc.conformance.serving import Handler, ServedReply, ServedRequest, serving
-from svc.conformance.situations import ROUNDS, never_arose
-from svc.conformance.verdicts import Mark, Report
+from tests.conformance.provider import ProviderTrial
+from tests.conformance.provider_market import ProviderMarket
+from tests.conformance.serving import Handler, ServedReply, ServedRequest, serving
+from tests.conformance.situations import ROUNDS, never_arose
+from tests.conformance.verdicts import Mark, Report
 
 pytestmark = pytest.mark.anyio
 

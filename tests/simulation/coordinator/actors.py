@@ -8,9 +8,9 @@ from typing import Any, Final
 import attrs
 import httpx
 
+from common.api.states import JobState
 from common.quotes import Terms
 from common.scalars import base64_of
-from common.wire.states import JobState
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party

@@ -84,7 +84,7 @@ class SimulatedChain:
 
     @asynccontextmanager
     async def open_transport(self, *_: object, **__: object) -> AsyncIterator[Callable[[bytes], Awaitable[Any]]]:
-        """In place of `coordinatord.chain.rpc.open_transport`."""
+        """In place of `coordinatord.chain.rpc.client.open_transport`."""
         owner = self.faults.owner()
 
         async def post(body: bytes) -> tuple[int, bytes]:

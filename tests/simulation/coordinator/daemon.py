@@ -11,13 +11,13 @@ from typing import Final
 import httpx
 import trio
 
+from common.api.states import EndedBecause, JobState
 from common.box import SecretKey
 from common.scalars import hex_of
-from common.wire.states import EndedBecause, JobState
-from svcd.configuration.config import AheadTable, Amount, DaemonConfig
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
-from svcd.load import AskRates
+from svcd.backends.load import AskRates
+from svcd.base.errors import WorkFailed
+from svcd.config import AheadTable, Amount, DaemonConfig
+from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.fakes.market import request_name
 from tests.fakes.streamed import StreamedTransport, streamed
 from tests.integration.coordinatord.scene.party import wallet_of

@@ -1,5 +1,8 @@
-"""Lives of coordinators: `coordinatord.app.run`, all of it but its sockets and signals. A life that is killed is not
-heard any more, however its code is unwound: its sessions end, its requests reach nobody, its callers hear nothing."""
+"""Lives of coordinators: `coordinatord.run.app.run` without its sockets and signals.
+
+A killed life is not heard any more, however its code unwinds: its sessions end, and its requests and answers reach no
+party.
+"""
 
 import asyncio
 import random
@@ -15,11 +18,11 @@ import anyio
 import httpx
 from anyio.abc import TaskStatus
 
-from coordinatord import app
-from coordinatord.batches import worker
-from coordinatord.chain import nodes
-from coordinatord.config import Config
-from coordinatord.pins import store as pins
+from coordinatord.api.batches import worker
+from coordinatord.chain.rpc.client import nodes
+from coordinatord.run import app
+from coordinatord.run.config import Config
+from coordinatord.storage.pins import store as pins
 from tests.simulation.coordinator.chain import SimulatedChain
 from tests.simulation.coordinator.exchange import Exchange
 from tests.simulation.coordinator.faults import Faults

@@ -7,14 +7,14 @@ from unittest.mock import patch
 import asyncpg
 import httpx
 
+from common.api.states import JobState
 from common.daemon.process import Secret
 from common.inclusion import rlp
 from common.keccak import keccak256
-from common.wire.states import JobState
-from coordinatord.chain.rpc import Rpc
-from coordinatord.database.connections import open_database
-from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import PinningStore
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
+from coordinatord.storage.pins.store import PinningStore
 from tests.invariants import market_log, nonces
 from tests.invariants.batches import broken_batches
 from tests.invariants.exits import exit_violations

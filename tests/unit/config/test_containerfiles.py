@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from coordinatord.config import variables
+from coordinatord.run.config import variables
 from tests.fakes.page_shell import BLOCK, chapter
 from tests.wheel.locked import PYTHONS
 

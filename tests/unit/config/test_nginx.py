@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinatord.config import variables
+from coordinatord.run.config import variables
 
 CONF = Path(__file__).parents[3] / "config" / "nginx" / "coordinatord.conf"
 TOKEN = re.compile(r"#[^\n]*|\"[^\"]*\"|[{};]|[^\s{};\"#]+")

@@ -11,9 +11,9 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.nodes import Node, Nodes
-from coordinatord.chain.rpc import Rpc
-from coordinatord.dependencies import check_chain, check_nodes
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.nodes import Node, Nodes
+from coordinatord.run.dependencies import check_chain, check_nodes
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_
 
 def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_and_keystores() -> None:
     """They are half of its start, and tens of megabytes of the months after."""
-    imported = "import sys, coordinatord.commands, coordinatord.app, coordinatord.checkup.examine"
+    imported = "import sys, coordinatord.run.commands, coordinatord.run.app, coordinatord.run.checks.examine"
     program = imported + "; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "asyncpg" in loaded
@@ -66,10 +66,10 @@ def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_
 
 def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node_nor_the_server() -> None:
     code = (
-        "import sys; from coordinatord.cli import main\n"
+        "import sys; from coordinatord.run.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'eth_account', 'coordinatord.dependencies'}\n"
+        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'eth_account', 'coordinatord.run.dependencies'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
     ran = subprocess.run(
@@ -82,10 +82,10 @@ def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_command_line_that_runs_nothing_imports_neither_the_server_nor_the_clients_of_others(option: str) -> None:
     code = (
-        "import sys; from coordinatord.cli import main\n"
+        "import sys; from coordinatord.run.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'structlog', 'rich', 'coordinatord.app'}\n"
+        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'structlog', 'rich', 'coordinatord.run.app'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
     ran = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=False)

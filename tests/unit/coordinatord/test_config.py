@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.config import read_config, variables
-from coordinatord.relayer.fees import ceiling_of
-from coordinatord.relayer.settings import RelayerSettings
+from coordinatord.chain.relayer.fees import ceiling_of
+from coordinatord.run.config import read_config, variables
+from coordinatord.run.constructors import relayer_settings
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 INTEGERS = {  # lowest, default, highest
@@ -119,16 +119,16 @@ def test_the_floor_of_cancels_is_not_above_the_reserve() -> None:
 
 
 def test_fees_have_the_ceiling_of_the_chain_unless_the_operator_names_one() -> None:
-    assert RelayerSettings.of(read_config(ENVIRONMENT)).fee_ceiling == ceiling_of(31337, None, None)
+    assert relayer_settings(read_config(ENVIRONMENT)).fee_ceiling == ceiling_of(31337, None, None)
     named = read_config({**ENVIRONMENT, "RELAY_MAX_FEE_GWEI": "30", "RELAY_MAX_TIP_GWEI": "2"})
-    assert RelayerSettings.of(named).fee_ceiling == ceiling_of(31337, 30, 2)
+    assert relayer_settings(named).fee_ceiling == ceiling_of(31337, 30, 2)
 
 
 @pytest.mark.parametrize(
     ("value", "chains"), [({}, True), ({"RELAY_CHAINS": "on"}, True), ({"RELAY_CHAINS": "off"}, False)]
 )
 def test_ops_of_one_job_share_a_block_unless_that_is_switched_off(value: dict[str, str], *, chains: bool) -> None:
-    assert RelayerSettings.of(read_config(ENVIRONMENT | value)).chains is chains
+    assert relayer_settings(read_config(ENVIRONMENT | value)).chains is chains
 
 
 def test_further_nodes_stand_behind_the_first_and_none_is_named_twice() -> None:

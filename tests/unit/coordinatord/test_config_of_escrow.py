@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.config import read_config
+from coordinatord.run.config import read_config
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 KEYS = "0a" * 32, "0b" * 32

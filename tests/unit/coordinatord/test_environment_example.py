@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from coordinatord.config import variables
+from coordinatord.run.config import variables
 
 _EXAMPLE = Path(__file__).parents[3] / "config" / "coordinatord.env.example"
 _ADDRESSES = {"ADDRESSES_FILE", "ADDRESSES_JSON"}  # read together, outside the fields

@@ -5,8 +5,8 @@ from functools import partial
 import anyio
 import pytest
 
-from coordinatord import janitor
 from coordinatord.base.errors import Retryable
+from coordinatord.run import janitor
 
 pytestmark = pytest.mark.anyio
 

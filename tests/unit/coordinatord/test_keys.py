@@ -9,10 +9,10 @@ import pytest
 from common.box import escrow_key
 from common.daemon.process import Fatal
 from common.secp256k1 import Wallet
-from coordinatord.config import read_config
-from coordinatord.dependencies import former_relayers
-from coordinatord.keys import key_lines, new_key, relayer_table
-from coordinatord.relayer.transactions_sql import AccountUse
+from coordinatord.chain.relayer.transactions_sql import AccountUse
+from coordinatord.run.config import read_config
+from coordinatord.run.dependencies import former_relayers
+from coordinatord.run.keys import key_lines, new_key, relayer_table
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 KEYS = [f"{n:02x}" * 32 for n in range(1, 5)]

@@ -1,5 +1,5 @@
-from coordinatord.commands import spender_table
-from coordinatord.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender
+from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS, TopSpender
+from coordinatord.run.commands import spender_table
 
 
 def test_table_names_signers_and_lines_figures_up() -> None:

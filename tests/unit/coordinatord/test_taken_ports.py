@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.server.serving import listening_socket, open_metrics
+from coordinatord.http.server.serving import listening_socket
+from coordinatord.run.operators_port import open_metrics
 
 HOST = "127.0.0.1"
 

@@ -4,9 +4,9 @@ import pytest
 import structlog
 
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.checkup.examine import settings_faults
-from coordinatord.commands import note_build
-from coordinatord.config import unknown_settings
+from coordinatord.run.checks.examine import settings_faults
+from coordinatord.run.commands import note_build
+from coordinatord.run.config import unknown_settings
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 

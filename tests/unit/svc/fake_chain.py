@@ -6,12 +6,12 @@ from typing import Any
 import attrs
 
 from common import abi
+from common.api.chain import told_book
 from common.artifacts import Artifact, event_topic, load, selector
 from common.keccak import keccak256
 from common.messages.payments import job_payment
 from common.quotes import Terms
 from common.scalars import hex_of
-from common.wire.chain import told_book
 from svc.core.known_market import Market
 from svc.core.orders import SealedOrder
 from svc.records import Contracts, Deployment, TokenName

@@ -11,14 +11,14 @@ import trio
 import trio.testing
 
 from common import abi, quotes
+from common.api.states import JobState
 from common.artifacts import event_topic, load
 from common.domains import Domains
 from common.messages.payments import job_payment
 from common.secp256k1 import Wallet
-from common.wire.states import JobState
-from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
-from svcd.errors import Unavailable
-from svcd.job.held import Job
+from svcd.base.errors import Unavailable
+from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
+from svcd.journal.held_job import Job
 from tests.fakes.market import BOOK
 from tests.fakes.streamed import StreamedTransport
 

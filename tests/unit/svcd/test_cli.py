@@ -11,11 +11,11 @@ import pytest
 
 from common.daemon.process import Fatal
 from devnet.ports import pick_free
-from svcd.cli import main
-from svcd.commands import _new_password
-from svcd.job.held import Job
 from svcd.journal import entries
+from svcd.journal.held_job import Job
 from svcd.journal.journal import JOURNAL_FILE
+from svcd.run.cli import main
+from svcd.run.commands import _new_password
 from tests.fakes.market import START, Market
 
 
@@ -43,9 +43,9 @@ def test_registration_that_waits_for_the_admin_is_told_apart_from_a_failure_by_i
     async def not_admitted(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr("svcd.commands.register", not_admitted)
-    monkeypatch.setattr("svcd.commands.set_up_logging", lambda _: None)  # it would stay so for other tests
-    monkeypatch.setattr("svcd.commands.read_config", lambda _: None)
+    monkeypatch.setattr("svcd.run.commands.register", not_admitted)
+    monkeypatch.setattr("svcd.run.commands.set_up_logging", lambda _: None)  # it would stay so for other tests
+    monkeypatch.setattr("svcd.run.commands.read_config", lambda _: None)
     assert run(monkeypatch, "register", "--config", "svcd.toml", *options) == status
 
 
@@ -141,7 +141,7 @@ def test_password_that_the_daemon_could_not_read_again_makes_no_key(
 
 
 def test_daemon_runs_without_what_others_read_transactions_keystores_and_c_with() -> None:
-    program = "import sys, svcd.commands; print(*{name.partition('.')[0] for name in sys.modules})"
+    program = "import sys, svcd.run.commands; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "trio" in loaded
     assert {"eth_account", "eth_abi", "eth_utils", "web3", "ckzg", "pydantic", "pycparser"} & set(loaded) == set()
@@ -150,10 +150,10 @@ def test_daemon_runs_without_what_others_read_transactions_keystores_and_c_with(
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_command_line_that_runs_nothing_imports_no_stage_and_no_network(option: str) -> None:
     code = (
-        "import sys; from svcd.cli import main\n"
+        "import sys; from svcd.run.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'httpx', 'trio', 'structlog', 'rich', 'svcd.app', 'common.secp256k1'}\n"
+        "heavy = {'httpx', 'trio', 'structlog', 'rich', 'svcd.run.app', 'common.secp256k1'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
     ran = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=False)

@@ -3,7 +3,7 @@ import httpx
 import pytest
 import trio
 
-from svcd.health import DaemonHealth, open_metrics
+from svcd.stages.health import DaemonHealth, open_metrics
 
 pytestmark = pytest.mark.trio
 

@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svcd.json_path import JsonPath
+from svcd.base.json_path import JsonPath
 
 VALUE = {"data": {"items": [{"url": "a"}, {"url": "b"}, {}], "odd name": 1}, "none": None}
 

@@ -2,7 +2,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.timings import Clock, Timings
+from svcd.base.timings import Clock, Timings
 
 pytestmark = pytest.mark.trio
 

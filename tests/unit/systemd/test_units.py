@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.config import variables
+from coordinatord.run.config import variables
 
 UNITS = Path(__file__).parents[3] / "systemd"
 NAMES = sorted(path.name for path in UNITS.glob("*.service"))

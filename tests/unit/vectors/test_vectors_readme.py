@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from svc.conformance.vectors import Asked
+from tests.conformance.vectors import Asked
 from tests.vectors.vector_file import FOLDER, PATTERN, cases, pattern
 
 PAGE = (FOLDER / "README.md").read_text("utf-8")

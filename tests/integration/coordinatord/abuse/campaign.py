@@ -10,7 +10,7 @@ import asyncpg
 import attrs
 import httpx
 
-from coordinatord.config import Config, read_config
+from coordinatord.run.config import Config, read_config
 from devnet.catalogue import MODELS
 from devnet.ports import pick_free
 from devnet.world import World

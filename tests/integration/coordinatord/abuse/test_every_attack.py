@@ -19,9 +19,9 @@ import asyncpg
 import pytest
 
 from common.scalars import hex_of
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.config import read_config
-from coordinatord.relayer.budgets import NEWCOMER_JOBS
+from coordinatord.chain.relayer.budgets import NEWCOMER_JOBS
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.run.config import read_config
 from devnet.anvil import TX_GAS_CAP
 from devnet.world import World
 from tests.abuse.spending import Bait, FullBatches

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord import app
-from coordinatord.batches.worker import BatchWorker
-from coordinatord.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit
-from coordinatord.relayer.queue_sql import take
+from coordinatord.api.batches.worker import BatchWorker
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit
+from coordinatord.chain.relayer.queue_sql import take
+from coordinatord.run import app
 from devnet.world import World
 from tests.integration.coordinatord.orders.test_budgets import fund, wallet_with
 from tests.integration.coordinatord.scene.batching import Batching

@@ -13,8 +13,8 @@ import attrs
 import pytest
 
 from common.scalars import base64_of
-from coordinatord import app
-from coordinatord.batches.worker import BatchWorker
+from coordinatord.api.batches.worker import BatchWorker
+from coordinatord.run import app
 from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.faults.crash_points import CrashPoints
@@ -28,7 +28,7 @@ from tests.invariants.relays import relay_violations
 pytestmark = pytest.mark.anyio
 
 APART: Final = os.environ.get("CRASH_POINTS") == "apart"
-_BATCHES: Final = "coordinatord/batches/"
+_BATCHES: Final = "coordinatord/api/batches/"
 # Modules that no run may leave out: from the file's lines to the files of their ends.
 STEPS: Final = tuple(f"{_BATCHES}{step}.py" for step in ("worker", "expansion", "lines", "lines_sql", "sql"))
 

@@ -1,6 +1,6 @@
 """A market in the tables alone: jobs, models and providers that no chain knows of."""
 
-from coordinatord.database.connections import Connection
+from coordinatord.storage.database.connections import Connection
 
 
 async def begin_index(connection: Connection) -> None:

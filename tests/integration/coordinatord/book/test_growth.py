@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from coordinatord.book import leases_sql
-from coordinatord.book.candidates_sql import Demand, mark_seen, read_candidates
-from coordinatord.book.candidates_sql import Seen as SeenPoll
-from coordinatord.book.leases_sql import LeaseRequest, PollKey
-from coordinatord.book.registries_sql import read_asks, read_floors, read_providers
-from coordinatord.book.sql import JobFilter
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
+from coordinatord.api.book import leases_sql
+from coordinatord.api.book.candidates_sql import Demand, mark_seen, read_candidates
+from coordinatord.api.book.candidates_sql import Seen as SeenPoll
+from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
+from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
+from coordinatord.api.book.sql import JobFilter
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import (
     add_history,
     add_jobs,

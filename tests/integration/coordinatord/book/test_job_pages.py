@@ -8,10 +8,10 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
+from coordinatord.api.book.sql import JobFilter, page_statement, read_page, read_summary
 from coordinatord.base.errors import Retryable
-from coordinatord.book.sql import JobFilter, page_statement, read_page, read_summary
-from coordinatord.database.connections import Connection, Database, open_database
-from coordinatord.database.migrate import migrate
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import (
     add_history,
     add_jobs,

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinatord.book.reads import BlockPace
-from coordinatord.database.batched_reads import Snapshot
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
+from coordinatord.api.book.reads import BlockPace
+from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
 
 pytestmark = pytest.mark.anyio
 

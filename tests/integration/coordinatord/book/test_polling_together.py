@@ -9,14 +9,14 @@ from typing import cast
 import anyio
 import pytest
 
+from coordinatord.api.book.leases_sql import HeldJob, PollKey
+from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.polls import Funding, Polls
+from coordinatord.api.book.sql import JobFilter
 from coordinatord.base.errors import NotSigned, SessionRow
-from coordinatord.book.leases_sql import HeldJob, PollKey
-from coordinatord.book.liveness import Liveness
-from coordinatord.book.polls import Funding, Polls
-from coordinatord.book.sql import JobFilter
-from coordinatord.database.batched_reads import FreshValue, Snapshot, read_snapshot
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
+from coordinatord.storage.database.batched_reads import FreshValue, Snapshot, read_snapshot
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio

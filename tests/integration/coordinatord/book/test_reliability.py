@@ -7,13 +7,13 @@ from statistics import median_low
 
 import pytest
 
-from common.wire.limits import RELIABILITY_SECS
-from coordinatord.book import candidates_sql
-from coordinatord.book.candidates_sql import Demand
-from coordinatord.book.registries_sql import read_asks, read_providers
-from coordinatord.book.reliability_sql import ALL_MODELS, ReliabilitySums
-from coordinatord.database.connections import Connection, Database, open_database
-from coordinatord.database.migrate import migrate
+from common.api.limits import RELIABILITY_SECS
+from coordinatord.api.book import candidates_sql
+from coordinatord.api.book.candidates_sql import Demand
+from coordinatord.api.book.registries_sql import read_asks, read_providers
+from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilitySums
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio

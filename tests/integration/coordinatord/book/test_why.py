@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord.book import candidates_sql, leases_sql, why_sql
-from coordinatord.book.candidates_sql import Demand
-from coordinatord.book.leases_sql import LeaseRequest, PollKey
-from coordinatord.book.sql import JobFilter
-from coordinatord.book.why import explained
-from coordinatord.chain.registries import Funds
-from coordinatord.database.connections import Connection, Database, open_database
-from coordinatord.database.migrate import migrate
+from coordinatord.api.book import candidates_sql, leases_sql, why_sql
+from coordinatord.api.book.candidates_sql import Demand
+from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
+from coordinatord.api.book.sql import JobFilter
+from coordinatord.api.book.why import explained
+from coordinatord.chain.contracts.registries import Funds
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.party import Body, Party

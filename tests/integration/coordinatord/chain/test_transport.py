@@ -8,7 +8,7 @@ import anyio.abc
 import pytest
 
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.rpc import open_transport
+from coordinatord.chain.rpc.client import open_transport
 
 pytestmark = pytest.mark.anyio
 

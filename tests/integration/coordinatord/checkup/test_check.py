@@ -15,12 +15,12 @@ import pytest
 from anyio.abc import SocketListener, SocketStream
 
 from common.daemon.process import Secret
-from coordinatord.checkup.examine import examine
-from coordinatord.checkup.rows import CheckRow
-from coordinatord.database.connections import open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.pins.store import Pinned, PinningStore, open_pin_store
-from coordinatord.server.serving import listening_socket
+from coordinatord.http.server.serving import listening_socket
+from coordinatord.run.checks.examine import examine
+from coordinatord.run.checks.rows import CheckRow
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.pins.store import Pinned, PinningStore, open_pin_store
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
@@ -168,7 +168,7 @@ async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str
 async def test_what_is_away_or_misconfigured_is_the_only_wrong_row(
     well: dict[str, str], changed: dict[str, str], what: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinatord.checkup.examine._GATEWAY_PATIENCE", 1.0)
+    monkeypatch.setattr("coordinatord.run.checks.examine._GATEWAY_PATIENCE", 1.0)
     rows = await looked(well, **changed)
     assert wrongs(rows) == {what}
     assert says in rows[what].text
@@ -261,7 +261,7 @@ async def test_probe_is_removed_when_its_time_is_over(
 
     monkeypatch.setattr(PinningStore, "put", noted)
     monkeypatch.setattr(PinningStore, "get", hangs)
-    monkeypatch.setattr("coordinatord.checkup.examine._STORE_SECONDS", 1.0)
+    monkeypatch.setattr("coordinatord.run.checks.examine._STORE_SECONDS", 1.0)
     rows = await looked(well)
     assert rows["pin store"].detail == "no answer in 1 s"
     [key] = stored
@@ -272,7 +272,7 @@ async def test_probe_is_removed_when_its_time_is_over(
 
 
 async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinatord.database.migrate.LEAST_SERVER", 99)
+    monkeypatch.setattr("coordinatord.storage.database.migrate.LEAST_SERVER", 99)
     row = (await looked(well))["database"]
     assert row.right is False
     assert "must be PostgreSQL 99 or newer" in row.remedy
@@ -398,7 +398,7 @@ async def test_clock_that_is_wrong_is_seen_against_the_chain(
     well: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
-    monkeypatch.setattr("coordinatord.checkup.nodes.time.time", lambda: now() - 3600)
+    monkeypatch.setattr("coordinatord.run.checks.nodes.time.time", lambda: now() - 3600)
     assert "clock and chain" in wrongs(await looked(well))
 
 

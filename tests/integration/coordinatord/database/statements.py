@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from coordinatord.database.removal_sql import remove_due
+from coordinatord.storage.database.removal_sql import remove_due
 
 _ROOT: Final = Path(__file__).parents[4]
 _BEGINS: Final = re.compile(

@@ -9,13 +9,13 @@ import asyncpg
 import attrs
 import pytest
 
-from coordinatord import janitor
-from coordinatord.config import variables
-from coordinatord.database import removal_sql
-from coordinatord.database.migrate import migrate
-from coordinatord.escrow import sql as escrow_sql
-from coordinatord.indexer import undo_sql
-from coordinatord.indexer.undo_sql import KeptBlock
+from coordinatord.api.escrow import sql as escrow_sql
+from coordinatord.chain.indexer import undo_sql
+from coordinatord.chain.indexer.undo_sql import KeptBlock
+from coordinatord.run import janitor
+from coordinatord.run.config import variables
+from coordinatord.storage.database import removal_sql
+from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio

@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.database import migrate as migrating
-from coordinatord.database.migrate import migrate
-from coordinatord.indexer.undo_sql import undo_above
+from coordinatord.chain.indexer.undo_sql import undo_above
+from coordinatord.storage.database import migrate as migrating
+from coordinatord.storage.database.migrate import migrate
 from devnet.postgres import Postgres
 
 pytestmark = pytest.mark.anyio

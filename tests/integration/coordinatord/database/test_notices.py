@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from coordinatord.database import notices
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.notices import INDEX_MOVED, Notices
+from coordinatord.storage.database import notices
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 
 pytestmark = pytest.mark.anyio
 

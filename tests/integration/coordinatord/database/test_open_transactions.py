@@ -3,7 +3,7 @@ import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.locks import kept_open
+from coordinatord.storage.database.locks import kept_open
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 from common.daemon.process import Fatal
 from coordinatord.base.concurrency import StartupPatience
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import open_database
+from coordinatord.storage.database.connections import open_database
 from devnet.postgres import Postgres
 
 pytestmark = pytest.mark.anyio

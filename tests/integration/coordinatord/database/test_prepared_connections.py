@@ -4,7 +4,7 @@ import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Database, PreparedConnection, open_database
+from coordinatord.storage.database.connections import Database, PreparedConnection, open_database
 
 pytestmark = pytest.mark.anyio
 

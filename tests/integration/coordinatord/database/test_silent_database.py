@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.connections import Connection, Database, open_database
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.connections import Connection, Database, open_database
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import pytest
 
-from coordinatord.database.connections import Connection, Database
+from coordinatord.storage.database.connections import Connection, Database
 from tests.integration.coordinatord.scene.batching import CREATE, Batching
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage

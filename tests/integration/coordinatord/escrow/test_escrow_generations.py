@@ -3,9 +3,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from coordinatord.database.migrate import migrate
-from coordinatord.escrow import sql as generations
-from coordinatord.escrow.sql import GenerationRow
+from coordinatord.api.escrow import sql as generations
+from coordinatord.api.escrow.sql import GenerationRow
+from coordinatord.storage.database.migrate import migrate
 
 pytestmark = pytest.mark.anyio
 

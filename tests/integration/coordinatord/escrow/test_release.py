@@ -11,8 +11,8 @@ from common.container import Opener
 from common.escrow import report_data
 from common.refusal import Refused
 from common.scalars import base64_of
-from coordinatord.application import compose
-from coordinatord.pins.containers import Containers
+from coordinatord.run.application import compose
+from coordinatord.storage.pins.containers import Containers
 from tests.integration.coordinatord.scene.escrows import RESPONSE, claimed, code, opened, released, released_key
 from tests.integration.coordinatord.scene.faults import status, unreachable
 from tests.integration.coordinatord.scene.node_faults import node_error, view

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from common.wire.events import OUTCOMES, EventKind
+from common.api.events import OUTCOMES, EventKind
+from coordinatord.api.events import hub as hubs
+from coordinatord.api.events.hub import EventHub
+from coordinatord.api.events.listeners import PIECE_EVENTS, Listener
+from coordinatord.api.events.sql import EventFilter, LoggedEvent
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.database.notices import INDEX_MOVED, Notices
-from coordinatord.events import hub as hubs
-from coordinatord.events.hub import EventHub
-from coordinatord.events.listeners import PIECE_EVENTS, Listener
-from coordinatord.events.sql import EventFilter, LoggedEvent
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 
 pytestmark = pytest.mark.anyio
 

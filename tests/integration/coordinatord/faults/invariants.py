@@ -6,8 +6,8 @@ import anyio
 import asyncpg
 
 from common.address_book import AddressBook
-from coordinatord.chain.rpc import open_rpc, quantity
-from coordinatord.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.rpc.client import open_rpc, quantity
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations
 from tests.invariants.jobs import job_violations

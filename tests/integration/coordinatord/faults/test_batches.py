@@ -7,11 +7,11 @@ import attrs
 import httpx
 import pytest
 
-from coordinatord import app
-from coordinatord.batches.lines import Checked, InputLine, LineChecks
-from coordinatord.batches.worker import BatchWorker
-from coordinatord.database.connections import open_database
-from coordinatord.files.sql import object_key
+from coordinatord.api.batches.lines import Checked, InputLine, LineChecks
+from coordinatord.api.batches.worker import BatchWorker
+from coordinatord.api.files.sql import object_key
+from coordinatord.run import app
+from coordinatord.storage.database.connections import open_database
 from devnet.world import World
 from tests.fakes.budgets import UNLIMITED
 from tests.faults.batch_worker_process import batch_worker_process

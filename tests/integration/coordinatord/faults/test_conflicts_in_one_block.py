@@ -9,9 +9,9 @@ import pytest
 
 from common.messages.jobs import Cancel, Settle
 from common.secp256k1 import Wallet
-from coordinatord.chain import registries
-from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import RefusedByChain, RelayMined
+from coordinatord.chain.contracts import registries
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.chain.relayer.relaying import RefusedByChain, RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations

@@ -16,13 +16,13 @@ import pytest
 
 from common.daemon import supervision
 from common.scalars import base64_of
-from coordinatord import app, janitor
+from coordinatord.api.batches import worker
+from coordinatord.api.files import sql as files_sql
+from coordinatord.api.webhooks import delivery
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.batches import worker
-from coordinatord.database import locks
-from coordinatord.files import sql as files_sql
-from coordinatord.pins import objects_sql
-from coordinatord.webhooks import delivery
+from coordinatord.run import app, janitor
+from coordinatord.storage.database import locks
+from coordinatord.storage.pins import objects_sql
 from devnet.world import World
 from tests.faults.foreign_errors import ForeignErrors, logged_exceptions
 from tests.integration.coordinatord.scene.batching import Batching

@@ -9,7 +9,7 @@ import pytest
 
 from common.address_book import AddressBook
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import open_database
+from coordinatord.storage.database.connections import open_database
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.sessions.sessions import hash_token
+from coordinatord.api.sessions.sessions import hash_token
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.database import migrate as migrating
-from coordinatord.database.migrate import migrate
+from coordinatord.storage.database import migrate as migrating
+from coordinatord.storage.database.migrate import migrate
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.ports import pick_free
 from devnet.world import World

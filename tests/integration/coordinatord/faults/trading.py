@@ -21,7 +21,7 @@ from common.address_book import AddressBook
 from common.box import PublicKey
 from common.container import seal
 from common.envelope import Envelope
-from coordinatord.system.readiness import Reason
+from coordinatord.api.system.readiness import Reason
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free

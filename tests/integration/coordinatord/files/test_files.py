@@ -7,10 +7,10 @@ import anyio
 import httpx
 import pytest
 
-from coordinatord.files.files import Uploads
-from coordinatord.files.sql import FileRow, object_key
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import RelayBusy, Relaying
+from coordinatord.api.files.files import Uploads
+from coordinatord.api.files.sql import FileRow, object_key
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import RelayBusy, Relaying
 from tests.integration.coordinatord.scene.faults import status, unreachable
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows

@@ -1,9 +1,9 @@
 import anyio
 import pytest
 
-from coordinatord.pins import objects_sql
-from coordinatord.pins.containers import Containers, container_key, result_key
-from coordinatord.pins.objects_sql import NewObject
+from coordinatord.storage.pins import objects_sql
+from coordinatord.storage.pins.containers import Containers, container_key, result_key
+from coordinatord.storage.pins.objects_sql import NewObject
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage

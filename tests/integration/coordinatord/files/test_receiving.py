@@ -9,16 +9,16 @@ import pytest
 
 from common.daemon.process import Secret
 from common.refusal import Refused
+from coordinatord.api.files.files import FileStore
+from coordinatord.api.files.sql import FileRow, new_id
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.files.files import FileStore
-from coordinatord.files.sql import FileRow, new_id
 from coordinatord.http.uploads import HELD_BYTES
-from coordinatord.janitor import Janitor
-from coordinatord.pins.containers import Containers
-from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import PinningStore, bucket_url, open_pin_store
+from coordinatord.run.janitor import Janitor
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.pins.containers import Containers
+from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
+from coordinatord.storage.pins.store import PinningStore, bucket_url, open_pin_store
 from devnet.pins import PinStoreService as DevnetPins
 from tests.fakes.streamed import http_over
 from tests.faults.upload_process import upload_process

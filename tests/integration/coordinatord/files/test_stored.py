@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from coordinatord.api.files import sql
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Connection, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.files import sql
-from coordinatord.pins import containers, objects_sql
-from coordinatord.pins.containers import StorageBudgets
-from coordinatord.pins.objects_sql import NewObject
+from coordinatord.storage.database.connections import Connection, open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.pins import containers, objects_sql
+from coordinatord.storage.pins.containers import StorageBudgets
+from coordinatord.storage.pins.objects_sql import NewObject
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,10 @@ import attrs
 import httpx
 import pytest
 
+from common.api import worked_order
+from common.api.progress import ProgressStep
+from common.api.webhooks import WEBHOOK_ID
 from common.box import PublicKey, SecretKey
-from common.wire import worked_order
-from common.wire.progress import ProgressStep
-from common.wire.webhooks import WEBHOOK_ID
 from devnet.world import World
 from tests.fakes.submissions import jsonl
 from tests.integration.coordinatord.escrow.test_handover import request as handover_request

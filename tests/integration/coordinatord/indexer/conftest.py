@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from coordinatord.database.connections import Connection, Database, open_database
-from coordinatord.database.migrate import migrate
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migrate import migrate
 from devnet.world import World
 from tests.integration.coordinatord.indexer.scene import Scene, open_scene
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import asyncpg
 
-from coordinatord.indexer.undo_sql import UNDOABLE
+from coordinatord.chain.indexer.undo_sql import UNDOABLE
 
 Rows = dict[str, list[tuple[Any, ...]]]
 # What is kept of the jobs' own rows: to be the same, it must be right.

@@ -7,11 +7,11 @@ import anyio
 import attrs
 
 from coordinatord.base.concurrency import Wake
-from coordinatord.database.connections import Database
-from coordinatord.database.notices import INDEX_MOVED, Notices
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexerSettings, run_indexer
-from coordinatord.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from devnet.world import World
 from tests.integration.coordinatord.indexer.scene import settings_of
 

@@ -9,12 +9,12 @@ import attrs
 
 from common.artifacts import decode_error
 from coordinatord.base.concurrency import Wake
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.database.connections import Connection
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexerSettings, IndexFollower
-from coordinatord.indexer.undo_sql import read_position
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.storage.database.connections import Connection
 from devnet.anvil import CHAIN_ID
 from devnet.market import at, connected
 from devnet.world import World

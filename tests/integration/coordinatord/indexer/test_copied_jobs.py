@@ -4,8 +4,8 @@ import asyncpg
 import pytest
 from msgspec.structs import asdict, replace
 
-from coordinatord.indexer.changes import NewJob
-from coordinatord.indexer.tables_sql import write_new_jobs
+from coordinatord.chain.indexer.changes import NewJob
+from coordinatord.chain.indexer.tables_sql import write_new_jobs
 
 pytestmark = pytest.mark.anyio
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.wire.events import EventKind
-from coordinatord.chain import events as ev
-from coordinatord.indexer import tables_sql
-from coordinatord.indexer.events_sql import drop_old, resume_log
-from coordinatord.indexer.fetch import Source
+from common.api.events import EventKind
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.indexer import tables_sql
+from coordinatord.chain.indexer.events_sql import drop_old, resume_log
+from coordinatord.chain.indexer.fetch import Source
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS, History
 from tests.integration.coordinatord.indexer.index_rows import forget
@@ -177,7 +177,7 @@ async def test_expiry_is_told_at_the_first_block_after_it_however_late_it_is_mar
     await market.at(LAST)
     since = await connection.fetchval("select max(id) from events")
     with monkeypatch.context() as held:
-        held.setattr("coordinatord.indexer.follow.mark_more", AsyncMock(return_value=False))
+        held.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(return_value=False))
         await market.at(LAST + 2)
     await market.at(LAST + 4)
     assert await told(connection, since) == [("expired", LAST + 1, None)] * 6

@@ -7,14 +7,14 @@ import attrs
 import msgspec
 import pytest
 
-from coordinatord.book import leases_sql
-from coordinatord.book.sql import JobFilter, read_page
-from coordinatord.chain import events as ev
-from coordinatord.database.connections import Database
-from coordinatord.indexer import tables_sql
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexFollower
-from coordinatord.indexer.undo_sql import read_position
+from coordinatord.api.book import leases_sql
+from coordinatord.api.book.sql import JobFilter, read_page
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.indexer import tables_sql
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexFollower
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.storage.database.connections import Database
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
@@ -134,7 +134,7 @@ async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_
 
     chain.mine()
     with monkeypatch.context() as held:
-        held.setattr("coordinatord.indexer.follow.mark_more", first_portion)
+        held.setattr("coordinatord.chain.indexer.follow.mark_more", first_portion)
         await indexer.catch_up(connection)  # the position has moved, and did not wait for all marks
     assert left == [5]
     for wanted in (JobFilter(), JobFilter(state="Open")):
@@ -167,7 +167,7 @@ async def test_marks_that_a_term_left_undone_are_made_by_the_next_without_a_new_
     assert await market.at(LAST) == OPEN
     monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
     with monkeypatch.context() as killed:
-        killed.setattr("coordinatord.indexer.follow.mark_more", AsyncMock(side_effect=ConnectionError))
+        killed.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(side_effect=ConnectionError))
         with pytest.raises(ConnectionError):
             await market.at(LAST + 1)
     assert await connection.fetchval("select count(*) from jobs where state = 0") == 5
@@ -185,7 +185,7 @@ async def test_reorganisation_in_the_middle_of_marking_leaves_what_a_replay_give
     market.chain.mine(*burst(6))
     assert await market.at(LAST) == OPEN
     with monkeypatch.context() as held:
-        held.setattr("coordinatord.indexer.follow.mark_more", AsyncMock(return_value=False))
+        held.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(return_value=False))
         await market.at(LAST + 1)
     market.chain.fork(LAST - 1)
     market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))

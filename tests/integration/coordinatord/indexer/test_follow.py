@@ -5,10 +5,10 @@ import pytest
 
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
-from coordinatord.database.connections import Connection, Database
-from coordinatord.database.notices import RELAY_ENDED
-from coordinatord.indexer.follow import IndexFollower
-from coordinatord.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.follow import IndexFollower
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.notices import RELAY_ENDED
 from tests.integration.coordinatord.indexer.running import indexing
 from tests.integration.coordinatord.indexer.scene import Scene, settings_of
 

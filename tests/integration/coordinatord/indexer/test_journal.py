@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinatord.base.concurrency import Wake
-from coordinatord.database.connections import Connection
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexerSettings, IndexFollower
-from coordinatord.indexer.undo_sql import UNDOABLE, read_position
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
+from coordinatord.chain.indexer.undo_sql import UNDOABLE, read_position
+from coordinatord.storage.database.connections import Connection
 from tests.fakes.chain import CHAIN_ID, DECODER, FakeChain
 from tests.fakes.history import History
 from tests.integration.coordinatord.indexer.index_rows import Rows, forget, index_rows

@@ -13,15 +13,15 @@ import pytest
 
 from common.daemon.logs import log_task_failure
 from common.daemon.supervision import Supervisor
+from coordinatord.api.system.readiness import ReadinessCheck
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import Rpc, open_rpc
-from coordinatord.database.connections import Connection, Database
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexFollower
-from coordinatord.relayer.role import RelayerRole, role_in
-from coordinatord.system.readiness import ReadinessCheck
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexFollower
+from coordinatord.chain.relayer.role import RelayerRole, role_in
+from coordinatord.chain.rpc.client import Rpc, open_rpc
+from coordinatord.storage.database.connections import Connection, Database
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,

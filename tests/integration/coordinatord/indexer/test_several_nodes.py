@@ -11,12 +11,12 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.nodes import Nodes, open_nodes
-from coordinatord.database.connections import Connection
-from coordinatord.indexer.agreement import CheckedSource, Disagreement
-from coordinatord.indexer.follow import IndexFollower
-from coordinatord.indexer.undo_sql import read_position
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.indexer.agreement import CheckedSource, Disagreement
+from coordinatord.chain.indexer.follow import IndexFollower
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.rpc.nodes import Nodes, open_nodes
+from coordinatord.storage.database.connections import Connection
 from devnet.world import World
 from tests.faults.rpc_proxy import ANY, ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, rpc_proxy
 from tests.integration.coordinatord.indexer.index_rows import index_rows

@@ -6,9 +6,9 @@ import random
 import pytest
 
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.database.connections import Connection
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexFollower
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexFollower
+from coordinatord.storage.database.connections import Connection
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import History
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows

@@ -9,7 +9,7 @@ import attrs
 from anyio.from_thread import start_blocking_portal
 
 from common.address_book import AddressBook
-from coordinatord.chain.signers import LocalKey
+from coordinatord.chain.signing.signers import LocalKey
 from coordinatord.market.contracts import Contract, ContractCall, creation
 from coordinatord.market.deploy import MarketDeployment, deploy
 from coordinatord.market.journal import DeploymentJournal

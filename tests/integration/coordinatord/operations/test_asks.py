@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import Outcome, RefusedByChain, Relaying, RelayMined
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import Outcome, RefusedByChain, Relaying, RelayMined
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.node_faults import node_error, view
@@ -65,7 +65,7 @@ async def test_snapshot_too_far_ahead_of_the_chain_is_malformed(
     provider: Party, provider_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator's clock is ahead of the chain's."""
-    monkeypatch.setattr("coordinatord.operations.asks.is_too_far_ahead", lambda *_: False)
+    monkeypatch.setattr("coordinatord.api.provider_ops.asks.is_too_far_ahead", lambda *_: False)
     answer = await provider.publish(provider.asks(provider_id, QUOTE, signed_at=int(time.time()) + 4000))
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, "snapshot.signed_at", None)

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.operations.reclaimer import ReclaimWorker
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.api.provider_ops.reclaimer import ReclaimWorker
+from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import Ops, raw, signer

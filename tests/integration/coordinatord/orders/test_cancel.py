@@ -3,8 +3,8 @@ import time
 import pytest
 
 from common.scalars import hex_of
-from coordinatord.book.sql import read_posted
-from coordinatord.chain import registries
+from coordinatord.api.book.sql import read_posted
+from coordinatord.chain.contracts import registries
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.node_faults import node_error, view

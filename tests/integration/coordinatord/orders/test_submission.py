@@ -9,7 +9,7 @@ import pytest
 
 from common.container import commit
 from common.scalars import base64_of, hex_of
-from coordinatord.pins.store import PART_BYTES
+from coordinatord.storage.pins.store import PART_BYTES
 from devnet.catalogue import SLA_SECONDS
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from common.domains import Domains
-from coordinatord.config import Config
+from coordinatord.run.config import Config
 from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World

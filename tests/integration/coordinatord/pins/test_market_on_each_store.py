@@ -9,7 +9,7 @@ import pytest
 
 from common.cid import cid_of
 from common.scalars import base64_of
-from coordinatord.pins.store import SINGLE_BYTES
+from coordinatord.storage.pins.store import SINGLE_BYTES
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo
 from tests.fakes.plain_s3 import PlainS3, running_plain_s3

@@ -15,15 +15,15 @@ from common.cid import cid_of
 from common.daemon.process import Secret
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
-from coordinatord.config import Config
-from coordinatord.database.connections import open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.dependencies import open_pins
-from coordinatord.pins.addressed import AddressedStore
-from coordinatord.pins.kubo import KuboStore
-from coordinatord.pins.pinned_sql import PinnedKeys
-from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import PART_BYTES, SINGLE_BYTES, PinningStore, PinStore, bucket_url
+from coordinatord.run.config import Config
+from coordinatord.run.dependencies import open_pins
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.pins.addressed import AddressedStore
+from coordinatord.storage.pins.kubo import KuboStore
+from coordinatord.storage.pins.pinned_sql import PinnedKeys
+from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
+from coordinatord.storage.pins.store import PART_BYTES, SINGLE_BYTES, PinningStore, PinStore, bucket_url
 from devnet.pins import PinStoreService
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo

@@ -14,10 +14,10 @@ from common.messages.payments import job_payment
 from common.messages.providers import RequestCapacity
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
-from coordinatord.chain import registries
-from coordinatord.chain.registries import PostedOrder, RegisteredJob
-from coordinatord.relayer.budgets import gas_estimate
-from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.chain.contracts import registries
+from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob
+from coordinatord.chain.relayer.budgets import gas_estimate
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE

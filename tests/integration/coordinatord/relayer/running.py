@@ -10,24 +10,24 @@ import attrs
 from common.address_book import AddressBook
 from common.secp256k1 import Wallet
 from coordinatord.base.concurrency import Wake
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.nodes import Nodes, open_nodes
-from coordinatord.chain.pinned_rpc import PinnedRpc
-from coordinatord.chain.rpc import Rpc, open_rpc
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.database.notices import Notices
-from coordinatord.indexer.agreement import CheckedSource
-from coordinatord.indexer.fetch import Source
-from coordinatord.indexer.follow import IndexerSettings, run_indexer
-from coordinatord.relayer.budgets import GasBudgets, GasPolicy
-from coordinatord.relayer.fees import NO_CEILING, FeeCeiling
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import Relaying
-from coordinatord.relayer.role import RelayerRole
-from coordinatord.relayer.settings import RelayerSettings
-from coordinatord.relayer.signers import AccountSigner, WalletSigner
-from coordinatord.relayer.worker import run_relayer
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.indexer.agreement import CheckedSource
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
+from coordinatord.chain.relayer.budgets import GasBudgets, GasPolicy
+from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import Relaying
+from coordinatord.chain.relayer.role import RelayerRole
+from coordinatord.chain.relayer.settings import RelayerSettings
+from coordinatord.chain.relayer.signers import AccountSigner, WalletSigner
+from coordinatord.chain.relayer.worker import run_relayer
+from coordinatord.chain.rpc.client import Rpc, open_rpc
+from coordinatord.chain.rpc.nodes import Nodes, open_nodes
+from coordinatord.chain.rpc.pinned import PinnedRpc
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.notices import Notices
 from devnet.anvil import CHAIN_ID, Anvil
 
 UNLIMITED: Final = GasPolicy(

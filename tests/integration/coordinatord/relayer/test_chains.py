@@ -8,11 +8,11 @@ import pytest
 
 from common.abi import boolean, encode, selector, uint
 from common.secp256k1 import Wallet
-from coordinatord.database.connections import Connection
-from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.gas_book import GasBook
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer.gas_book import GasBook
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.storage.database.connections import Connection
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import (

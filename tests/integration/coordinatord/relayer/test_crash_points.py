@@ -15,12 +15,12 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.database import locks
-from coordinatord.relayer import pending
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import RelayMined
-from coordinatord.relayer.signers import WalletSigner
-from coordinatord.relayer.worker import run_relayer
+from coordinatord.chain.relayer import in_flight as pending
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.signers import WalletSigner
+from coordinatord.chain.relayer.worker import run_relayer
+from coordinatord.storage.database import locks
 from devnet.anvil import CHAIN_ID
 from devnet.world import World
 from tests.faults.crash_points import CrashPoints
@@ -46,7 +46,7 @@ MORE_ANSWERS: Final[dict[str, Fault | None]] = {
     "answer torn": Truncate(SEND),
     "gateway": HttpStatus(SEND, 502),
 }
-_RELAYER: Final = "coordinatord/relayer/"
+_RELAYER: Final = "coordinatord/chain/relayer/"
 # What an answer makes a difference to; and all between intake and resolution. No run may leave one of them out.
 SENDING: Final = tuple(
     f"{_RELAYER}{step}.py" for step in ("broadcast", "follow", "receipts", "resolution", "results_sql")

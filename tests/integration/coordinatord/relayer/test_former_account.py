@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer.relaying import RelayMined
-from coordinatord.relayer.transactions_sql import account_uses
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.transactions_sql import account_uses
 from devnet.accounts import Cast
 from devnet.anvil import CHAIN_ID
 from devnet.world import World

@@ -5,10 +5,10 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.fees import FeeCeiling
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer.fees import FeeCeiling
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, RefuseTransactions, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

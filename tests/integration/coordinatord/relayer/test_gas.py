@@ -6,11 +6,11 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.chain.rpc import quantity
-from coordinatord.database.connections import Connection
-from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.coalesce import TX_GAS_CAP
-from coordinatord.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer.coalesce import TX_GAS_CAP
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.rpc.client import quantity
+from coordinatord.storage.database.connections import Connection
 from devnet.market import at, connected
 from devnet.world import World
 from tests.faults.rpc_proxy import Rewrite, rpc_proxy

@@ -3,8 +3,8 @@
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer.budgets_sql import top_spenders
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.budgets_sql import top_spenders
+from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops

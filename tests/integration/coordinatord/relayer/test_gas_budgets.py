@@ -7,10 +7,8 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.database.connections import Connection, Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.relayer import budgets_sql, outbox_sql, queue_sql, results_sql, transactions_sql
-from coordinatord.relayer.budgets_sql import (
+from coordinatord.chain.relayer import budgets_sql, outbox_sql, queue_sql, results_sql, transactions_sql
+from coordinatord.chain.relayer.budgets_sql import (
     ALL_NEWCOMERS,
     Booked,
     Budget,
@@ -20,7 +18,7 @@ from coordinatord.relayer.budgets_sql import (
     room,
     top_spenders,
 )
-from coordinatord.relayer.outbox_sql import (
+from coordinatord.chain.relayer.outbox_sql import (
     Insolvent,
     NewRelay,
     OverBudget,
@@ -30,8 +28,10 @@ from coordinatord.relayer.outbox_sql import (
     RelayKind,
     Submitted,
 )
-from coordinatord.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.relayer.transactions_sql import NewTx, Version
+from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.chain.relayer.transactions_sql import NewTx, Version
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
 
 pytestmark = pytest.mark.anyio

@@ -5,9 +5,9 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.database.connections import Connection
-from coordinatord.relayer import outbox_sql
-from coordinatord.relayer.relaying import NoReceipt, RelayMined
+from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer.relaying import NoReceipt, RelayMined
+from coordinatord.storage.database.connections import Connection
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Fault, HttpStatus, RefuseTransactions, SwallowAnswer, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

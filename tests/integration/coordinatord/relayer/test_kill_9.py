@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.faults.relayer_process import kill_9, relayer_process

@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer import pending
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer import in_flight as pending
+from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.anvil import Anvil
 from devnet.world import World
 from tests.faults.rpc_proxy import RefuseTransactions, Rewrite, rpc_proxy

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord.database.connections import Connection, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.relayer import outbox_sql, queue_sql, results_sql, transactions_sql
-from coordinatord.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
-from coordinatord.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.relayer.transactions_sql import NewTx, Version
+from coordinatord.chain.relayer import outbox_sql, queue_sql, results_sql, transactions_sql
+from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.chain.relayer.transactions_sql import NewTx, Version
+from coordinatord.storage.database.connections import Connection, open_database
+from coordinatord.storage.database.migrate import migrate
 
 pytestmark = pytest.mark.anyio
 

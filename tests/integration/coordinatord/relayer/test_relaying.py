@@ -6,8 +6,8 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.relayer.outbox_sql import Priority
-from coordinatord.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
+from coordinatord.chain.relayer.outbox_sql import Priority
+from coordinatord.chain.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

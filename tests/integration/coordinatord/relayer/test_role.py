@@ -5,8 +5,8 @@ import pytest
 from eth_utils.address import to_checksum_address
 
 from common.secp256k1 import Wallet
-from coordinatord.relayer.relaying import RelayMined
-from coordinatord.relayer.role import role_in
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.role import role_in
 from devnet.accounts import Cast
 from devnet.market import MarketChain, at, connected
 from devnet.world import World

@@ -9,8 +9,8 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import NoReceipt, RelayMined
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import NoReceipt, RelayMined
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,

@@ -10,9 +10,9 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.pinned_rpc import PinnedRpc
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.chain.rpc.pinned import PinnedRpc
 from devnet.world import World
 from tests.faults.rpc_proxy import ANY, ErrorAnswer, Fault, HttpStatus, Rewrite, RpcProxy, SwallowAnswer, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

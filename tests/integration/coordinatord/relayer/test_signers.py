@@ -17,10 +17,11 @@ from common.daemon.process import Fatal
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.rpc import open_rpc
-from coordinatord.config import Config, read_config
-from coordinatord.relayer.relaying import RelayMined
-from coordinatord.relayer.signers import AccountSigner, open_signer
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.run.config import Config, read_config
+from coordinatord.run.signer import open_signer
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand

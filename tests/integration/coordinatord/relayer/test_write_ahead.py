@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.database.connections import Connection
-from coordinatord.relayer import intake
-from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.broadcast import broadcast
-from coordinatord.relayer.coalesce import Planned
-from coordinatord.relayer.outside_signer import SignerAway
-from coordinatord.relayer.pending import PendingTx
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.relayer import intake
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.broadcast import broadcast
+from coordinatord.chain.relayer.coalesce import Planned
+from coordinatord.chain.relayer.in_flight import PendingTx
+from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.storage.database.connections import Connection
 from devnet.world import World
 from tests.faults.rpc_proxy import SwallowAnswer, rpc_proxy
 from tests.faults.write_ahead import WriteAhead

@@ -8,8 +8,8 @@ import anyio
 import attrs
 import httpx
 
-from coordinatord.chain.registries import JobRegistry
-from coordinatord.files.files import FileStore
+from coordinatord.api.files.files import FileStore
+from coordinatord.chain.contracts.registries import JobRegistry
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage

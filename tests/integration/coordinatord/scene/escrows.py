@@ -12,12 +12,12 @@ from starlette.types import ASGIApp
 from common.box import PublicKey, SecretKey, open_sealed
 from common.container import open_with_dek
 from common.escrow import mock_measurement
-from coordinatord import app
-from coordinatord.dependencies import Dependencies
-from coordinatord.escrow.development import MockCustody, MockSettings
-from coordinatord.escrow.handover import HandoverService, Operators
-from coordinatord.escrow.hosting import Escrow
-from coordinatord.escrow.peer import Peer
+from coordinatord.api.escrow.development import MockCustody, MockSettings
+from coordinatord.api.escrow.handover import HandoverService, Operators
+from coordinatord.api.escrow.hosting import Escrow
+from coordinatord.api.escrow.peer import Peer
+from coordinatord.run import app
+from coordinatord.run.dependencies import Dependencies
 from devnet.market import at, connected
 from devnet.world import World
 from tests.fakes.streamed import http_over

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import httpx
 
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.rpc import Transport
+from coordinatord.chain.rpc.client import Transport
 from tests.fakes.streamed import streamed
 
 Rule = Callable[[httpx.Request], httpx.Response | None]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.relayer.outbox_sql import NewRelay
-from coordinatord.relayer.relaying import NoReceipt, Outcome, RefusedByChain, RelayBusy, Relaying
+from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.relaying import NoReceipt, Outcome, RefusedByChain, RelayBusy, Relaying
 
 CODES = (
     "relayer_funds",

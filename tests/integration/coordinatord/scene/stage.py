@@ -11,25 +11,26 @@ import httpx
 from starlette.types import ASGIApp
 
 from common.domains import Domains
-from coordinatord import app
-from coordinatord.application import compose
+from coordinatord.api.escrow.hosting import Escrow
+from coordinatord.api.system.routes import Stopping
 from coordinatord.base.clock import system_clock
-from coordinatord.chain.nodes import Node, Nodes
-from coordinatord.chain.rpc import Rpc
-from coordinatord.config import Config, read_config
-from coordinatord.database.connections import open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.database.notices import Notices
-from coordinatord.database.replicas import open_replicas
-from coordinatord.dependencies import Dependencies, containers_of, open_pins
-from coordinatord.escrow.hosting import Escrow, open_escrow
-from coordinatord.janitor import Janitor
-from coordinatord.pins.pinned_sql import PinnedKeys
-from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import PinningStore, PinStore, bucket_url
-from coordinatord.relayer.relaying import Relaying
-from coordinatord.relayer.signers import open_signer
-from coordinatord.system.routes import Stopping
+from coordinatord.chain.relayer.relaying import Relaying
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.nodes import Node, Nodes
+from coordinatord.run import app
+from coordinatord.run.application import compose
+from coordinatord.run.config import Config, read_config
+from coordinatord.run.dependencies import Dependencies, containers_of, open_pins
+from coordinatord.run.escrow import open_escrow
+from coordinatord.run.janitor import Janitor
+from coordinatord.run.signer import open_signer
+from coordinatord.storage.database.connections import open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.notices import Notices
+from coordinatord.storage.database.replicas import open_replicas
+from coordinatord.storage.pins.pinned_sql import PinnedKeys
+from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
+from coordinatord.storage.pins.store import PinningStore, PinStore, bucket_url
 from devnet.world import World
 from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.faults import Faults, node_transport

@@ -9,7 +9,7 @@ import anyio
 import attrs
 import httpx
 
-from coordinatord.server.serving import listening_socket, serve_until
+from coordinatord.http.server.serving import listening_socket, serve_until
 from devnet.ports import LOOPBACK, pick_free
 from tests.integration.coordinatord.scene.stage import Seen, Stage
 

@@ -9,19 +9,19 @@ import attrs
 from anyio.abc import SocketStream
 from starlette.types import ASGIApp
 
-from common.wire.limits import KIB
+from common.api.limits import KIB
 from coordinatord.base.errors import SessionRow
-from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, Cors, Origins, RequestMiddleware, TokenBuckets
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Body, Form, Request, Route
+from coordinatord.http.server.connection import Timeouts
+from coordinatord.http.server.connections import ConnectionLimits
+from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.server.connection import Timeouts
-from coordinatord.server.connections import ConnectionLimits
-from coordinatord.server.serving import listening_socket, serve_until
+from coordinatord.storage.database.batched_reads import Snapshot
 from devnet.ports import LOOPBACK, pick_free
 from tests.fakes.index_position import Standing
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import pytest
 
-from coordinatord.server import http11
-from coordinatord.server.connection import Timeouts
+from coordinatord.http.server import http11
+from coordinatord.http.server.connection import Timeouts
 from tests.integration.coordinatord.server.serving import ORIGIN, Served, serving
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from coordinatord.server import connection
-from coordinatord.server.connection import Timeouts
-from coordinatord.server.serving import listening_socket, serve_until
+from coordinatord.http.server import connection
+from coordinatord.http.server.connection import Timeouts
+from coordinatord.http.server.serving import listening_socket, serve_until
 from devnet.ports import LOOPBACK, pick_free
 from tests.integration.coordinatord.server.serving import Raw, serving
 

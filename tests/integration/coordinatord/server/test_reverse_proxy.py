@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinatord.server.connection import Timeouts
+from coordinatord.http.server.connection import Timeouts
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.nginx import of_one_connection_a_caller, running
 from tests.integration.coordinatord.server.serving import Raw, Served, serving

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from coordinatord.server.connection import Timeouts
+from coordinatord.http.server.connection import Timeouts
 from tests.integration.coordinatord.server.serving import LARGE, Raw, Served, serving
 
 pytestmark = pytest.mark.anyio

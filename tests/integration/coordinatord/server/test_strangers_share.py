@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
+from coordinatord.http.server.connection import Timeouts
+from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.uploads import BEGUN_BYTES
-from coordinatord.server.connection import Timeouts
-from coordinatord.server.connections import ConnectionLimits
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.serving import Raw, Served, serving, uploading
 

@@ -3,7 +3,7 @@ import pytest
 
 from common.messages.sessions import SvcSession
 from common.scalars import hex_of
-from coordinatord.sessions.sessions import hash_token
+from coordinatord.api.sessions.sessions import hash_token
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.node_faults import node_error, view
 from tests.integration.coordinatord.scene.party import Party

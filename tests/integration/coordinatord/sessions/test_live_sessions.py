@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
+from coordinatord.api.sessions.sessions import SessionCache
+from coordinatord.api.sessions.sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
 from coordinatord.base.errors import Retryable, SessionRow
-from coordinatord.database.connections import Connection, Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.sessions.sessions import SessionCache
-from coordinatord.sessions.sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.migrate import migrate
 
 pytestmark = pytest.mark.anyio
 

@@ -3,9 +3,9 @@
 import pytest
 
 from common.scalars import base64_of, hex_of
-from coordinatord.config import read_config
-from coordinatord.web.files import POLICY
-from coordinatord.web.routes import PageRoutes
+from coordinatord.api.pages.files import POLICY
+from coordinatord.api.pages.routes import PageRoutes
+from coordinatord.run.config import read_config
 from devnet.world import World
 from tests.integration.coordinatord.book.market_rows import add_history
 from tests.integration.coordinatord.scene.party import Party

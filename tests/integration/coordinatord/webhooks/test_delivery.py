@@ -12,18 +12,18 @@ from pathlib import Path
 import anyio
 import pytest
 
+from common.api.events import OUTCOMES, EventKind
 from common.daemon.process import Secret
 from common.webhooks import read_secret, verify
-from common.wire.events import OUTCOMES, EventKind
+from coordinatord.api.webhooks import delivery, sql
+from coordinatord.api.webhooks.delivery import SCHEDULE, run_deliveries
+from coordinatord.api.webhooks.endpoints import AddedEndpoint, SealedSecrets, WebhookBody, WebhookEndpoints
+from coordinatord.api.webhooks.fanout import FanOut
 from coordinatord.base.clock import system_clock
-from coordinatord.database.connections import Database, open_database
-from coordinatord.database.migrate import migrate
-from coordinatord.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
-from coordinatord.indexer.events_sql import take_back_events
-from coordinatord.webhooks import delivery, sql
-from coordinatord.webhooks.delivery import SCHEDULE, run_deliveries
-from coordinatord.webhooks.endpoints import AddedEndpoint, SealedSecrets, WebhookBody, WebhookEndpoints
-from coordinatord.webhooks.fanout import FanOut
+from coordinatord.chain.indexer.events_sql import take_back_events
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
 from tests.fakes.funded import FUNDED
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
 

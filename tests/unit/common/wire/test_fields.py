@@ -5,8 +5,8 @@ from typing import Any
 import attrs
 import pytest
 
+from common.api.fields import BYTES32, UINT32, Choice, Nested, Several, Uint, object_example, read_object, wire
 from common.refusal import Refused
-from common.wire.fields import BYTES32, UINT32, Choice, Nested, Several, Uint, object_example, read_object, wire
 
 
 @attrs.frozen

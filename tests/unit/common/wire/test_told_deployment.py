@@ -4,9 +4,9 @@ import attrs
 import pytest
 
 from common.address_book import TokenDomain
+from common.api.chain import DeploymentFields, told_book
+from common.api.shapes import read_shape
 from common.refusal import Refused
-from common.wire.chain import DeploymentFields, told_book
-from common.wire.shapes import read_shape
 from tests.fakes.market import BOOK
 
 TOLD: dict[str, object] = {

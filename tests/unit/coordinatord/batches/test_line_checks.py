@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.scalars import base64_of, hex_of
-from coordinatord.batches.lines import WHOLE, Good, InputLine, LineChecks, Skipped
+from coordinatord.api.batches.lines import WHOLE, Good, InputLine, LineChecks, Skipped
 from tests.fakes.submissions import Body, Submitter
 
 ENDPOINT = "/v1/responses"

@@ -3,8 +3,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from coordinatord.api.batches.lines import Cursor, LineReader
 from coordinatord.base.errors import Retryable
-from coordinatord.batches.lines import Cursor, LineReader
 
 pytestmark = pytest.mark.anyio
 

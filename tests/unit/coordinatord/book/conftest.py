@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from coordinatord.book import leases_sql, polls
+from coordinatord.api.book import leases_sql, polls
 from tests.unit.coordinatord.book.polling import World
 
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 import anyio
 import attrs
 
+from coordinatord.api.book.leases_sql import START, HeldJob, JobPlace, LeaseRequest, Peek, PollKey
+from coordinatord.api.book.polls import Funding, Leased, Leasing, Polls, PollWaits
+from coordinatord.api.book.sql import JobFilter, JobRow
 from coordinatord.base.errors import SessionRow
-from coordinatord.book.leases_sql import START, HeldJob, JobPlace, LeaseRequest, Peek, PollKey
-from coordinatord.book.polls import Funding, Leased, Leasing, Polls, PollWaits
-from coordinatord.book.sql import JobFilter, JobRow
-from coordinatord.chain.registries import Funds
-from coordinatord.database.batched_reads import IndexRead, Snapshot
+from coordinatord.chain.contracts.registries import Funds
+from coordinatord.storage.database.batched_reads import IndexRead, Snapshot
 
 HERE: Final = Snapshot(7, b"block 7", 700)
 NEXT: Final = Snapshot(8, b"block 8", 800)

@@ -1,8 +1,8 @@
 import pytest
 
-from coordinatord.book import bodies as routes
-from coordinatord.book.registries_sql import ProviderRow
-from coordinatord.book.reliability_sql import ReliabilityRow
+from coordinatord.api.book import bodies as routes
+from coordinatord.api.book.registries_sql import ProviderRow
+from coordinatord.api.book.reliability_sql import ReliabilityRow
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from typing import Any
 import anyio
 import pytest
 
+from coordinatord.api.book import polls
+from coordinatord.api.book.leases_sql import START
 from coordinatord.base.errors import Retryable
-from coordinatord.book import polls
-from coordinatord.book.leases_sql import START
-from coordinatord.chain.registries import Funds
+from coordinatord.chain.contracts.registries import Funds
 from tests.unit.coordinatord.book.polling import HERE, NEXT, POOR, RICH, World, funding, held, looked
 
 pytestmark = pytest.mark.anyio

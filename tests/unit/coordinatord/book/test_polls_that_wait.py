@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.book.polls import Leased
+from coordinatord.api.book.polls import Leased
 from tests.unit.coordinatord.book.polling import HERE, KEY, NOTHING, OTHERS, SOMETHING, World, held, of, waited
 
 pytestmark = pytest.mark.anyio

@@ -6,12 +6,12 @@ from typing import Any
 import attrs
 import pytest
 
+from coordinatord.api.book.reads import PostedJobs
 from coordinatord.base.errors import Retryable
-from coordinatord.book.reads import PostedJobs
-from coordinatord.chain import events as ev
-from coordinatord.chain.registries import JobRegistry
-from coordinatord.chain.rpc import Rpc
-from coordinatord.database.batched_reads import BatchedReads
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.storage.database.batched_reads import BatchedReads
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import log_of
 

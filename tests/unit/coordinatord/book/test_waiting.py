@@ -4,10 +4,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from common.wire.events import OUTCOMES, EventKind
-from coordinatord.book.leases_sql import PollKey
-from coordinatord.book.waiting import WaitingPoll, WaitingPolls
-from coordinatord.events.sql import LoggedEvent
+from common.api.events import OUTCOMES, EventKind
+from coordinatord.api.book.leases_sql import PollKey
+from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
+from coordinatord.api.events.sql import LoggedEvent
 
 pytestmark = pytest.mark.anyio
 

@@ -3,13 +3,13 @@
 import attrs
 import pytest
 
-from common.wire.why import Why
-from coordinatord.book.leases_sql import HeldJob, JobPlace
-from coordinatord.book.sql import JobRow
-from coordinatord.book.why import explained
-from coordinatord.book.why_sql import AskedWindow, OpenJob, ProviderFacts
-from coordinatord.chain.registries import Funds
-from coordinatord.database.batched_reads import Snapshot
+from common.api.why import Why
+from coordinatord.api.book.leases_sql import HeldJob, JobPlace
+from coordinatord.api.book.sql import JobRow
+from coordinatord.api.book.why import explained
+from coordinatord.api.book.why_sql import AskedWindow, OpenJob, ProviderFacts
+from coordinatord.chain.contracts.registries import Funds
+from coordinatord.storage.database.batched_reads import Snapshot
 
 OWNER = b"\x01" * 20
 ROW = JobRow(

@@ -3,7 +3,7 @@
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc import Rpc, View, read_many
+from coordinatord.chain.rpc.client import Rpc, View, read_many
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.refusal import Refused
-from coordinatord.chain import events as ev
-from coordinatord.chain.logs import Decoder
-from coordinatord.chain.rpc import ChainLog
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.rpc.client import ChainLog
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
 

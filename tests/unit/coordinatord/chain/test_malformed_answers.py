@@ -9,18 +9,18 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
+from coordinatord.api.system.readiness import DeploymentReads
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.nodes import Node, Nodes
-from coordinatord.chain.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
-from coordinatord.chain.rpc import Rpc, RpcError
-from coordinatord.indexer.fetch import RangeWidth, Source
-from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.fees import HeadBlock, blocks_by_number, latest_block
-from coordinatord.relayer.pending import PendingTxs
-from coordinatord.relayer.receipts import WantedReceipts, receipts_and_count, receipts_in_blocks
-from coordinatord.relayer.role import RelayerRole
-from coordinatord.relayer.simulate import simulate_in_turn
-from coordinatord.system.readiness import DeploymentReads
+from coordinatord.chain.contracts.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.indexer.fetch import RangeWidth, Source
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.fees import HeadBlock, blocks_by_number, latest_block
+from coordinatord.chain.relayer.in_flight import PendingTxs
+from coordinatord.chain.relayer.receipts import WantedReceipts, receipts_and_count, receipts_in_blocks
+from coordinatord.chain.relayer.role import RelayerRole
+from coordinatord.chain.relayer.simulate import simulate_in_turn
+from coordinatord.chain.rpc.client import Rpc, RpcError
+from coordinatord.chain.rpc.nodes import Node, Nodes
 from tests.fakes.chain import DECODER
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.nodes import Node, Nodes, node_names, turned_away
-from coordinatord.chain.pinned_rpc import PinnedRpc
-from coordinatord.chain.rpc import Rpc
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.nodes import Node, Nodes, node_names, turned_away
+from coordinatord.chain.rpc.pinned import PinnedRpc
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from coordinatord.chain.rpc_errors import Meaning, read_error
+from coordinatord.chain.rpc.errors import Meaning, read_error
 
 WORDINGS: Final = {
     Meaning.TOO_MUCH_GAS: [

@@ -7,8 +7,8 @@ from eth_utils.address import to_checksum_address as checksum
 
 from common.daemon.process import Fatal
 from common.transactions import Transaction
-from coordinatord.chain.keystores import from_key_file, from_keystore, keystore_password, new_keystore
-from coordinatord.chain.signers import LocalKey, SigningProgram, as_json, from_command
+from coordinatord.chain.signing.keystores import from_key_file, from_keystore, keystore_password, new_keystore
+from coordinatord.chain.signing.signers import LocalKey, SigningProgram, as_json, from_command
 
 KEY = bytes(31) + b"\x07"
 ADDRESS = Account.from_key(KEY).address

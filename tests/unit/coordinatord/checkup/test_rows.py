@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.checkup.rows import CheckPart, CheckRow, check_json, check_table, right, run_parts, told, wrong
+from coordinatord.run.checks.rows import CheckPart, CheckRow, check_json, check_table, right, run_parts, told, wrong
 
 pytestmark = pytest.mark.anyio
 

@@ -1,8 +1,8 @@
 import anyio
 import pytest
 
-from coordinatord.database.batched_reads import BatchedReads
-from coordinatord.database.connections import PreparedConnection
+from coordinatord.storage.database.batched_reads import BatchedReads
+from coordinatord.storage.database.connections import PreparedConnection
 
 pytestmark = pytest.mark.anyio
 

@@ -1,8 +1,8 @@
 import attrs
 import pytest
 
-from coordinatord.database.batched_reads import RECENT, FreshValue, Snapshot
-from coordinatord.database.connections import PreparedConnection
+from coordinatord.storage.database.batched_reads import RECENT, FreshValue, Snapshot
+from coordinatord.storage.database.connections import PreparedConnection
 
 pytestmark = pytest.mark.anyio
 

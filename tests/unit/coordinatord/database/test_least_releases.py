@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import RELEASE
-from coordinatord.database.migrate import _migrations, least_release, release_order
+from coordinatord.storage.database.migrate import _migrations, least_release, release_order
 
 PAGE = Path(__file__).parents[4] / "coordinatord" / "UPGRADING.md"
 MIGRATIONS = _migrations()

@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.database.batched_reads import Snapshot
-from coordinatord.database.replicas import IndexSource, Replica
+from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.replicas import IndexSource, Replica
 
 pytestmark = pytest.mark.anyio
 

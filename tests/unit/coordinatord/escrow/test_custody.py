@@ -8,8 +8,7 @@ import pytest
 from common import box
 from common.box import PublicKey
 from common.escrow import mock_measurement, report_data
-from coordinatord.base.errors import Retryable
-from coordinatord.escrow.custody import (
+from coordinatord.api.escrow.custody import (
     AnnouncedKey,
     DevelopmentEvidence,
     KeyEvidence,
@@ -17,7 +16,8 @@ from coordinatord.escrow.custody import (
     announced_key,
     mock_evidence,
 )
-from coordinatord.escrow.keys import KeyPair
+from coordinatord.api.escrow.keys import KeyPair
+from coordinatord.base.errors import Retryable
 
 pytestmark = pytest.mark.anyio
 

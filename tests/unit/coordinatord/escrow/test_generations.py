@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.escrow.keys import RETENTION, Generation, Generations, KeyPair
+from coordinatord.api.escrow.keys import RETENTION, Generation, Generations, KeyPair
 
 EVERY, LEAD = 1000, 100
 

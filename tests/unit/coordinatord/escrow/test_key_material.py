@@ -4,7 +4,7 @@ import pytest
 
 from common import box
 from common.box import escrow_key
-from coordinatord.escrow.keys import Generation, KeyPair, open_with_any, seal_secret, wipe
+from coordinatord.api.escrow.keys import Generation, KeyPair, open_with_any, seal_secret, wipe
 
 SECRET = bytes(range(32))
 

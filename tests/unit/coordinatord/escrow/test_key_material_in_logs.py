@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from common.daemon.logs import set_up_logging
-from coordinatord.escrow.keys import KeyPair
+from coordinatord.api.escrow.keys import KeyPair
 
 SECRET = bytes(range(100, 132))
 

@@ -13,9 +13,9 @@ from common.domains import Domains
 from common.escrow import HandedKey, content, mock_measurement, report_data
 from common.messages.sessions import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
-from coordinatord.escrow.handover import Operators
-from coordinatord.escrow.keys import Generation, KeyPair, seal_secret
-from coordinatord.escrow.peer import NoKeys, Peer
+from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.keys import Generation, KeyPair, seal_secret
+from coordinatord.api.escrow.peer import NoKeys, Peer
 from tests.fakes.streamed import StreamedTransport, http_over
 from tests.unit.coordinatord.environment import ENVIRONMENT
 

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from common import abi, box
+from common.api.states import JobState
 from common.box import SecretKey, data_key
 from common.container import commitment
 from common.domains import Domains
@@ -17,16 +18,10 @@ from common.quotes import Terms
 from common.quotes import job_id as job_id_of
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from common.wire.states import JobState
-from coordinatord.base.errors import Retryable
-from coordinatord.base.metrics import REGISTRY
-from coordinatord.book.reads import PostedJobs
-from coordinatord.chain.registries import CLAIMED, ChainJob, JobRegistry, PostedOrder, ProviderRegistry, RegisteredJob
-from coordinatord.chain.rpc import Rpc
-from coordinatord.database.batched_reads import BatchedReads
-from coordinatord.escrow.custody import StaticCustody
-from coordinatord.escrow.keys import KeyPair
-from coordinatord.escrow.release import (
+from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.escrow.custody import StaticCustody
+from coordinatord.api.escrow.keys import KeyPair
+from coordinatord.api.escrow.release import (
     ClaimHolder,
     Claims,
     GrantedRelease,
@@ -35,6 +30,18 @@ from coordinatord.escrow.release import (
     ReleaseOutcome,
     Releases,
 )
+from coordinatord.base.errors import Retryable
+from coordinatord.base.metrics import REGISTRY
+from coordinatord.chain.contracts.registries import (
+    CLAIMED,
+    ChainJob,
+    JobRegistry,
+    PostedOrder,
+    ProviderRegistry,
+    RegisteredJob,
+)
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.storage.database.batched_reads import BatchedReads
 from tests.fakes.chain import BOOK, DECODER
 
 pytestmark = pytest.mark.anyio

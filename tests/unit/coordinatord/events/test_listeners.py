@@ -5,11 +5,11 @@ import json
 import anyio
 import pytest
 
-from common.wire.events import EventKind
+from common.api.events import EventKind
+from coordinatord.api.events import listeners
+from coordinatord.api.events.listeners import HEARTBEAT, PIECE_EVENTS, Listener, News, Places, message_of, stream
+from coordinatord.api.events.sql import EventFilter, LoggedEvent
 from coordinatord.base.errors import Retryable
-from coordinatord.events import listeners
-from coordinatord.events.listeners import HEARTBEAT, PIECE_EVENTS, Listener, News, Places, message_of, stream
-from coordinatord.events.sql import EventFilter, LoggedEvent
 
 pytestmark = pytest.mark.anyio
 

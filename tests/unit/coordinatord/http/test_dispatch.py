@@ -1,7 +1,6 @@
 import pytest
 
 from coordinatord.base.errors import SessionRow
-from coordinatord.database.batched_reads import Snapshot
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.middleware import CallerLimits, TokenBuckets
@@ -9,6 +8,7 @@ from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
+from coordinatord.storage.database.batched_reads import Snapshot
 from tests.fakes.index_position import Standing
 from tests.unit.coordinatord.http.asgi import ask, scope
 

@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from common.wire import limits
-from common.wire.words import WORDS
-from common.wire.worked_order import ANY_SIGNATURE
+from common.api import limits
+from common.api.words import WORDS
+from common.api.worked_order import ANY_SIGNATURE
+from coordinatord.api.orders.validation import OrderBody, read_submission
 from coordinatord.http.openapi import describe
-from coordinatord.orders.judgement import OrderBody, read_submission
 from tests.openapi.__main__ import COMMON, declared, pages
 from tests.vectors.vector_file import cases
 

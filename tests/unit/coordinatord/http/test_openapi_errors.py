@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common import artifacts
-from common.wire.errors import CODED, CONTRACT_ERRORS, LINE_ERRORS, UNCODED
+from common.api.errors import CODED, CONTRACT_ERRORS, LINE_ERRORS, UNCODED
 from tests.openapi.__main__ import declared
 
 ROOT = Path(__file__).parents[4]
@@ -33,7 +33,7 @@ CARRIERS = {
     "_typed": 99,
 }
 # Commands of operators and the escrow's own exchange between instances answer nobody over HTTP.
-NOT_SERVED = ("coordinatord/market", "coordinatord/escrow/peer.py", "common/inclusion", "common/receipt")
+NOT_SERVED = ("coordinatord/market", "coordinatord/api/escrow/peer.py", "common/inclusion", "common/receipt")
 # Refusals of formats that only clients and providers read.
 CLIENTS_OWN = {"undecryptable", "malformed_envelope", "malformed_result", "bad_handover"}
 CODE = re.compile(r"[a-z]+(_[a-z]+)*|[A-Z][A-Za-z]+")
@@ -43,7 +43,7 @@ def served_sources() -> Iterator[Path]:
     for package in ("coordinatord", "common"):
         for path in sorted((ROOT / package).rglob("*.py")):
             name = str(path.relative_to(ROOT))
-            if not name.startswith(NOT_SERVED) and "node_modules" not in name and name != "common/wire/errors.py":
+            if not name.startswith(NOT_SERVED) and "node_modules" not in name and name != "common/api/errors.py":
                 yield path
 
 

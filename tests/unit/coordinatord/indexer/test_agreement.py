@@ -9,12 +9,12 @@ import pytest
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.nodes import Node, Nodes
-from coordinatord.chain.rpc import BlockHeader
-from coordinatord.indexer import agreement
-from coordinatord.indexer.agreement import CheckedSource, Disagreement
-from coordinatord.indexer.evidence import BlockRange
-from coordinatord.indexer.fetch import RangeWidth
+from coordinatord.chain.indexer import agreement
+from coordinatord.chain.indexer.agreement import CheckedSource, Disagreement
+from coordinatord.chain.indexer.evidence import BlockRange
+from coordinatord.chain.indexer.fetch import RangeWidth
+from coordinatord.chain.rpc.client import BlockHeader
+from coordinatord.chain.rpc.nodes import Node, Nodes
 from tests.fakes.chain import DECODER
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.rpc import CALLS_PER_REQUEST, Rpc
-from coordinatord.indexer.fetch import BatchSize, RangeWidth, Source
+from coordinatord.chain.indexer.fetch import BatchSize, RangeWidth, Source
+from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc
 from tests.fakes.chain import DECODER, FakeChain
 
 pytestmark = pytest.mark.anyio

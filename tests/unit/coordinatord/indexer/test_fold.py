@@ -1,7 +1,7 @@
 import pytest
 
-from coordinatord.chain import events as ev
-from coordinatord.indexer.changes import (
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.indexer.changes import (
     BY_FAIL,
     BY_OWNER,
     BY_RECLAIM,
@@ -15,7 +15,7 @@ from coordinatord.indexer.changes import (
     Contradiction,
     ProviderPatch,
 )
-from coordinatord.indexer.fold import Fold
+from coordinatord.chain.indexer.fold import Fold
 
 JOB = b"\x07" * 32
 

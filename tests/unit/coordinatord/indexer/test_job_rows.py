@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.base.errors import Retryable
-from coordinatord.indexer.changes import NewJob
-from coordinatord.indexer.job_rows import job_rows, posted_rows
+from coordinatord.chain.indexer.changes import NewJob
+from coordinatord.chain.indexer.job_rows import job_rows, posted_rows
 
 JOB = NewJob(b"\1" * 32, b"\2" * 20, b"\3" * 32, 5, 60, 1, 2, 3, 4, 0, 9, 7, 250, 8, "bafk", b"\4" * 65, 11, 12)
 

@@ -1,7 +1,7 @@
 import pytest
 
-from coordinatord.chain.rpc_errors import Meaning, read_error
-from coordinatord.indexer.fetch import EVENTS_PER_RANGE, FIRST_WIDTH, RangeWidth, hinted_width
+from coordinatord.chain.indexer.fetch import EVENTS_PER_RANGE, FIRST_WIDTH, RangeWidth, hinted_width
+from coordinatord.chain.rpc.errors import Meaning, read_error
 
 # How providers refuse, and the width that they name to one who asked for 5001 blocks.
 REFUSALS = [

@@ -5,7 +5,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.market.node import connect
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from coordinatord.chain.rpc_errors import RpcError
+from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.market.contracts import Contract, topic
 from coordinatord.market.node import admin_events
 from tests.unit.coordinatord.market.nodes import error, node_that, result

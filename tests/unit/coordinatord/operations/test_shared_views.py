@@ -8,10 +8,10 @@ import attrs
 import pytest
 
 from common import abi
+from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.registries import ProviderRegistry
-from coordinatord.chain.rpc import Reverted, Rpc, View
-from coordinatord.operations.shared_views import SharedViews
+from coordinatord.chain.contracts.registries import ProviderRegistry
+from coordinatord.chain.rpc.client import Reverted, Rpc, View
 
 pytestmark = pytest.mark.anyio
 

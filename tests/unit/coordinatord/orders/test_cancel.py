@@ -10,16 +10,16 @@ import pytest
 
 from common.messages.jobs import Cancel
 from common.quotes import Terms
+from coordinatord.api.book import sql
+from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, Endings, HasEnded
 from coordinatord.base.clock import ISSUED_WITHIN
 from coordinatord.base.errors import Retryable, WouldRefuse
-from coordinatord.book import sql
-from coordinatord.chain import registries
-from coordinatord.chain.registries import CLAIMED, OPEN, ChainJob, PostedOrder, RegisteredJob
-from coordinatord.orders.cancel import CancelBody, CancelOutcome, Cancels, Endings, HasEnded
-from coordinatord.relayer import results_sql
-from coordinatord.relayer.budgets import Admitted
-from coordinatord.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from coordinatord.relayer.relaying import RelayMined
+from coordinatord.chain.contracts import registries
+from coordinatord.chain.contracts.registries import CLAIMED, OPEN, ChainJob, PostedOrder, RegisteredJob
+from coordinatord.chain.relayer import results_sql
+from coordinatord.chain.relayer.budgets import Admitted
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.chain.relayer.relaying import RelayMined
 from tests.fakes.submissions import Submitter
 from tests.unit.coordinatord.orders.test_judgement import _paid
 

@@ -12,19 +12,15 @@ import msgspec
 import pytest
 
 from common import abi, framing
+from common.api import errors
+from common.api.fields import read_object
+from common.api.limits import LONGEST_SLA, ORDER_LIFE
 from common.container import HEAD_BYTES
 from common.domains import struct_hash
 from common.refusal import Refused
-from common.wire import errors
-from common.wire.fields import read_object
-from common.wire.limits import LONGEST_SLA, ORDER_LIFE
-from coordinatord.chain import registries
-from coordinatord.chain.registries import JobRegistry, PaymentToken
-from coordinatord.chain.rpc import Reverted, RpcCall
-from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.files.sql import FileRow
-from coordinatord.orders import judgement
-from coordinatord.orders.judgement import (
+from coordinatord.api.files.sql import FileRow
+from coordinatord.api.orders import validation as judgement
+from coordinatord.api.orders.validation import (
     Fault,
     MarketProbe,
     OrderBody,
@@ -39,6 +35,10 @@ from coordinatord.orders.judgement import (
     submission_of,
     upload_check,
 )
+from coordinatord.chain.contracts import registries
+from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken
+from coordinatord.chain.rpc.client import Reverted, RpcCall
+from coordinatord.chain.rpc.errors import Meaning, RpcError
 from tests.fakes.submissions import Body, Submitter
 
 _CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"

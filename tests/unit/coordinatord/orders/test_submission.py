@@ -13,28 +13,36 @@ import msgspec
 import pytest
 
 from common import abi
+from common.api.fields import read_object
 from common.artifacts import ERROR_NAMES
 from common.messages.jobs import Order
 from common.quotes import Terms
 from common.refusal import Refused
-from common.wire.fields import read_object
+from coordinatord.api.book import candidates_sql
+from coordinatord.api.book.candidates_sql import Demand
+from coordinatord.api.book.pending_offers_sql import PendingJob
+from coordinatord.api.files.sql import FileRow
+from coordinatord.api.orders import submission
+from coordinatord.api.orders import validation as judgement
+from coordinatord.api.orders.submission import (
+    Matchmaker,
+    Probed,
+    QuotedOrder,
+    Submissions,
+    SubmitOutcome,
+    SubmittedOrder,
+)
+from coordinatord.api.orders.validation import MarketProbe, OrderBody, Verdicts
 from coordinatord.base.concurrency import RELAY_QUEUE_FULL, InTray, ignored
 from coordinatord.base.errors import Retryable, WouldRefuse
-from coordinatord.book import candidates_sql
-from coordinatord.book.candidates_sql import Demand
-from coordinatord.book.pending_sql import PendingJob
-from coordinatord.chain.registries import JobRegistry, PaymentToken, PostedOrder
-from coordinatord.chain.rpc import RpcCall
-from coordinatord.chain.rpc_errors import Meaning, RpcError
-from coordinatord.files.sql import FileRow
-from coordinatord.orders import judgement, submission
-from coordinatord.orders.judgement import MarketProbe, OrderBody, Verdicts
-from coordinatord.orders.submission import Matchmaker, Probed, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
-from coordinatord.pins.containers import Holding, container_key
-from coordinatord.relayer.budgets import Admitted, Promises
-from coordinatord.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
-from coordinatord.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
-from coordinatord.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
+from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, PostedOrder
+from coordinatord.chain.relayer.budgets import Admitted, Promises
+from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
+from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
+from coordinatord.chain.rpc.client import RpcCall
+from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.storage.pins.containers import Holding, container_key
 from tests.fakes.submissions import Body, Submitter
 from tests.unit.coordinatord.orders.test_judgement import _CID, _hex
 

@@ -9,8 +9,8 @@ import pytest
 from common.cid import Cid, ImportProfile, cid_of, dag_leaf
 from common.daemon.process import Secret
 from coordinatord.base.errors import Retryable
-from coordinatord.pins.requests import RequestSigner, StoreRequests
-from coordinatord.pins.store import Pinned, PinningStore
+from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
+from coordinatord.storage.pins.store import Pinned, PinningStore
 from tests.fakes.kubo import spelt
 from tests.fakes.streamed import StreamedTransport, http_over
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.config import read_config
+from coordinatord.run.config import read_config
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 PAGE = (Path(__file__).parents[4] / "coordinatord" / "PINNING.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from common.daemon.process import Secret
-from coordinatord.pins.requests import RequestSigner
+from coordinatord.storage.pins.requests import RequestSigner
 
 CONTENT = b"content"
 SHA256 = hashlib.sha256(CONTENT).digest()

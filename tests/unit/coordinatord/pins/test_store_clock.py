@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
-from coordinatord.pins.requests import StoreClock
+from coordinatord.storage.pins.requests import StoreClock
 
 NOW = 1_800_000_000.0
 

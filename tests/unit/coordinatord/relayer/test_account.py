@@ -10,12 +10,12 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY, relayer_balance
-from coordinatord.chain.rpc import Rpc
-from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.fees import FeeMarket, HeadBlock
-from coordinatord.relayer.pending import Life, PendingTx, PendingTxs
-from coordinatord.relayer.role import RelayerRole
-from coordinatord.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.fees import FeeMarket, HeadBlock
+from coordinatord.chain.relayer.in_flight import Life, PendingTx, PendingTxs
+from coordinatord.chain.relayer.role import RelayerRole
+from coordinatord.chain.relayer.transactions_sql import Version
+from coordinatord.chain.rpc.client import Rpc
 
 pytestmark = pytest.mark.anyio
 

@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.rpc import Rpc
-from coordinatord.relayer.broadcast import Sent, _batches, broadcast
-from coordinatord.relayer.pending import PendingTx
-from coordinatord.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.broadcast import Sent, _batches, broadcast
+from coordinatord.chain.relayer.in_flight import PendingTx
+from coordinatord.chain.relayer.transactions_sql import Version
+from coordinatord.chain.rpc.client import Rpc
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.abi import selector
-from coordinatord.relayer.coalesce import (
+from coordinatord.chain.relayer.coalesce import (
     FOR_EXITS,
     MOST_BYTES,
     TX_GAS_CAP,
@@ -16,9 +16,9 @@ from coordinatord.relayer.coalesce import (
     coalesce,
     in_flight,
 )
-from coordinatord.relayer.gas_book import FIRST_LOOK, GasBook, OpKind, intrinsic_gas
-from coordinatord.relayer.outbox_sql import RelayKind
-from coordinatord.relayer.queue_sql import WaitingRelay
+from coordinatord.chain.relayer.gas_book import FIRST_LOOK, GasBook, OpKind, intrinsic_gas
+from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.queue_sql import WaitingRelay
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
 ROOM = TxSize(15_000_000)

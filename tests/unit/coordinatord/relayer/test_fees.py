@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.relayer.fees import (
+from coordinatord.chain.relayer.fees import (
     NO_CEILING,
     Fee,
     FeeCeiling,

@@ -1,6 +1,6 @@
-from coordinatord.relayer.coalesce import Planned, Rank
-from coordinatord.relayer.fees import FeeMarket
-from coordinatord.relayer.settings import Floors, affordable
+from coordinatord.chain.relayer.coalesce import Planned, Rank
+from coordinatord.chain.relayer.fees import FeeMarket
+from coordinatord.chain.relayer.settings import Floors, affordable
 
 FLOORS = Floors(cancel=100, other=300)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.relayer.gas_book import (
+from coordinatord.chain.relayer.gas_book import (
     FIRST_LOOK,
     REGISTRY_SLACK,
     GasBook,

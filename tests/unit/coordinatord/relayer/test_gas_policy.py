@@ -3,10 +3,11 @@
 import attrs
 import pytest
 
-from coordinatord.config import read_config
-from coordinatord.relayer.budgets import GasPolicy, gas_estimate
-from coordinatord.relayer.budgets_sql import Budget, GasLimits, Standing
-from coordinatord.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.budgets import GasPolicy, gas_estimate
+from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Standing
+from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.run.config import read_config
+from coordinatord.run.constructors import gas_policy
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 POLICY = GasPolicy(
@@ -46,7 +47,7 @@ def test_zero_is_no_limit() -> None:
 
 
 def test_defaults_are_what_the_readme_says_of_them() -> None:
-    policy = GasPolicy.of(read_config(ENVIRONMENT))
+    policy = gas_policy(read_config(ENVIRONMENT))
     new = policy.limits(Budget.POSTS, NEW)
     assert new.day is not None
     assert new.hour is not None

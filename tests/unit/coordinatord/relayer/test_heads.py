@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.relayer.fees import WINDOW, HeadBlock, HeadPlace, SeenBlocks
+from coordinatord.chain.relayer.fees import WINDOW, HeadBlock, HeadPlace, SeenBlocks
 
 
 def block(number: int, branch: str = "a", parent_branch: str | None = None) -> HeadBlock:

@@ -1,4 +1,4 @@
-from coordinatord.relayer.repair import examine
+from coordinatord.chain.relayer.repair import examine
 
 
 def test_all_is_well_when_pending_ones_fill_the_range() -> None:

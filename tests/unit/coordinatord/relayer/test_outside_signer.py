@@ -5,9 +5,9 @@ import pytest
 
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from coordinatord.chain.signers import SigningFailed
-from coordinatord.relayer.outside_signer import OutsideSigner, SignerAway
-from coordinatord.relayer.signers import WalletSigner, sign_in_order
+from coordinatord.chain.relayer.outside_signer import OutsideSigner, SignerAway
+from coordinatord.chain.relayer.signers import WalletSigner, sign_in_order
+from coordinatord.chain.signing.signers import SigningFailed
 
 pytestmark = pytest.mark.anyio
 

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.transactions_sql import Version
 
 
 def version(name: bytes) -> Version:

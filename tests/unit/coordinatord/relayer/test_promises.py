@@ -6,11 +6,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from coordinatord.chain.registries import PaymentToken
-from coordinatord.chain.rpc import Rpc, RpcCall
-from coordinatord.relayer.budgets import Promises
-from coordinatord.relayer.budgets_sql import Standing
-from coordinatord.relayer.outbox_sql import Promise
+from coordinatord.chain.contracts.registries import PaymentToken
+from coordinatord.chain.relayer.budgets import Promises
+from coordinatord.chain.relayer.budgets_sql import Standing
+from coordinatord.chain.relayer.outbox_sql import Promise
+from coordinatord.chain.rpc.client import Rpc, RpcCall
 
 pytestmark = pytest.mark.anyio
 

@@ -9,15 +9,15 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base import metrics
-from coordinatord.relayer import repair, results_sql, transactions_sql
-from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.fees import FeeCeiling, FeeMarket, HeadBlock
-from coordinatord.relayer.outbox_sql import RelayKind
-from coordinatord.relayer.pending import RECEIPTS_LAG, PendingTx, PendingTxs
-from coordinatord.relayer.receipts import TxReceipt
-from coordinatord.relayer.repair import drop_unserved, raise_fees, repair_nonces, revive_unmined
-from coordinatord.relayer.signers import WalletSigner
-from coordinatord.relayer.transactions_sql import Content, Gap, StoredTx, Version
+from coordinatord.chain.relayer import repair, results_sql, transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket, HeadBlock
+from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG, PendingTx, PendingTxs
+from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.receipts import TxReceipt
+from coordinatord.chain.relayer.repair import drop_unserved, raise_fees, repair_nonces, revive_unmined
+from coordinatord.chain.relayer.signers import WalletSigner
+from coordinatord.chain.relayer.transactions_sql import Content, Gap, StoredTx, Version
 
 pytestmark = pytest.mark.anyio
 

@@ -13,20 +13,20 @@ from common.artifacts import ERROR_NAMES
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.logs import ReceiptLog
-from coordinatord.chain.rpc import Rpc
-from coordinatord.database.connections import Connection
-from coordinatord.database.locks import RoleConnection
-from coordinatord.relayer import budgets_sql, resolution, results_sql, transactions_sql
-from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.budgets_sql import Booked, GasCost
-from coordinatord.relayer.gas_book import GasBook, OpKind
-from coordinatord.relayer.outbox_sql import RelayKind
-from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.relayer.receipts import TxReceipt
-from coordinatord.relayer.resolution import inconclusive, resolve
-from coordinatord.relayer.results_sql import Carried, Ended, MinedTx, RefusedCall, RefusedRelay
-from coordinatord.relayer.transactions_sql import NewestBlock, Version
+from coordinatord.chain.contracts.logs import ReceiptLog
+from coordinatord.chain.relayer import budgets_sql, resolution, results_sql, transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.budgets_sql import Booked, GasCost
+from coordinatord.chain.relayer.gas_book import GasBook, OpKind
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.receipts import TxReceipt
+from coordinatord.chain.relayer.resolution import inconclusive, resolve
+from coordinatord.chain.relayer.results_sql import Carried, Ended, MinedTx, RefusedCall, RefusedRelay
+from coordinatord.chain.relayer.transactions_sql import NewestBlock, Version
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.locks import RoleConnection
 
 pytestmark = pytest.mark.anyio
 

@@ -4,11 +4,11 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.broadcast import Sending, Sent, note_sendings
-from coordinatord.relayer.coalesce import MOST_BYTES, TX_GAS_CAP
-from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.broadcast import Sending, Sent, note_sendings
+from coordinatord.chain.relayer.coalesce import MOST_BYTES, TX_GAS_CAP
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.transactions_sql import Version
 
 
 def tx(nonce: int, *, gas: int = 8_000_000, fills: bool = False) -> PendingTx:

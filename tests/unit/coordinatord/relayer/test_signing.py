@@ -9,16 +9,16 @@ import pytest
 from common.inclusion import rlp
 from common.secp256k1 import Wallet
 from common.transactions import SignedTransaction, Transaction
-from coordinatord.relayer import queue_sql, transactions_sql
-from coordinatord.relayer.account import RelayerAccount
-from coordinatord.relayer.coalesce import Planned
-from coordinatord.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
-from coordinatord.relayer.gas_book import intrinsic_gas
-from coordinatord.relayer.outside_signer import SignerAway
-from coordinatord.relayer.pending import PendingTx, PendingTxs
-from coordinatord.relayer.signers import WalletSigner
-from coordinatord.relayer.signing import FILL_GAS, dearer, self_transfer, sign_fill, sign_planned
-from coordinatord.relayer.transactions_sql import Content, Gap, NewTx, Version
+from coordinatord.chain.relayer import queue_sql, transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.coalesce import Planned
+from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
+from coordinatord.chain.relayer.gas_book import intrinsic_gas
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.signers import WalletSigner
+from coordinatord.chain.relayer.signing import FILL_GAS, dearer, self_transfer, sign_fill, sign_planned
+from coordinatord.chain.relayer.transactions_sql import Content, Gap, NewTx, Version
 
 pytestmark = pytest.mark.anyio
 

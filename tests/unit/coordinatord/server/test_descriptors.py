@@ -2,9 +2,9 @@ import resource
 
 import structlog.testing
 
-from coordinatord.app import connection_limits
-from coordinatord.config import read_config
-from coordinatord.server.descriptors import connections_within, raise_descriptor_limit
+from coordinatord.run.app import connection_limits
+from coordinatord.run.config import read_config
+from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 

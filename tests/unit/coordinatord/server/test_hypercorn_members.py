@@ -8,7 +8,7 @@ from h11._receivebuffer import ReceiveBuffer
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 
-from coordinatord.server.http11 import Http11, StrictLines
+from coordinatord.http.server.http11 import Http11, StrictLines
 
 OVERRIDDEN = {
     (Http11, H11Protocol): {"stream_send", "_check_protocol", "_create_stream", "_send_error_response"},

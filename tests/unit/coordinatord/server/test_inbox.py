@@ -2,7 +2,7 @@ import anyio
 import pytest
 from hypercorn.typing import ASGIReceiveEvent
 
-from coordinatord.server.http11 import Inbox
+from coordinatord.http.server.http11 import Inbox
 
 pytestmark = pytest.mark.anyio
 

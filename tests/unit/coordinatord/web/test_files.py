@@ -5,7 +5,7 @@ from importlib import resources
 
 import pytest
 
-from coordinatord.web.files import POLICY, StaticFile, market_page, operators_page
+from coordinatord.api.pages.files import POLICY, StaticFile, market_page, operators_page
 
 PAGES = {**{f"/web/{name}": file for name, file in market_page().items()}, **operators_page()}
 
@@ -28,7 +28,7 @@ def test_every_module_that_is_imported_is_served() -> None:
 
 
 def _index() -> str:
-    return resources.files("coordinatord.web").joinpath("static/index.html").read_text()
+    return resources.files("coordinatord.api.pages").joinpath("static/index.html").read_text()
 
 
 def test_etag_follows_from_the_bytes_alone() -> None:

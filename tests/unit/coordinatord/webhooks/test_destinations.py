@@ -9,8 +9,7 @@ import pytest
 from aiohttp.abc import ResolveResult
 
 from common.refusal import Refused
-from coordinatord.base.http_client import NoResponse
-from coordinatord.webhooks.destinations import (
+from coordinatord.api.webhooks.destinations import (
     DestinationRefused,
     PublicResolver,
     check_url,
@@ -18,6 +17,7 @@ from coordinatord.webhooks.destinations import (
     open_destinations,
     public_socket,
 )
+from coordinatord.base.http_client import NoResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -109,7 +109,7 @@ async def test_connection_goes_to_the_address_that_was_judged_though_the_name_tu
         raise OSError("no network in this test")
 
     async with open_destinations(connections=4, private=False, resolver=names) as http:
-        monkeypatch.setattr("coordinatord.webhooks.destinations.socket.socket", refusing)
+        monkeypatch.setattr("coordinatord.api.webhooks.destinations.socket.socket", refusing)
         with pytest.raises(NoResponse):
             async with http("POST", "https://hooks.example.org/", {}, (b"{}",)):
                 pass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.webhooks.delivery import LONGEST_RETRY_AFTER, SCHEDULE, delay_after, read_retry_after
+from coordinatord.api.webhooks.delivery import LONGEST_RETRY_AFTER, SCHEDULE, delay_after, read_retry_after
 
 NOW = 1_800_000_000.0
 

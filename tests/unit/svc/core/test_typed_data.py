@@ -2,11 +2,11 @@ import pytest
 from eth_account.messages import encode_typed_data
 from eth_utils import keccak
 
+from common.api.chain import told_book
 from common.domains import Domains, Message, SigningDomain
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
 from common.messages.sessions import ResultKey, SvcSession
-from common.wire.chain import told_book
 from svc.core.known_market import Market
 from svc.core.typed_data import request
 from svc.records import Contracts, Deployment, TokenName

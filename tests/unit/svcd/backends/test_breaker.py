@@ -3,7 +3,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from svcd.backends.backend import FAULTS_TO_OPEN, Breaker, watch
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.journal.held_job import ModelWork, WorkOutput
 
 
 @pytest.fixture

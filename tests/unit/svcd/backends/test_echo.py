@@ -14,8 +14,8 @@ from common.pricing.assets import Modality
 from common.scalars import read_base64
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings
-from svcd.errors import WorkFailed
-from svcd.job.held import WorkOutput
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import WorkOutput
 from svcd.payload.media import Picture, measure
 from tests.fakes.provider_work import work_on
 

@@ -7,7 +7,7 @@ import pytest
 
 from svcd.backends.backend import TryAgain
 from svcd.backends.http_answers import judge, read_error, retry_after
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 from tests.fakes.streamed import StreamedTransport
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)

@@ -3,7 +3,7 @@ import pytest
 from common.pricing.assets import Modality
 from svcd.backends.openai import request_body
 from svcd.backends.settings import OpenAISettings, read_backend
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 from tests.fakes.provider_work import work_on
 
 

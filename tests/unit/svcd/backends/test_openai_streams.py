@@ -2,7 +2,7 @@ import pytest
 
 from svcd.backends.backend import TryAgain
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 
 
 def chunk(delta: dict[str, object], index: int = 0, **rest: object) -> dict[str, object]:

@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd import metrics
 from svcd.backends.backend import Attempts, Signs, TryAgain
-from svcd.errors import WorkFailed
-from svcd.job.held import WorkOutput
+from svcd.base import metrics
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import WorkOutput
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio

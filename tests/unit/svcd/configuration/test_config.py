@@ -10,9 +10,9 @@ from eth_account import Account
 from common.box import SecretKey
 from common.daemon.process import Fatal
 from common.secp256k1 import Wallet
+from svcd.backends.load import AskRates, SlotsSettings
 from svcd.base.toml import TomlTable
-from svcd.configuration.config import ConfigFile, DaemonConfig, read_config
-from svcd.load import AskRates, SlotsSettings
+from svcd.config import ConfigFile, DaemonConfig, read_config
 
 _EXAMPLE = Path(__file__).parents[4] / "config" / "svcd.toml"
 _KEY = "11" * 32

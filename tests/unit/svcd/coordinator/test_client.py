@@ -3,13 +3,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from common.api import limits
 from common.secp256k1 import Wallet
-from common.wire import limits
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.requests import Requests
 from svcd.coordinator.sessions import OpSigner, ProviderSessions
-from svcd.errors import Unavailable
-from svcd.timings import Clock
 from tests.fakes.market import Market
 from tests.fakes.streamed import StreamedTransport
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from svcd.base.timings import Clock
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
-from svcd.timings import Clock
 from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio

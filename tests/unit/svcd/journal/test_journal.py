@@ -13,8 +13,8 @@ import trio
 from trio.testing import MockClock
 
 from common.daemon.process import Fatal
-from svcd.job.held import Job
 from svcd.journal.entries import Home
+from svcd.journal.held_job import Job
 from svcd.journal.journal import LONGEST_ROW, Journal, ResultFiles, is_in_use, open_journal
 from tests.fakes.market import Market
 

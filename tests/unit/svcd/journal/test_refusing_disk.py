@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.health import DaemonHealth
 from svcd.journal.journal import LONGEST_ROW, Journal, ResultFiles, open_journal
+from svcd.stages.health import DaemonHealth
 
 pytestmark = pytest.mark.trio
 

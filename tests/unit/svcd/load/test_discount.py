@@ -1,7 +1,7 @@
 import pytest
 
-from svcd import metrics
-from svcd.load import AskRates, Discount
+from svcd.backends.load import AskRates, Discount
+from svcd.base import metrics
 
 
 def idle_for(seconds: float, **settings: float) -> Discount:

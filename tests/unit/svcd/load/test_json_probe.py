@@ -1,6 +1,6 @@
 import pytest
 
-from svcd.load import JsonSettings, load_in_json, read_probe
+from svcd.backends.load import JsonSettings, load_in_json, read_probe
 
 
 @pytest.mark.parametrize(

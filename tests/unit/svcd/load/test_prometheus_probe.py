@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from svcd.load import MAX_ANSWER_BYTES, PrometheusSettings, load_in_exposition, read_probe
+from svcd.backends.load import MAX_ANSWER_BYTES, PrometheusSettings, load_in_exposition, read_probe
 
 
 def settings(**entries: object) -> PrometheusSettings:

@@ -1,7 +1,7 @@
 import pytest
 
-from svcd import metrics
-from svcd.load import open_load, read_probe
+from svcd.backends.load import open_load, read_probe
+from svcd.base import metrics
 
 pytestmark = pytest.mark.trio
 

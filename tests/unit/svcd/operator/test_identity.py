@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from common.daemon.process import Fatal
-from svcd.configuration.config import DaemonConfig
+from svcd.config import DaemonConfig
 from svcd.operator.status import LONGEST_EVIDENCE, publish_identity
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached

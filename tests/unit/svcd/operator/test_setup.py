@@ -13,10 +13,10 @@ import pytest
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
+from svcd.backends.load import AskRates, PrometheusSettings
 from svcd.backends.servers import ServedModels
 from svcd.backends.settings import OpenAISettings
-from svcd.configuration.config import DaemonConfig, read_config
-from svcd.load import AskRates, PrometheusSettings
+from svcd.config import DaemonConfig, read_config
 from svcd.operator.discovery import MarketTold, ModelServer, read_market
 from svcd.operator.setup import Dialogue, ask_at_terminal, set_up
 from svcd.operator.written_config import SetupOptions

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 from svcd.payload.gateway import PayloadGateways, Spool
 from tests.fakes.streamed import StreamedTransport
 

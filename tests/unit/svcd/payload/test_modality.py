@@ -1,7 +1,7 @@
 import pytest
 
 from common.pricing.assets import Modality
-from svcd.errors import WorkFailed
+from svcd.base.errors import WorkFailed
 from svcd.payload.opening import modality_for
 
 

@@ -15,17 +15,17 @@ from common.envelope import ResultBody
 from common.pricing.assets import Modality
 from common.sealed_stream import open_result
 from common.secp256k1 import Wallet
-from svcd.app import Daemon
+from svcd.backends.load import AskRates, SlotsSettings
 from svcd.backends.settings import EchoSettings
-from svcd.configuration.config import AskTable, DaemonConfig, ModelConfig, Rate
-from svcd.dependencies import DaemonDependencies, prepare
-from svcd.health import DaemonHealth
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.base.metrics import REGISTRY
+from svcd.base.timings import Clock
+from svcd.config import AskTable, DaemonConfig, ModelConfig, Rate
+from svcd.journal.held_job import ModelWork, WorkOutput
 from svcd.journal.journal import JOURNAL_FILE, open_journal
-from svcd.load import AskRates, SlotsSettings
-from svcd.metrics import REGISTRY
+from svcd.run.app import Daemon
+from svcd.run.dependencies import DaemonDependencies, prepare
+from svcd.stages.health import DaemonHealth
 from svcd.stages.pipeline import Drain
-from svcd.timings import Clock
 from tests.fakes.market import BOOK, GATEWAY, URL, Market
 
 ENDED = ("settled", "failed", "given_up", "not_claimed")

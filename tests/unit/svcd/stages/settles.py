@@ -10,7 +10,7 @@ import trio
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, UploadOutcome
 from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import Body
-from svcd.job.held import Ahead, ClaimedJob, Job, SealedJob
+from svcd.journal.held_job import Ahead, ClaimedJob, Job, SealedJob
 from svcd.stages.claimer import LookedUp, Standing
 from tests.fakes.market import START, Market
 

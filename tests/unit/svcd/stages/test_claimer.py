@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from common.wire.states import JobState
+from common.api.states import JobState
+from svcd.base.errors import Unavailable
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, OpStored
 from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import Body, SignInRefused
-from svcd.errors import Unavailable
-from svcd.job.held import Ahead, ClaimedJob, Job
+from svcd.journal.held_job import Ahead, ClaimedJob, Job
 from svcd.stages.claimer import STALE, Claimer, Lookup
 from svcd.stages.offers import Offer
 from tests.fakes.market import START, Market

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from trio.testing import MockClock
 
-from svcd.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
-from svcd.errors import Unavailable
-from svcd.job.held import Job
+from svcd.base.errors import Unavailable
+from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
+from svcd.journal.held_job import Job
 from tests.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for

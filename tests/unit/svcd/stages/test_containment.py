@@ -15,9 +15,8 @@ import trio
 from trio.testing import MockClock
 
 from common.daemon import supervision
-from svcd import health
-from svcd.job.held import ModelWork, WorkOutput
-from svcd.stages import settler
+from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.stages import health, settler
 from tests.fakes.market import Market
 from tests.faults.foreign_errors import ForeignErrors, logged_exceptions
 from tests.unit.svcd.stages.running import Backend, Running, config_for, started

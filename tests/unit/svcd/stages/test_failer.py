@@ -7,7 +7,7 @@ import pytest
 from trio.testing import MockClock
 
 from svcd.coordinator.outcomes import ChainRefused, OpOutcome
-from svcd.job.held import Failing
+from svcd.journal.held_job import Failing
 from svcd.stages.claimer import STALE
 from svcd.stages.settler import Failer
 from tests.unit.svcd.stages.settles import AWAY, MINED, REVERTED, World, held

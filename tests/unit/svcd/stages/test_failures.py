@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from common.box import SecretKey
 from common.strict_json import canonical
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.base.errors import WorkFailed
+from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.fakes.market import CLAIMED, Market
 from tests.fakes.market_answers import answer, behind, error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start

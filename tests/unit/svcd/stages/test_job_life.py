@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.job.held import ModelWork, WorkOutput
-from svcd.load import AskRates
+from svcd.backends.load import AskRates
+from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.fakes.market import Market
 from tests.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start

@@ -2,8 +2,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from svcd.base.timings import Clock
 from svcd.stages.offers import DeadlineChannel, Exclusions
-from svcd.timings import Clock
 
 pytestmark = pytest.mark.trio
 

@@ -13,11 +13,11 @@ from trio.testing import MockClock
 from common.box import PublicKey, SecretKey, seal
 from common.container import Committed, data_key
 from common.sealed_stream import ContainerHead
-from svcd.chain import Claimed, Contradicted, NotClaimed
+from svcd.base.errors import Unavailable, WorkFailed
+from svcd.coordinator.chain import Claimed, Contradicted, NotClaimed
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
 from svcd.coordinator.requests import Unanswered
-from svcd.errors import Unavailable, WorkFailed
-from svcd.job.held import Ahead, ClaimedJob, Job, Opened
+from svcd.journal.held_job import Ahead, ClaimedJob, Job, Opened
 from svcd.payload.gateway import Spool
 from svcd.stages import opener as module
 from svcd.stages.opener import PayloadOpener

@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.configuration.config import DiscountTable
-from svcd.errors import WorkFailed
-from svcd.job.held import ModelWork, WorkOutput
-from svcd.load import AskRates, Load, SlotsProbe
+from svcd.backends.load import AskRates, Load, SlotsProbe
+from svcd.base.errors import WorkFailed
+from svcd.config import DiscountTable
+from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.fakes.market import SETTLED, Market
 from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start

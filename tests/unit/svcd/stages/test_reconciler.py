@@ -1,7 +1,7 @@
 import pytest
 
-from svcd.job.held import CLAIM_DEAD_AFTER, Job
 from svcd.journal.entries import JobEntry, JournalState
+from svcd.journal.held_job import CLAIM_DEAD_AFTER, Job
 from svcd.stages.reconciler import Verdict, verdict
 from tests.fakes.market import START, Market
 

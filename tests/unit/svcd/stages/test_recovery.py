@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from common.daemon.process import Fatal
 from common.strict_json import canonical
-from svcd.job.held import ModelWork, WorkOutput
+from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start

@@ -9,10 +9,10 @@ import trio
 from trio.testing import MockClock
 
 from common.scalars import base64_of
+from svcd.base.errors import WorkFailed
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpOutcome
 from svcd.coordinator.sessions import SignInRefused
-from svcd.errors import WorkFailed
-from svcd.job.held import CLAIM_DEAD_AFTER, SealedJob
+from svcd.journal.held_job import CLAIM_DEAD_AFTER, SealedJob
 from svcd.stages.claimer import STALE
 from svcd.stages.settler import Settler
 from tests.unit.svcd.stages.settles import (

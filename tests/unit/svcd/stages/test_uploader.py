@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from svcd.base.errors import WorkFailed
 from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded, UploadOutcome
 from svcd.coordinator.sessions import SignInRefused
-from svcd.errors import WorkFailed
-from svcd.job.held import SealedJob
+from svcd.journal.held_job import SealedJob
 from svcd.stages.settler import Uploader, needs_upload
 from tests.unit.svcd.stages.settles import AWAY, CID, SLA, World, held, sealed
 

@@ -1,0 +1,120 @@
+"""Shapes of health, readiness, the deployment, and the sessions that are opened under it."""
+
+from typing import Annotated, Final, Generic, Literal
+
+from msgspec import Meta
+
+from common.address_book import AddressBook
+from common.api.shapes import Address, Digits, N, Omittable, Shape, SignedDigits, said
+
+
+class HealthShape(Shape, frozen=True):
+    """The server listens."""
+
+    status: Annotated[Literal["ok"], said("`ok`", "ok")]
+
+
+class ReadinessFields(Shape, Generic[N], frozen=True):
+    ready: bool
+    reason: str
+    cursor: N | None = None
+    head_block: N | None = None
+    lag: N | None = None
+    code: str | None = None
+
+
+class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
+    """Where the index stands, and where the chain."""
+
+    reason: Annotated[
+        Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"],
+        said(
+            "`ready`; `cold_start` (nothing is indexed yet), `trailing` (READY_LAG_BLOCKS or more behind), `reorg` (the"
+            " index is rebuilt) or `chain_unreachable` (the node does not answer)",
+            "ready",
+        ),
+    ]
+    lag: SignedDigits | None
+    code: Annotated[
+        Omittable[str],
+        said(
+            "anything else that keeps the process from being ready: `stopping`, `no_relayer_role` (the account may not"
+            " post or settle), `database_unavailable`, `database_read_only` (the database rejects writes), or"
+            " `task_failing:NAME` (a background task fails again and again)",
+            "no_relayer_role",
+        ),
+    ] = None
+
+
+class ContractsShape(Shape, frozen=True):
+    """Addresses of the contracts."""
+
+    job_registry: Address
+    provider_registry: Address
+    ask_registry: Address
+    paytoken: Address
+
+
+class TokenName(Shape, frozen=True):
+    """Name and version of the payment token's signing domain."""
+
+    name: str
+    version: str
+
+
+class DeploymentFields(Shape, Generic[N], frozen=True):
+    chain_id: int
+    contracts: ContractsShape
+    decimals: int
+    token_domain: TokenName
+    gas_price: N
+    head_block: N
+    block_time_ms: int
+    fee_bps: int
+    windows: Omittable[tuple[int, ...]] = None
+
+
+class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
+    """The deployment, and the chain as the coordinator's node sees it now."""
+
+    gas_fee: Digits
+    gateway_url: Omittable[str] = None
+
+
+_NO_BLOCK: Final = 0  # where a deployment begins is not told: it is no fact that anything is signed for
+
+
+def told_book(told: DeploymentFields[int]) -> AddressBook:
+    """The address book of the deployment that a coordinator tells. Raises Refused for one that is malformed."""
+    return AddressBook.of(
+        {
+            "chainId": told.chain_id,
+            "deployBlock": _NO_BLOCK,
+            "jobRegistry": told.contracts.job_registry,
+            "providerRegistry": told.contracts.provider_registry,
+            "askRegistry": told.contracts.ask_registry,
+            "paytoken": told.contracts.paytoken,
+            "paymentTokenDecimals": told.decimals,
+            "tokenDomain": {"name": told.token_domain.name, "version": told.token_domain.version},
+        }
+    )
+
+
+class Nonce(Shape, frozen=True):
+    """A nonce to be signed."""
+
+    nonce: Annotated[
+        str,
+        said("text to sign as it is: 32 hex digits, for one use", "00112233445566778899aabbccddeeff"),
+        Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"}),
+    ]
+    expires_at: Annotated[int, said("end of the nonce, in Unix seconds", 1800000300)]
+    chain_id: int
+
+
+class SessionShape(Shape, frozen=True):
+    """A session."""
+
+    token: str
+    expires_at: Annotated[int, said("end of the session, in Unix seconds", 1800086400)]
+    provider_id: Annotated[Omittable[int], said("id of the provider; of a provider's session only", 2)] = None

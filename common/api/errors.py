@@ -1,0 +1,392 @@
+"""Errors of the API: each code with its type, its cause and its remedy, and the errors of the contracts.
+
+Routes name the codes that they may answer; `/openapi.json` and `HTTP.md` take everything else from here. A test holds
+that each code that the coordinator raises stands here, and that each that stands here is raised and is a route's.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from common.api.shapes import ErrorType
+
+
+@attrs.frozen(slots=True)
+class KnownError:
+    """`code` is None for an error that its type tells alone; `types`: nearly always one."""
+
+    code: str | None
+    types: tuple[ErrorType, ...]
+    cause: str
+    remedy: str
+
+
+TX_HASH: Final = "receipt_timeout"
+"""The error whose code is no word but the transaction's hash."""
+
+_AGAIN: Final = "send the same again, later"
+_SIGN: Final = "sign the values that you send, in the domain of GET /evm/chain, with the wallet they name"
+
+
+def _invalid(code: str, cause: str, remedy: str) -> KnownError:
+    return KnownError(code, ("invalid_request_error",), cause, remedy)
+
+
+def _denied(code: str, cause: str, remedy: str, *types: ErrorType) -> KnownError:
+    return KnownError(code, types or ("authentication_error",), cause, remedy)
+
+
+def _relay(code: str, cause: str, remedy: str = _AGAIN) -> KnownError:
+    return KnownError(code, ("relay_unavailable",), cause, remedy)
+
+
+def _store(code: str, cause: str, remedy: str = _AGAIN) -> KnownError:
+    return KnownError(code, ("pinner_unavailable",), cause, remedy)
+
+
+def _typed(kind: ErrorType, cause: str, remedy: str) -> KnownError:
+    return KnownError(None, (kind,), cause, remedy)
+
+
+# Errors without a code, by what routes call them: a status, or the type.
+UNCODED: Final[Mapping[int | str, KnownError]] = {
+    400: _typed(
+        "invalid_request_error",
+        "a field, parameter or header is missing or malformed, or the message is no HTTP; `message` names all, `param`"
+        " the first",
+        "correct what `message` names",
+    ),
+    404: _typed("not_found", "there is no such object, or it is another owner's", "check the id, and whose it is"),
+    405: _typed("invalid_request_error", "the path has no such method", "use one that the header `allow` names"),
+    408: _typed("invalid_request_error", "the body did not arrive in time", "send it faster, or in a smaller body"),
+    409: _typed(
+        "invalid_request_error",
+        "the chain refuses with an error that is not known here; `message` holds its data",
+        "tell the operator",
+    ),
+    416: _typed("invalid_request_error", "the range lies outside of the file", "ask within `content-range`"),
+    431: _typed(
+        "invalid_request_error", "the request's head exceeds 16 KiB or 100 headers", "send fewer or shorter headers"
+    ),
+    500: _typed("internal_error", "an unexpected failure of the coordinator", "tell its operator the `x-request-id`"),
+    505: _typed("invalid_request_error", "the HTTP version is neither 1.0 nor 1.1", "speak HTTP/1.1"),
+    "busy": _typed(
+        "busy",
+        "too many requests: of this caller, on this job or provider, or beyond a wallet's budget of gas or storage",
+        "send the same again after `retry-after` seconds",
+    ),
+    "not_ready": _typed(
+        "not_ready", "the index catches up with the chain, or the database does not answer", "ask again in a second"
+    ),
+    "chain_unreachable": _typed("chain_unreachable", "the coordinator's node does not answer", _AGAIN),
+    "invalid_op_signature": _typed(
+        "invalid_op_signature", "`signature` does not recover to a registered provider's wallet", _SIGN
+    ),
+    TX_HASH: _typed(
+        "receipt_timeout",
+        "the transaction, whose hash is the `code`, was sent and is not mined after 60 s",
+        "poll the route that `message` names: it may still take effect. A proxy's 504 has neither this `error.type` nor"
+        " `x-svc-retryable`: look, and send the same again",
+    ),
+}
+
+_CODED: Final = (
+    # Orders.
+    _invalid("cap_overflow", "the cap does not fit 128 bits", "lower rates or units"),
+    _invalid("invalid_order_signature", "`signature` does not recover to `owner`", _SIGN),
+    _invalid("container_without_payment", "there is a container and no `auth_sig`", "send both, or neither"),
+    _invalid(
+        "container_required",
+        "there is `auth_sig` and no container",
+        "send `container`, or `container_cid` of an upload",
+    ),
+    _invalid("container_ambiguous", "there are `container` and `container_cid`", "send one of them"),
+    _invalid(
+        "invalid_payment_signature",
+        "`auth_sig` does not recover to `owner` over the payment of `amount`",
+        "sign the quote's `authorization` as it is",
+    ),
+    _invalid(
+        "payer_has_code",
+        "the owner is a contract, or delegates to one",
+        "pay from an account without code",
+    ),
+    _invalid(
+        "unknown_container",
+        "`container_cid` is no live `input` upload of the owner's",
+        "upload the container (again: an unused upload is gone after 300 s)",
+    ),
+    _invalid("too_short", "the container has fewer than 122 bytes", "send a whole container"),
+    _invalid("bad_version", "the container's first byte is not 1", "seal it in version 1"),
+    _invalid(
+        "commitment_mismatch", "the container does not reproduce `c`", "send the container that the order commits to"
+    ),
+    # Sessions.
+    _denied("invalid_session", "the bearer token is missing, malformed or expired", "open a session: GET /auth/nonce"),
+    _denied(
+        "invalid_signature",
+        "the signature is malformed or of another wallet",
+        _SIGN,
+        "authentication_error",
+        "invalid_op_signature",
+    ),
+    _denied(
+        "not_registered",
+        "the wallet is no registered provider's",
+        "register() it in the provider registry; for a poll, open a session with role `provider`",
+        "authentication_error",
+        "invalid_op_signature",
+    ),
+    # Files and batches.
+    _invalid(
+        "body_too_large", "the body is over the route's limit", "send less; containers and results go by /v1/files"
+    ),
+    _invalid("file_too_large", "the file is over the operator's limit (MAX_BLOB_BYTES)", "send a smaller file"),
+    _invalid("invalid_purpose", "`purpose` is not input, result or batch", "send one of them, before the file"),
+    _invalid("empty_file", "the file has no bytes, or no line that is not blank", "send its content"),
+    _invalid("too_many_lines", "a batch file has over 50,000 lines", "cut it into several"),
+    _invalid("bad_container", "it is no sealed container, or not one of its parts", "send it as it was sealed"),
+    _invalid("invalid_endpoint", "`endpoint` is not /v1/responses or /v1/embeddings", "send one of them"),
+    _invalid("invalid_completion_window", "`completion_window` is not 1h or 24h", "send one of them"),
+    _invalid(
+        "invalid_input_file",
+        "`input_file_id` is no live `batch` upload of this address",
+        "upload the lines (again: an unused upload is gone after 300 s)",
+    ),
+    _invalid(
+        "idempotency_key_reused",
+        "another batch was created with this key and another body",
+        "use a new key, or send the body of then",
+    ),
+    _invalid("batch_not_cancellable", "the batch has ended, or every line of it has", "read the batch"),
+    # Webhooks.
+    _invalid("webhooks_unavailable", "this coordinator posts no webhooks", "follow the events, or poll"),
+    _invalid("too_many_webhooks", "the wallet has ten endpoints", "remove one"),
+    _invalid("webhooks_need_funds", "the wallet has no tokens and no settled job", "fund it, or follow the events"),
+    _invalid("webhook_disabled", "the endpoint gets nothing more", "remove it, and add it again"),
+    # Ops and asks.
+    _invalid(
+        "result_required", "a settle has no result, or an empty one", "send `result`, or `result_cid` of an upload"
+    ),
+    _invalid("result_ambiguous", "there are `result` and `result_cid`", "send one of them"),
+    _invalid(
+        "unknown_result",
+        "`result_cid` is no live `result` upload of this session's address",
+        "upload the result (again: an unused upload is gone after 300 s)",
+    ),
+    _denied("provider_mismatch", "the signer operates another provider", "name the signer's own provider id"),
+    _invalid("stale_snapshot", "`signed_at` is not newer than the provider's latest snapshot", "sign a newer one"),
+    _invalid(
+        "superseded", "a newer snapshot is on the chain already", "read GET /evm/asks; sign a newer one to change it"
+    ),
+    # The escrow.
+    _invalid("escrow_unavailable", "this coordinator hosts no escrow", "order of a named provider"),
+    _invalid(
+        "escrow_handover_disabled", "this escrow's keys are its operator's", "none: keys are not handed over here"
+    ),
+    KnownError("escrow_key_unminted", ("not_ready",), "the escrow waits for its keys", _AGAIN),
+    _invalid(
+        "stale_issued_at",
+        "`issued_at` is not within 600 s of the coordinator's clock",
+        "set your clock, sign anew with a new `issued_at`",
+    ),
+    _invalid(
+        "wrap_mismatch", "`seed_wrap` and `ct_hash` do not reproduce the job's commitment", "take the job's container"
+    ),
+    _invalid("unseal_failed", "no key of this escrow opens the wrap", "fail the job within 300 s of its claim"),
+    _denied(
+        "wrong_wallet", "the signature is not of the wallet that claimed the job", "sign with the claimer's wallet"
+    ),
+    KnownError("no_claim", ("not_found",), "the chain has no such job", "check the job id"),
+    _invalid("not_claimed", "the job is not claimed", "claim it first"),
+    KnownError(
+        "escrow_key_lost",
+        ("not_found",),
+        "the job is sealed to a key that no instance holds any more",
+        "fail the job within 300 s of its claim",
+    ),
+    _invalid("bad_binding", "the evidence was not made for this channel", "make it for `channel_pubkey`"),
+    _invalid("debug_evidence", "the instance that asks can be looked into", "ask from one that cannot"),
+    _invalid(
+        "stale_release", "the instance that asks runs an older release than the holder", "run the holder's release"
+    ),
+    _denied("bad_operator_signature", "`operator_signature` is no signature", "sign HandoverAuth"),
+    _denied("operator_not_authorized", "the signer is no operator of this escrow", "sign with an OPERATOR_KEY of both"),
+    _invalid("not_allowlisted", "the instance's measurement is not on the allowlist", "have the admin list it"),
+    _invalid("tombstoned", "the instance's measurement is withdrawn", "run another build"),
+    # Models.
+    KnownError("model_not_found", ("not_found",), "there is no model of this name", "take a name of GET /v1/models"),
+    # The coordinator's account, its node, its store.
+    _relay("relayer_funds", "the coordinator's account is out of native coin"),
+    _relay("nonce_conflict", "the coordinator's account lost a race for a nonce"),
+    _relay("rpc_internal", "the coordinator's node failed"),
+    _relay("rate_limited", "the coordinator's node limits its requests"),
+    _relay("endpoint_refused", "the coordinator's node refuses it"),
+    _relay("relay_queue_full", "as many transactions wait as may wait"),
+    _relay("relay_queue_timeout", "the transaction waited too long to be sent; it was not"),
+    _relay("config_read", "fees or gas price could not be read from the chain"),
+    _relay("payer_code_read", "models, windows or the payer could not be read from the chain"),
+    _relay("provider_id_read", "the wallet's provider id could not be read from the chain"),
+    _relay("registry_floor_read", "fees, or the time of the latest asks, could not be read from the chain"),
+    _relay("claim_simulate_read", "the claim could not be tried on the chain"),
+    _relay("job_read", "the job could not be read from the chain, or its claim is not deep enough yet"),
+    _relay("allowlist_status_read", "the allowlist could not be read from the chain"),
+    _relay("publication_skipped", "the transaction was mined and published nothing"),
+    _store("store_unavailable", "the object store does not answer"),
+    _store("store_rejected", "the object store refused"),
+    _store("object_missing", "the object store no longer holds the object", "none, if it stays so: it was lost"),
+)
+
+_ASKS_SAY: Final = "PUT /evm/asks says so by 400 with `param` and no code"
+
+CODED: Final[Mapping[str, KnownError]] = {error.code: error for error in _CODED if error.code is not None}
+
+# Lines of a batch that did not settle: codes of their own, beside those of POST /v1/jobs and the contracts' errors.
+LINE_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
+    "invalid_json": ("the line is no JSON object", "write one object on each line"),
+    "invalid_line": ("a field is missing or malformed, or the line wraps a body", "write a whole submission"),
+    "endpoint_mismatch": ("`url` is not the batch's endpoint", "leave it out, or make them agree"),
+    "order_expired": ("`expires_at` had passed when the line was processed", "sign a later one"),
+    "expiry_too_far": ("`expires_at` was more than a day ahead then", "sign an earlier one"),
+    "sla_too_long": ("`sla_secs` is above 86400", "sign a shorter window"),
+    "insufficient_payment": (
+        "`amount` was not exactly cap + fee + gas_fee then: less, or more",
+        "pay what a new quote says",
+    ),
+    "invalid_model": ("`model_id` was no enabled model then", "order another"),
+    "duplicate_job_id": ("another line is the same order", "nothing: the other line counts"),
+    "cancelled": ("the batch was cancelled before the post, or the owner cancelled the job", "order again"),
+    "provider_fail": ("the provider failed the job; the payment came back", "order again"),
+    "reclaim": ("the provider missed the window; the payment came back", "order again"),
+    "expired": ("the batch ended before the post, or nobody claimed the job in time", "order again, or offer more"),
+}
+
+
+@attrs.frozen(slots=True)
+class ContractError:
+    """Errors of the contracts that have one cause; `said_of`: the calls that meet them."""
+
+    names: tuple[str, ...]
+    said_of: str
+    cause: str
+    remedy: str
+
+    def concerns(self, call: str) -> bool:
+        return call in {
+            name for each in self.said_of.split(", ") for name in (_EVERY_OP if each == "every op" else [each])
+        }
+
+
+_EVERY_OP: Final = ("claim", "settle", "fail", "cancel", "set_identity", "request_capacity")
+OPS: Final = ("claim", "settle", "fail", "set_identity", "request_capacity")
+
+CONTRACT_ERRORS: Final = (
+    ContractError(
+        ("DuplicateJob",), "post", "this owner has posted this `c`", "it is there; for another job seal anew"
+    ),
+    ContractError(
+        ("ModelNotEnabled",),
+        "post",
+        "the market does not take the model; POST /v1/jobs mostly says so by 400 with `param` `model_id` and no code,"
+        " a batch by `invalid_model`",
+        "take one that is `enabled` (GET /v1/models)",
+    ),
+    ContractError(
+        ("SlaNotAllowed",),
+        "post",
+        "the market does not take the window; POST /v1/jobs mostly says so by 400 with `param` `sla_secs` and no code",
+        "take one of `windows` (GET /evm/chain)",
+    ),
+    ContractError(("OrderExpired",), "post", "`expiresAt` is past", "sign a later one"),
+    ContractError(("ExpiryTooFar",), "post", "`expiresAt` is more than a day ahead", "sign an earlier one"),
+    ContractError(("CapOverflow",), "post", "cap does not fit 128 bits", "lower rates or units"),
+    ContractError(("WrongAmount",), "post", "not cap + fee + gas_fee", "take a new quote"),
+    ContractError(
+        ("InvalidOrderSignature", "InvalidPaymentSignature"),
+        "post",
+        "not the owner's, over these values, in this domain",
+        "compare with [ONE_ORDER.md](ONE_ORDER.md)",
+    ),
+    ContractError(
+        ("PayerHasCode",), "post, claim", "the owner is a contract or delegates to one", "pay from a plain account"
+    ),
+    ContractError(("AuthorizationUsed",), "post", "the payment's nonce is used or cancelled", "seal anew"),
+    ContractError(
+        ("InsufficientBalance",),
+        "post",
+        "the owner has less than `amount` (less than what it has promised, too)",
+        "fund it",
+    ),
+    ContractError(("InvalidCid",), "post, settle", "empty or above 128 bytes", "upload it again"),
+    ContractError(("NotRelayer",), "post, settle", "the coordinator lacks its role", "tell its operator"),
+    ContractError(("EnforcedPause",), "post, claim", "the market is paused", "wait"),
+    ContractError(
+        ("UnknownJob",), "claim, settle, fail, cancel, reclaim", "no such job on such terms", "check the job id"
+    ),
+    ContractError(("NotOpen",), "claim", "claimed, ended or expired", "leave it"),
+    ContractError(
+        ("UnknownProvider",),
+        "claim, set_identity, request_capacity, asks",
+        "the signer is not registered",
+        "`register()`",
+    ),
+    ContractError(
+        ("NotListed", "ModelNotAllowed"),
+        "claim",
+        "the admin has not listed it, or not for this model; or the model is disabled",
+        "ask the admin",
+    ),
+    ContractError(("NotDesignated",), "claim", "reserved for another", "leave it"),
+    ContractError(("AtCapacity",), "claim", "`active_jobs` is `capacity`", "end a job first"),
+    ContractError(("PaymentRefused",), "claim, withdraw", "the token refused", "leave it"),
+    ContractError(("StaleOp",), "every op", "[Times](#times)", "set your clock, sign anew with a new `issued_at`"),
+    ContractError(
+        ("InvalidSignature",), "every op, asks", "not 65 bytes, a high s, v not 27 or 28", "spell the signature so"
+    ),
+    ContractError(
+        ("NotClaimed",),
+        "settle, fail, reclaim",
+        "open or ended",
+        "look at the job: done if `state` is 2 and it is yours; claim it anew where `state` is 0, else drop it",
+    ),
+    ContractError(("NotTheClaimer",), "settle, fail", "another provider's", "leave it"),
+    ContractError(("SlaExpired",), "settle", "the window has ended", "nothing: it is reclaimed"),
+    ContractError(("SlaNotExpired",), "reclaim", "the window goes on", "wait"),
+    ContractError(("TooManyUnits",), "settle", "`completionTok` above `unitsOut`", "state at most `unitsOut`"),
+    ContractError(("NotCancellable",), "cancel", "claimed", "wait for its end"),
+    ContractError(
+        ("NotTheOwner",), "cancel", "not signed by the owner, or no such job", "sign with the owner's wallet"
+    ),
+    ContractError(("NothingToWithdraw",), "withdraw", "no credit", "nothing"),
+    ContractError(("EvidenceTooLong",), "set_identity", "above 32,768 bytes", "publish less"),
+    ContractError(
+        ("AlreadyRegistered",), "register, acceptOperator", "the account operates a provider", "use that provider"
+    ),
+    ContractError(("NotProposed",), "acceptOperator", "the sender was not proposed", "have its operator propose it"),
+    ContractError(("JobsActive",), "deregister", "a job is claimed", "end it first"),
+    ContractError(("StaleSnapshot",), "asks", "[Times](#times)", "sign anew"),
+    ContractError(("TooFarAhead",), "asks", f"[Times](#times); {_ASKS_SAY}", "sign anew"),
+    ContractError(("TooManyQuotes",), "asks", f"above 64; {_ASKS_SAY}", "send fewer"),
+    ContractError(("DuplicateQuote",), "asks", f"a model and window twice; {_ASKS_SAY}", "send each once"),
+    ContractError(
+        ("ProviderMismatch",), "asks", "the signer operates another provider", "name the signer's own provider"
+    ),
+)
+
+
+def contract_errors(*calls: str) -> tuple[str, ...]:
+    """The names of the errors that these calls meet."""
+    return tuple(name for error in CONTRACT_ERRORS if any(map(error.concerns, calls)) for name in error.names)
+
+
+def named(status: int, name: str | None) -> KnownError:
+    """The error that a route declares: by its code, by its type where it has none, or by its status alone."""
+    if name is None:
+        return UNCODED[status]
+    if name in UNCODED:
+        return UNCODED[name]
+    if name in CODED:
+        return CODED[name]
+    said = next(each for each in CONTRACT_ERRORS if name in each.names)
+    return KnownError(name, ("invalid_request_error",), said.cause, said.remedy)

@@ -1,0 +1,397 @@
+"""Kinds of request fields: one declaration reads the value, refuses what does not fit, and describes it.
+
+A body is an attrs class whose fields are made by `wire(...)`; `read_object` reads it, naming the field at fault, and
+`object_schema` writes the JSON Schema of the same class. Query parameters and path segments use the kinds directly.
+`null` counts as absent, as an empty value does in a query.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import attrs
+
+from common import scalars, strict_json
+from common.api.limits import JSON_VALUES
+from common.api.words import NOTHING, WORDS
+from common.refusal import Refused
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Schema = dict[str, Any]  # a JSON Schema
+_PLAIN_NUMBERS: Final = 64  # bits, up to which examples write integers as JSON numbers
+
+
+class Kind(Protocol[T_co]):
+    """One way to write a value."""
+
+    def read(self, value: object, param: str) -> T_co: ...
+    def schema(self) -> Schema: ...
+
+
+@attrs.frozen(slots=True)
+class Uint:
+    """A JSON number in the safe range or a decimal string. `least` and `most` narrow it further."""
+
+    bits: int
+    least: int = 0
+    most: int | None = None
+    read: Callable[[object, str], int] = attrs.field(init=False, eq=False, repr=False)
+
+    @read.default
+    def _reader(self) -> Callable[[object, str], int]:
+        return self._bounded if self.least or self.most is not None else scalars.uint_reader(self.bits)
+
+    def _bounded(self, value: object, param: str) -> int:
+        number = scalars.read_uint(value, self.bits, param)
+        if number < self.least or number > self._top():
+            raise Refused(f"{param} must be in {self.least}..{self._top()}", param)
+        return number
+
+    def _top(self) -> int:
+        return self.most if self.most is not None else 2**self.bits - 1
+
+    def schema(self) -> Schema:
+        number = {"type": "integer", "minimum": self.least, "maximum": min(self._top(), scalars.MAX_SAFE_INTEGER)}
+        return {
+            "anyOf": [number, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)$", "maxLength": len(str(self._top()))}]
+        }
+
+
+@attrs.frozen(slots=True)
+class Decimal:
+    """The same as a query parameter or path segment, which has no JSON numbers."""
+
+    bits: int
+    least: int = 0
+    most: int | None = None
+
+    def read(self, value: object, param: str) -> int:
+        if not isinstance(value, str):
+            raise Refused(f"{param} must be a decimal string", param)
+        return Uint(self.bits, self.least, self.most).read(value, param)
+
+    def schema(self) -> Schema:
+        return {
+            "type": "integer",
+            "minimum": self.least,
+            "maximum": self.most if self.most is not None else 2**self.bits - 1,
+        }
+
+
+@attrs.frozen(slots=True)
+class Hex:
+    """Exactly `length` bytes, with 0x."""
+
+    length: int
+    read: Callable[[object, str], bytes] = attrs.field(init=False, eq=False, repr=False)
+
+    @read.default
+    def _reader(self) -> Callable[[object, str], bytes]:
+        return scalars.hex_reader(self.length)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^0x[0-9a-fA-F]{{{2 * self.length}}}$"}
+
+
+@attrs.frozen(slots=True)
+class BareHex:
+    """Exactly `length` bytes, without 0x."""
+
+    length: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_bare_hex(value, self.length, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^[0-9a-fA-F]{{{2 * self.length}}}$"}
+
+
+@attrs.frozen(slots=True)
+class HexUpTo:
+    """At most `longest` bytes, with 0x."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_hex_upto(value, self.longest, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})*$", "maxLength": 2 + 2 * self.longest}
+
+
+@attrs.frozen(slots=True)
+class Base64:
+    """At most `longest` bytes of canonical padded base64."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> bytes:
+        return scalars.read_base64(value, self.longest, param)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "contentEncoding": "base64", "maxLength": 4 * ((self.longest + 2) // 3)}
+
+
+@attrs.frozen(slots=True)
+class Text:
+    """A string of up to `longest` characters."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> str:
+        if not isinstance(value, str):
+            raise Refused(f"{param} must be a string", param)
+        if len(value) > self.longest:
+            raise Refused(f"{param} must be at most {self.longest} characters", param)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "maxLength": self.longest}
+
+
+@attrs.frozen(slots=True)
+class Visible:
+    """1 to `longest` visible ASCII characters: what a header can carry."""
+
+    longest: int
+
+    def read(self, value: object, param: str) -> str:
+        text = Text(self.longest).read(value, param)
+        if not text or any(not "!" <= character <= "~" for character in text):
+            raise Refused(f"{param} must be visible ASCII characters", param)
+        return text
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": "^[!-~]+$", "maxLength": self.longest}
+
+
+@attrs.frozen(slots=True)
+class Choice:
+    """One of a few words. `code`: the specification's name for any other."""
+
+    choices: tuple[str, ...]
+    code: str | None = None
+
+    def read(self, value: object, param: str) -> str:
+        if not isinstance(value, str) or value not in self.choices:
+            raise Refused(f"{param} must be one of {', '.join(self.choices)}", param, self.code)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "enum": list(self.choices)}
+
+
+@attrs.frozen(slots=True)
+class Boolean:
+    """true or false."""
+
+    def read(self, value: object, param: str) -> bool:
+        if not isinstance(value, bool):
+            raise Refused(f"{param} must be true or false", param)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@attrs.frozen(slots=True)
+class Coded(Generic[T]):
+    """A kind whose malformed values have a code of their own."""
+
+    kind: Kind[T]
+    code: str
+
+    def read(self, value: object, param: str) -> T:
+        try:
+            return self.kind.read(value, param)
+        except Refused as refusal:
+            raise Refused(refusal.message, refusal.param, self.code) from None
+
+    def schema(self) -> Schema:
+        return self.kind.schema()
+
+
+@attrs.frozen(slots=True)
+class StringPairs:
+    """An object of at most `most` strings under names of the caller's own."""
+
+    most: int
+    longest_key: int
+    longest_value: int
+
+    def read(self, value: object, param: str) -> dict[str, str]:
+        if not isinstance(value, dict):
+            raise Refused(f"{param} must be an object", param)
+        if len(value) > self.most:
+            raise Refused(f"{param} must have at most {self.most} members", param)
+        pairs: dict[str, str] = {}
+        for name, text in value.items():
+            if len(name) > self.longest_key:
+                raise Refused(f"{param}'s names must be at most {self.longest_key} characters", param)
+            pairs[name] = Text(self.longest_value).read(text, f"{param}.{name}")
+        return pairs
+
+    def schema(self) -> Schema:
+        return {
+            "type": "object",
+            "maxProperties": self.most,
+            "propertyNames": {"maxLength": self.longest_key},
+            "additionalProperties": Text(self.longest_value).schema(),
+        }
+
+
+@attrs.frozen(slots=True)
+class Nested(Generic[T]):
+    """An object inside an object."""
+
+    shape: type[T]
+
+    def read(self, value: object, param: str) -> T:
+        if not isinstance(value, dict):
+            raise Refused(f"{param} must be an object", param)
+        return read_object(self.shape, value, f"{param}.")
+
+    def schema(self) -> Schema:
+        return object_schema(self.shape)
+
+
+@attrs.frozen(slots=True)
+class Several(Generic[T]):
+    """An array of at most `most` items."""
+
+    item: Kind[T]
+    most: int
+
+    def read(self, value: object, param: str) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise Refused(f"{param} must be an array", param)
+        if len(value) > self.most:
+            raise Refused(f"{param} must have at most {self.most} items", param)
+        items: list[T] = []
+        faults: list[Refused] = []
+        for n, item in enumerate(value):
+            try:
+                items.append(self.item.read(item, f"{param}[{n}]"))
+            except Refused as fault:
+                faults.append(fault)
+        if faults:
+            raise Refused.together(faults)
+        return tuple(items)
+
+    def schema(self) -> Schema:
+        return {"type": "array", "items": self.item.schema(), "maxItems": self.most}
+
+
+def parse_sent(raw: bytes) -> object:
+    """JSON that somebody sent. Counted before it is read: what three bytes say may take a hundred when it is read."""
+    if len(raw) > JSON_VALUES and _has_more_parts(raw, JSON_VALUES):
+        raise Refused(f"too many JSON values (limit {JSON_VALUES})")
+    return strict_json.parse(raw)
+
+
+def _has_more_parts(raw: bytes, most: int) -> bool:
+    """Looked for, not counted: a container of megabytes has none, and `count` takes seven times as long to say so."""
+    for sign in (b",", b"[", b"{"):
+        at = raw.find(sign)
+        while at >= 0:
+            most -= 1
+            if most < 0:
+                return True
+            at = raw.find(sign, at + 1)
+    return False
+
+
+def wire(
+    kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None, example: Any = NOTHING
+) -> Any:
+    """A field of a body. An optional one that is absent takes `default`. Sentence and example are those of `WORDS`
+    unless they are given here."""
+    metadata = {"kind": kind, "about": about, "example": example}
+    if optional:
+        return attrs.field(default=default, kw_only=True, metadata=metadata)
+    return attrs.field(kw_only=True, metadata=metadata)
+
+
+def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
+    """The body as `shape`, or Refused naming every field at fault. Members it does not know are left alone."""
+    faults: list[Refused] = []
+    read = _read(shape, values, prefix, faults)
+    if faults:
+        raise Refused.together(faults)
+    return shape(**read)
+
+
+def try_object(shape: type[T], values: Mapping[str, object]) -> T | list[Refused]:
+    """The body as `shape`, or the fault of each field."""
+    faults: list[Refused] = []
+    read = _read(shape, values, "", faults)
+    return faults or shape(**read)
+
+
+def _read(shape: type[T], values: Mapping[str, object], prefix: str, faults: list[Refused]) -> dict[str, object]:
+    read: dict[str, object] = {}
+    for name, param, read_value, required in _readers(shape, prefix):  # type: ignore[arg-type] # every class is hashable
+        value = values.get(name)
+        if value is not None:
+            try:
+                read[name] = read_value(value, param)
+            except Refused as fault:
+                faults.append(fault)
+        elif required:
+            faults.append(Refused(f"{param} is required", param))
+    return read
+
+
+@functools.lru_cache(maxsize=1024)  # prefixes hold positions in arrays, which are as many as bodies have room for
+def _readers(shape: type[Any], prefix: str) -> "tuple[tuple[str, str, Callable[[object, str], object], bool], ...]":
+    """Name, parameter, reader, and whether it must be there; made once, because batches read one for every line."""
+    return tuple((f.name, prefix + f.name, f.metadata["kind"].read, f.default is attrs.NOTHING) for f in _fields(shape))
+
+
+def object_schema(shape: type[object]) -> Schema:
+    properties: Schema = {}
+    required: list[str] = []
+    for field in _fields(shape):
+        schema = field.metadata["kind"].schema()
+        if field.default is attrs.NOTHING:
+            required.append(field.name)
+        else:
+            schema = {"anyOf": [schema, {"type": "null"}]}
+        properties[field.name] = {"description": field.metadata["about"] or WORDS[field.name].about, **schema}
+    return {"title": shape.__name__, "type": "object", "properties": properties, "required": required}
+
+
+def object_example(shape: type[object], *without: str) -> dict[str, Any]:
+    """A body of the shape with all of its fields but those named, as a client writes it."""
+    return {
+        field.name: example_of(field.metadata["kind"], field.name, field.metadata["example"])
+        for field in _fields(shape)
+        if field.name not in without
+    }
+
+
+def example_of(kind: Kind[Any], name: str, own: Any = NOTHING) -> Any:
+    """A value of the kind: its own, that of the word, or one put together from the parts."""
+    match kind:
+        case Nested():
+            return object_example(kind.shape)
+        case Several():
+            return [example_of(kind.item, name)]
+        case Choice() if own is NOTHING and (name not in WORDS or WORDS[name].example not in kind.choices):
+            return kind.choices[0]
+    value = WORDS[name].example if own is NOTHING else own
+    return int(value) if isinstance(kind, Uint | Decimal) and kind.bits <= _PLAIN_NUMBERS else value
+
+
+def _fields(shape: type[Any]) -> Iterable["attrs.Attribute[Any]"]:
+    return [field for field in attrs.fields(shape) if "kind" in field.metadata]
+
+
+ADDRESS = Hex(20)
+BYTES32 = Hex(32)
+SIGNATURE = Hex(65)
+UINT32 = Uint(32)
+UINT64 = Uint(64)
+UINT128 = Uint(128)
+UINT256 = Uint(256)

@@ -1,0 +1,39 @@
+"""Shapes of uploaded files."""
+
+from typing import Annotated, Literal
+
+from common.api.shapes import Shape, said
+from common.api.worked_order import FILE_ID
+
+Purpose = Literal["input", "result", "batch", "batch_output"]
+
+
+class FileDetails(Shape, frozen=True):
+    """What this market knows of a file."""
+
+    cid: str
+    lines: Annotated[int, said("lines that are not blank, of a `batch` file; else 0", 1)]
+
+
+class FileFields(Shape, frozen=True):
+    id: Annotated[str, said("id of the file", FILE_ID)]
+    bytes: int
+    created_at: int
+    expires_at: Annotated[
+        int,
+        said(
+            "end of the file, in Unix seconds: 300 s after its upload, until a job, settle or batch uses it", 1800000300
+        ),
+    ]
+    filename: str
+    purpose: Purpose
+    status: str
+    svc: FileDetails
+
+
+class File(FileFields, frozen=True, tag_field="object", tag="file"):
+    """An uploaded file, or one that a batch yielded."""
+
+    status: Annotated[
+        Literal["uploaded", "processed"], said("`uploaded`, or `processed` for what a batch yielded", "uploaded")
+    ]

@@ -1,0 +1,143 @@
+"""Shapes of webhooks: endpoints as their owner sees them, and the messages that they get.
+
+A message says what the event stream says: that the index has learnt something. It proves nothing; read the job.
+"""
+
+from typing import Annotated, Final, Literal
+
+from common.api.batches import RequestCounts
+from common.api.events import EventId, JobEvent
+from common.api.shapes import Shape, said
+from common.api.states import BATCH_STATUS, BatchStatus
+from common.api.worked_order import BATCH_ID
+
+WEBHOOK_ID: Final = "whk_0123456789abcdef01234567"
+MESSAGE_ID: Final = "msg_0123456789abcdef0123456789abcdef"
+_AT: Final = 1800000031
+
+JobMessageType = Literal[
+    "job.posted", "job.claimed", "job.settled", "job.cancelled", "job.failed", "job.reclaimed", "job.expired"
+]
+BatchMessageType = Literal[
+    "batch.in_progress", "batch.cancelling", "batch.completed", "batch.failed", "batch.expired", "batch.cancelled"
+]
+WANTED: Final[tuple[str, ...]] = (*JobMessageType.__args__, *BatchMessageType.__args__)  # type: ignore[attr-defined] # a Literal's words
+"""Events that an endpoint may name. What a reorganisation takes back, gaps and tests it gets unasked."""
+
+_TIMESTAMP = said("time of the event in RFC 3339: of its block, or of the batch's change", "2027-01-15T08:00:30Z")
+
+
+class WebhookFields(Shape, frozen=True):
+    id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
+    url: Annotated[str, said("address that messages are posted to", "https://hooks.example.org/market")]
+    events: Annotated[list[str], said("events that it wants; empty: all", ["job.settled", "batch.completed"])]
+    created_at: int
+    status: Annotated[
+        Literal["new", "working", "failing", "disabled"],
+        said("`new` before its first answer, then as the last attempt ended; `disabled` gets nothing more", "working"),
+    ]
+    disabled_because: Annotated[
+        Literal["gone", "failing"] | None,
+        said("null, `gone` (it answered 410) or `failing` (a day of failures): remove it, and add it again", None),
+    ]
+    disabled_at: Annotated[int | None, said("time from which it gets nothing more, in Unix seconds, or null", None)]
+    failing_since: Annotated[int | None, said("time of the first failure since it last worked, or null", None)]
+    last_attempt_at: Annotated[int | None, said("time of the last attempt, in Unix seconds, or null", _AT)]
+    last_status: Annotated[
+        int | None, said("HTTP status of the last attempt; null when no answer came, or none was made", 200)
+    ]
+    waiting: Annotated[int, said("messages that wait for it", 0)]
+    delivered: Annotated[int, said("messages that it answered with a status of 200 to 299", 7)]
+    dropped: Annotated[int, said("messages that it did not get: given up, or too many waited", 0)]
+
+
+class Webhook(WebhookFields, frozen=True, tag_field="object", tag="webhook"):
+    """An endpoint: an address that events of its owner's jobs and batches are posted to."""
+
+
+class NewWebhook(Webhook, frozen=True, kw_only=True, tag="webhook"):
+    """An endpoint with its secret, which is told this once."""
+
+    secret: Annotated[
+        str,
+        said("what its messages are signed with; not told again", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+    ]
+
+
+class WebhookList(Shape, frozen=True):
+    """Endpoints of one owner, the oldest first."""
+
+    object: Annotated[Literal["list"], said("kind of the object", "list")]
+    data: list[Webhook]
+
+
+class WebhookRemoved(Shape, frozen=True):
+    """An endpoint that is gone, with what waited for it."""
+
+    id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
+    object: Annotated[Literal["webhook.removed"], said("kind of the object", "webhook.removed")]
+
+
+class WebhookTested(Shape, frozen=True):
+    """A test that is on its way."""
+
+    id: Annotated[str, said("`webhook-id` of the message, whose type is `webhook.test`", MESSAGE_ID)]
+    object: Annotated[Literal["webhook.test"], said("kind of the object", "webhook.test")]
+
+
+# Bodies of messages.
+
+
+class JobMessage(Shape, frozen=True):
+    """Something that happened to a job of the owner; `job.taken_back`: a reorganisation undid it."""
+
+    type: JobMessageType | Literal["job.taken_back"]
+    timestamp: Annotated[str, _TIMESTAMP]
+    data: JobEvent
+
+
+class BatchChange(Shape, frozen=True):
+    """A batch as it stands after a change."""
+
+    id: Annotated[str, said("id of the batch", BATCH_ID)]
+    status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
+    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it goes on")]
+    output_file_id: str | None
+    error_file_id: str | None
+
+
+class BatchMessage(Shape, frozen=True):
+    """A change of a batch."""
+
+    type: BatchMessageType
+    timestamp: Annotated[str, _TIMESTAMP]
+    data: BatchChange
+
+
+class GapData(Shape, frozen=True):
+    """Where the events go on."""
+
+    id: EventId
+
+
+class GapMessage(Shape, frozen=True):
+    """Events that were not told, because the index was rebuilt or too many messages waited: read again what you
+    follow."""
+
+    type: Literal["events.reset"]
+    timestamp: Annotated[str, _TIMESTAMP]
+    data: GapData
+
+
+class TestData(Shape, frozen=True):
+    """The endpoint that was asked to be tested."""
+
+    webhook_id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
+
+
+class TestMessage(Shape, frozen=True):
+    """A message that the owner asked for."""
+
+    type: Literal["webhook.test"]
+    timestamp: Annotated[str, _TIMESTAMP]
+    data: TestData

@@ -1,0 +1,123 @@
+"""Reasons that keep a provider from an open job: the codes of `GET /v1/jobs/{id}/why`, and the shape of its answer."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Generic
+
+from msgspec import Meta
+
+from common.api.shapes import Bytes32, Digits, N, Shape
+from common.api.shapes import said as described  # `said` is a field here, and Python 3.14 looks names up in the class
+from common.api.states import JobStateNumber
+
+# Of the whole job: they keep everybody away. In the order in which they are told.
+OF_THE_JOB: Final[Mapping[str, str]] = {
+    "model_disabled": "cancel it; order a model that is `enabled` (GET /v1/models)",
+    "escrow_key_lost": "cancel it; seal and order anew",
+    "authorization_used": "cancel it; seal and order anew",
+    "unfunded": "add to the owner's balance, or cancel other open jobs",
+    "held_back": "wait: it is offered again by itself",
+}
+# Of one provider. In the order in which they are told: what nobody waits out comes before what passes.
+OF_A_PROVIDER: Final[Mapping[str, str]] = {
+    "not_listed": "order of a listed provider",
+    "model_not_allowed": "order of a provider that may run the model",
+    "designated": "none, for an order that is meant for one provider; else cancel it and order anew",
+    "no_ask": "cancel it; order of a provider that asks for the model (GET /evm/asks)",
+    "window": "cancel it; order with a window that it asks for",
+    "price": "cancel it; order at its rates, or above",
+    "not_live": "wait until it polls again, or cancel and order of another",
+    "full": "wait until one of its jobs has ended",
+    "no_free_slots": "wait: it says with each poll how many jobs it has room for",
+    "behind_others": "wait: older jobs are handed out first",
+    "leased": "wait: the job is offered to others when the time of that offer is over",
+}
+_VERDICTS: Final = (
+    "can_be_taken",
+    "leased",
+    "nobody_live",
+    "kept_away",
+    *OF_THE_JOB,
+    *(code for code in OF_A_PROVIDER if code != "leased"),
+    "claimed",
+    "settled",
+    "cancelled",
+    "failed",
+    "reclaimed",
+    "expired",
+)
+
+
+class WhyReason(Shape, frozen=True):
+    """A reason that keeps a provider from a job."""
+
+    code: Annotated[
+        str,
+        described("the reason's name", "price"),
+        Meta(extra_json_schema={"enum": [*OF_THE_JOB, *OF_A_PROVIDER]}),
+    ]
+    said: Annotated[
+        str,
+        described(
+            "sentence for a person; may change at any time",
+            "it asks 200000 in and 400000 out; the order pays 100000 in and 200000 out",
+        ),
+    ]
+    remedy: Annotated[str, described("remedy, for a person", OF_A_PROVIDER["price"])]
+
+
+class WhyProvider(Shape, Generic[N], frozen=True):
+    """A provider that the model concerns, and how it stands to the job."""
+
+    provider_id: N
+    takes: Annotated[
+        bool, described("true when its next poll would be handed the job, and its asks say that it wants it", False)
+    ]
+    reasons: Annotated[
+        tuple[WhyReason, ...], described("the reasons why it will not take the job; empty when `takes` is true")
+    ]
+
+
+class WhyHelp(Shape, Generic[N], frozen=True):
+    """A change that would let providers take the job: of the order, which means to cancel it and order anew, or of the
+    owner's balance."""
+
+    change: Annotated[
+        str,
+        described("what to change", "rates"),
+        Meta(extra_json_schema={"enum": ["rates", "window", "designated", "funds"]}),
+    ]
+    value: Annotated[
+        dict[str, N],
+        described(
+            "members of the order as they would have to be; for `funds`, the least `balance` of the owner",
+            {"rate_in": "200000", "rate_out": "400000"},
+        ),
+    ]
+    providers: Annotated[N, described("how many of `providers` could take it then", "1")]
+
+
+class WhyFields(Shape, Generic[N], frozen=True):
+    job_id: Bytes32
+    state: JobStateNumber
+    verdict: Annotated[
+        str,
+        described("what is the matter, in a word", "price"),
+        Meta(extra_json_schema={"enum": list(_VERDICTS)}),
+    ]
+    said: Annotated[
+        str,
+        described("the same in a sentence, for a person; may change at any time", "each of 1 live providers asks more"),
+    ]
+    providers: Annotated[
+        tuple[WhyProvider[N], ...],
+        described(
+            "of an open job: providers that poll or ask for its model, those that could take it first; at most 50"
+        ),
+    ]
+    would_help: Annotated[tuple[WhyHelp[N], ...], described("of an open job: changes that would let providers take it")]
+
+
+class Why(WhyFields[Digits], frozen=True):
+    """Why a job is where it is: of an open one, what keeps each provider from it."""
+
+    as_of_block: Digits

@@ -1,0 +1,181 @@
+"""Batches, as their owners use them. What moves them is in `workers`."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import attrs
+
+from common import strict_json
+from common.api import limits, states
+from common.api.fields import Choice, Nested, StringPairs, Text, read_object, wire
+from common.refusal import Refused
+from coordinatord.api.batches import sql as batches
+from coordinatord.api.batches.plan import WINDOWS, PlanBody, read_plan
+from coordinatord.api.batches.sql import BatchRow, NewBatch
+from coordinatord.api.files import sql as files
+from coordinatord.api.files.files import ExpiresAfter
+from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.pins.containers import UNLIMITED, StorageBudgets
+
+Status = states.BatchStatus
+
+
+def status_of(batch: BatchRow) -> Status:
+    """Status of a batch: from the marks on its row, and from its members where the row does not say yet."""
+    for status, at in (
+        ("failed", batch.failed_at),
+        ("completed", batch.completed_at),
+        ("expired", batch.expired_at),
+        ("cancelled", batch.cancelled_at),
+        ("cancelling", batch.cancelling_at),
+    ):
+        if at is not None:
+            return status  # type: ignore[return-value] # mypy sees a plain string
+    if batch.finalizing_at is not None:
+        return "finalizing"
+    counts = batch.counts
+    if counts.expanded and counts.completed + counts.failed == counts.total:
+        return "finalizing"  # every line has ended; a worker is about to see it
+    return "in_progress" if batch.in_progress_at is not None else "validating"
+
+
+def is_cancellable(batch: BatchRow) -> bool:
+    """One that was cancelled stays cancellable, to no effect, until it has ended."""
+    return status_of(batch) in ("validating", "in_progress", "cancelling")
+
+
+ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
+_ID_CHARACTERS: Final = 16_384  # whatever it is, it names a file or none
+_METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limits.METADATA_VALUE)
+
+
+@attrs.frozen(slots=True)
+class BatchBody:
+    """`completion_window`: the batch ends that long after its creation, whatever is still open then."""
+
+    input_file_id: str = wire(Text(_ID_CHARACTERS))
+    endpoint: str = wire(Choice(ENDPOINTS, "invalid_endpoint"))
+    completion_window: str = wire(Choice(tuple(WINDOWS), "invalid_completion_window"))
+    metadata: Mapping[str, str] = wire(_METADATA, optional=True, default={})
+    output_expires_after: ExpiresAfter | None = wire(
+        Nested(ExpiresAfter),
+        "how long the output files are kept: accepted where it is the retention period",
+        optional=True,
+    )
+
+
+@attrs.frozen(slots=True)
+class FoundBatch:
+    snapshot: Snapshot
+    batch: BatchRow
+
+
+@attrs.frozen(slots=True)
+class Page:
+    """`has_more`: there are older ones behind the last."""
+
+    snapshot: Snapshot
+    batches: list[BatchRow]
+    has_more: bool
+
+
+@attrs.frozen(slots=True)
+class NotCancellable:
+    """It has ended, or every line of it has."""
+
+
+BatchCancelOutcome: TypeAlias = FoundBatch | NotCancellable | None
+
+
+def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
+    """A body without an input file asks for a plan."""
+    return read_plan(values) if values.get("input_file_id") is None else read_object(BatchBody, values)
+
+
+@attrs.frozen(slots=True)
+class BatchService:
+    database: Database
+    retention_seconds: int
+    budgets: StorageBudgets = UNLIMITED
+
+    async def create(self, owner: bytes, body: BatchBody, idempotency_key: str | None) -> BatchRow:
+        """With a key that this owner used before: the batch of then, when the request is the same."""
+        if body.output_expires_after is not None:
+            body.output_expires_after.check(self.retention_seconds, "output_expires_after")
+        new = NewBatch(
+            id=f"batch_{secrets.token_hex(12)}",
+            owner=owner,
+            endpoint=body.endpoint,
+            input_file_id=body.input_file_id,
+            completion_window=body.completion_window,
+            window_secs=WINDOWS[body.completion_window],
+            metadata=json.dumps(dict(body.metadata), ensure_ascii=False),
+            idempotency_key=idempotency_key,
+            request_hash=_hash_of(body),
+        )
+        created = await self.database.transact(lambda connection: self._create(connection, new))
+        if created.request_hash != new.request_hash:
+            raise Refused(
+                "another batch was created with this key and another body", "idempotency-key", "idempotency_key_reused"
+            )
+        return created
+
+    async def _create(self, connection: Connection, new: NewBatch) -> BatchRow:
+        earlier = await self._earlier(connection, new)
+        if earlier is not None:
+            return earlier
+        upload = await files.find(connection, new.input_file_id, new.owner)
+        if upload is None or upload.purpose != "batch":
+            raise Refused("there is no such batch upload", "input_file_id", "invalid_input_file")
+        created = await batches.create(connection, attrs.evolve(new, lines=upload.lines))
+        if created is None:  # the same key, a moment ago, in another process
+            earlier = await self._earlier(connection, new)
+            if earlier is None:
+                raise AssertionError("a batch that is in the way is not there")
+            return earlier
+        if not await files.attach(connection, upload.id, self.retention_seconds):
+            raise Refused("the upload has expired", "input_file_id", "invalid_input_file")
+        await self.budgets.check(connection, new.owner)
+        return created
+
+    async def _earlier(self, connection: Connection, new: NewBatch) -> BatchRow | None:
+        """The batch with the same key; or this very one, where an attempt that was taken for lost had committed it."""
+        return await batches.find_created(connection, new.id, new.owner, new.idempotency_key)
+
+    async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
+        async with self.database.connection() as connection:
+            snapshot, batch = await batches.read(connection, batch_id, owner)
+        return FoundBatch(snapshot, batch) if batch is not None else None
+
+    async def page(self, owner: bytes, after: str | None, limit: int) -> Page:
+        async with self.database.connection() as connection:
+            place = None
+            if after is not None:
+                place = await batches.place_of(connection, after, owner)
+                if place is None:
+                    raise Refused("after names no batch of yours", "after")
+            snapshot, found = await batches.read_page(connection, owner, place, limit + 1)
+        return Page(snapshot, found[:limit], has_more=len(found) > limit)
+
+    async def cancel(self, owner: bytes, batch_id: str) -> BatchCancelOutcome:
+        """None when there is no such batch. Lines not yet posted are not posted from now on; jobs stay as they are."""
+        found = await self.find(owner, batch_id)
+        if found is None:
+            return None
+        if not is_cancellable(found.batch):
+            return NotCancellable()
+        if found.batch.cancelling_at is not None:
+            return found
+        async with self.database.connection() as connection:
+            if not await batches.cancel(connection, batch_id, owner):
+                return NotCancellable()
+        return await self.find(owner, batch_id)
+
+
+def _hash_of(body: BatchBody) -> bytes:
+    asked = [body.input_file_id, body.endpoint, body.completion_window, dict(body.metadata)]
+    return hashlib.sha256(strict_json.canonical(asked)).digest()

@@ -1,0 +1,86 @@
+"""Reliability of providers: how the jobs that they claimed ended in the last seven days, by model and together.
+
+The sums are a table that the janitor writes anew, from the index of jobs' ends alone. So nothing has to be undone: what
+a reorganisation takes back is not counted the next time. A million ends are work for seconds, and the next time comes
+only after many times as long as it took.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from common.api.limits import RELIABILITY_SECS
+from common.api.states import EndedBecause
+from coordinatord.storage.database.connections import Connection
+
+ALL_MODELS: Final = -1
+_REST: Final = 30  # times as long as it took, until the next time: at most a thirtieth of a connection
+
+
+@attrs.frozen(slots=True)
+class ReliabilityRow:
+    """Jobs that ended, by how they did; `median_secs` from the claim to the settle, None where nothing settled."""
+
+    settled: int
+    failed: int
+    reclaimed: int
+    median_secs: int | None
+
+
+# Of `r`, a row of the table or none.
+COLUMNS: Final = (
+    "coalesce(r.settled, 0) as settled, coalesce(r.failed, 0) as failed, coalesce(r.reclaimed, 0) as reclaimed,"
+    " r.median_secs"
+)
+# Of equal prices and equal turns, who settles more of what it claims is first. A job settled and one lost are added to
+# everybody's: nobody is first for a single job, and a newcomer stands between those who settle and those who do not.
+SCORE: Final = (
+    "(coalesce(r.settled, 0) + 1)::float8"
+    " / (coalesce(r.settled, 0) + coalesce(r.failed, 0) + coalesce(r.reclaimed, 0) + 2)"
+)
+
+_REFRESH: Final = (
+    "with ended as (select j.provider_id, j.model_id, j.ended_because, greatest(j.ended_at - j.claimed_at, 0) as secs,"
+    " count(*) as jobs from jobs j, index_position p"
+    " where j.ended_at > p.block_time - $1::bigint and j.ended_at is not null and j.provider_id > 0"
+    " group by j.provider_id, j.model_id, j.ended_because, j.ended_at - j.claimed_at),"
+    " each as (select * from ended union all"
+    f" select provider_id, {ALL_MODELS}, ended_because, secs, sum(jobs) from ended"
+    " group by provider_id, ended_because, secs),"
+    " running as (select provider_id, model_id, secs,"
+    " sum(jobs) over (partition by provider_id, model_id order by secs) as upto,"
+    " sum(jobs) over (partition by provider_id, model_id) as total"
+    f" from each where ended_because = {EndedBecause.SETTLE}),"
+    " medians as (select provider_id, model_id, min(secs) as secs from running where 2 * upto >= total"
+    " group by provider_id, model_id),"
+    " sums as materialized (select e.provider_id, e.model_id,"
+    f" coalesce(sum(e.jobs) filter (where e.ended_because = {EndedBecause.SETTLE}), 0)::bigint as settled,"
+    f" coalesce(sum(e.jobs) filter (where e.ended_because = {EndedBecause.PROVIDER_FAIL}), 0)::bigint as failed,"
+    f" coalesce(sum(e.jobs) filter (where e.ended_because = {EndedBecause.RECLAIM}), 0)::bigint as reclaimed,"
+    " min(m.secs) as median_secs from each e left join medians m using (provider_id, model_id)"
+    " group by e.provider_id, e.model_id),"
+    " gone as (delete from reliability r where not exists (select 1 from sums s"
+    " where s.provider_id = r.provider_id and s.model_id = r.model_id))"
+    " insert into reliability as r (provider_id, model_id, settled, failed, reclaimed, median_secs)"
+    " select * from sums on conflict (provider_id, model_id) do update set settled = excluded.settled,"
+    " failed = excluded.failed, reclaimed = excluded.reclaimed, median_secs = excluded.median_secs"
+    " where (r.settled, r.failed, r.reclaimed, r.median_secs) is distinct from"
+    " (excluded.settled, excluded.failed, excluded.reclaimed, excluded.median_secs)"
+)
+
+
+@attrs.define(slots=True)
+class ReliabilitySums:
+    """The table, written anew by whoever sweeps, when its time has come."""
+
+    clock: Callable[[], float] = time.monotonic
+    _due: float = attrs.field(default=0.0, init=False)
+
+    async def refresh(self, connection: Connection) -> None:
+        began = self.clock()
+        if began < self._due:
+            return
+        await connection.execute(_REFRESH, RELIABILITY_SECS)
+        self._due = self.clock() + _REST * (self.clock() - began)

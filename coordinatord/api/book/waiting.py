@@ -1,0 +1,152 @@
+"""Polls that wait for work: whom a new job wakes, and who looks again by itself.
+
+A job is one provider's: to wake all who wait for its model would cost as much as their polling did. As many are woken
+as it takes, those first that have waited longest. One that comes away with nothing while there is something (its rates
+are too high, say) wakes the next, and none is woken twice by the same news. One that leaves before it has looked (its
+caller hung up) wakes the next as well: news is nobody's to swallow.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import anyio
+
+from common.api.events import EventKind
+from coordinatord.api.book.leases_sql import PollKey
+from coordinatord.api.events.sql import LoggedEvent
+
+_FREES: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKind.RECLAIMED})
+
+
+class WaitingPoll:
+    """One poll that waits. `wait` from its task; the loop must be asyncio's."""
+
+    __slots__ = ("_future", "_looking", "_woken", "free", "heard", "heard_offers", "pending", "poller")
+
+    def __init__(self, poller: PollKey, free: int, heard: int, offers: int, *, pending: bool = False) -> None:
+        self.poller = poller
+        self.free = free
+        self.pending = pending  # it takes jobs whose post is under way
+        self.heard = heard  # the news that it was woken by, or came after
+        self.heard_offers = offers  # the same of news of jobs whose post is under way
+        self._woken = self._looking = False
+        self._future: asyncio.Future[None] | None = None
+
+    async def wait(self, seconds: float) -> bool:
+        """Until woken, so many seconds at most. True when woken."""
+        if not self._woken:
+            self._future = asyncio.get_running_loop().create_future()
+            with anyio.move_on_after(seconds):
+                await self._future
+            self._future = None
+        self._looking, self._woken = self._woken, False
+        return self._looking
+
+    def looked(self) -> None:
+        """What it was woken by is dealt with."""
+        self._looking = False
+
+    @property
+    def has_not_looked(self) -> bool:
+        return self._woken or self._looking
+
+    def wake(self) -> None:
+        self._woken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+Queue = dict[WaitingPoll, None]  # in the order of their coming
+
+
+class WaitingPolls:
+    """`hear` watches the event hub."""
+
+    def __init__(self) -> None:
+        self._of_model: defaultdict[int, Queue] = defaultdict(dict)
+        self._of_provider: defaultdict[int, Queue] = defaultdict(dict)
+        self._news = 0
+        self._offers = 0
+        self.closed = False
+
+    @contextmanager
+    def waiting(self, poller: PollKey, free: int, *, pending: bool = False) -> Iterator[WaitingPoll]:
+        """Counts from before its first look, so that nothing falls between the two."""
+        poll = WaitingPoll(poller, free, self._news, self._offers, pending=pending)
+        queues = ((self._of_model, poller.model_id), (self._of_provider, poller.provider_id))
+        for queue, key in queues:
+            queue[key][poll] = None
+        try:
+            yield poll
+        finally:
+            for queue, key in queues:
+                del queue[key][poll]
+                if not queue[key]:
+                    del queue[key]
+            if poll.has_not_looked and not self.closed:
+                self.pass_on(poll)
+                self.pass_offer_on(poll)
+
+    def hear(self, events: Sequence[LoggedEvent]) -> None:
+        """None at all: the process stops, and whoever waits is answered."""
+        self._news += 1
+        self.closed = self.closed or not events
+        if self.closed or any(event.kind is EventKind.RESET for event in events):
+            for queue in [*self._of_model.values()]:
+                _wake(queue)
+            return
+        bids: Counter[int] = Counter()
+        for event in events:
+            if _opens(event):
+                if event.designated:
+                    _wake(self._of_provider.get(event.designated, ()))
+                else:
+                    bids[event.model_id] += 1
+            elif event.kind in _FREES and event.takes_back is None:
+                _wake(self._of_provider.get(event.provider_id, ()))  # it may have been at its capacity
+        for model_id, jobs in bids.items():
+            self._wake_for(model_id, jobs)
+
+    def offered(self, model_id: int, designated: int) -> None:
+        """A job whose post is under way: one poll that takes such jobs is woken, the one that waits longest."""
+        self._offers += 1
+        queue = self._of_provider.get(designated, ()) if designated else self._of_model.get(model_id, ())
+        self._wake_for_offer(queue, model_id)
+
+    def pass_on(self, poll: WaitingPoll) -> None:
+        """There is something that was not for this one."""
+        self._wake_for(poll.poller.model_id, 1)
+
+    def pass_offer_on(self, poll: WaitingPoll) -> None:
+        """The same of a job whose post is under way."""
+        model_id = poll.poller.model_id
+        self._wake_for_offer(self._of_model.get(model_id, ()), model_id)
+
+    def _wake_for_offer(self, queue: Iterable[WaitingPoll], model_id: int) -> None:
+        for poll in queue:
+            if poll.pending and poll.poller.model_id == model_id and poll.heard_offers < self._offers:
+                poll.heard_offers = self._offers
+                poll.wake()
+                return
+
+    def _wake_for(self, model_id: int, jobs: int) -> None:
+        for poll in self._of_model.get(model_id, ()):
+            if jobs <= 0:
+                return
+            if poll.heard < self._news:
+                poll.heard = self._news
+                poll.wake()
+                jobs -= poll.free
+
+
+def _opens(event: LoggedEvent) -> bool:
+    """A job may be open now that was not: it is posted, or its claim or its end is taken back."""
+    return (event.kind is EventKind.POSTED) == (event.takes_back is None)
+
+
+def _wake(polls: Iterable[WaitingPoll]) -> None:
+    for poll in polls:
+        poll.wake()

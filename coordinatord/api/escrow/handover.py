@@ -1,0 +1,178 @@
+"""Handover of escrow keys to a peer: POST /handover, as the holder answers it.
+
+Checked in the specification's order, which is also that of cost: everything that is in the request itself, then the
+operator's signature, and the chain's allowlist last.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Self, TypeAlias
+
+import attrs
+
+from common import box, escrow
+from common.api.fields import UINT64, BareHex, Boolean, Choice, Nested, Schema, Text, Uint, wire
+from common.box import PublicKey
+from common.daemon.process import Secret
+from common.domains import Domains
+from common.escrow import HandedKey, content, report_data
+from common.messages.sessions import HandoverAuth, HandoverKeys
+from common.refusal import Refused
+from common.scalars import read_hex
+from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
+from coordinatord.api.escrow.custody import unminted
+from coordinatord.api.escrow.keys import Generation, seal_secret, wipe
+from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.chain.contracts.registries import NOT_LISTED, TOMBSTONED, ProviderRegistry
+
+
+@attrs.frozen(slots=True)
+class SealingKey:
+    """An X25519 public key without 0x. A low-order point is refused: everyone could read what is sealed to it."""
+
+    def read(self, value: object, param: str) -> PublicKey:
+        try:
+            return PublicKey(BareHex(box.KEY_BYTES).read(value, param))
+        except Refused as refusal:
+            raise Refused(refusal.message, param) from None
+
+    def schema(self) -> Schema:
+        return BareHex(box.KEY_BYTES).schema()
+
+
+@attrs.frozen(slots=True)
+class AnySignature:
+    """A signature, or nothing for a malformed one: that is answered as a signature of the wrong wallet."""
+
+    def read(self, value: object, param: str) -> bytes:
+        try:
+            return read_hex(value, SIGNATURE_LENGTH, param)
+        except Refused:
+            return b""
+
+    def schema(self) -> Schema:
+        return {"type": "string"}
+
+
+@attrs.frozen(slots=True)
+class Operators:
+    """Operator keys of an instance: it signs as the first of them, and trusts what any of them signed."""
+
+    domains: Domains
+    first: Wallet
+    addresses: frozenset[bytes]
+
+    @classmethod
+    def of(cls, domains: Domains, keys: tuple[Secret, ...]) -> Self:
+        wallets = [Wallet(bytes.fromhex(key.reveal())) for key in keys]
+        return cls(domains, wallets[0], frozenset(wallet.address for wallet in wallets))
+
+    def sign(self, message: HandoverAuth | HandoverKeys) -> bytes:
+        return self.first.sign(self.domains.escrow.digest(message))
+
+    def signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
+        """Address that signed, known or not; None for a malformed signature."""
+        return recover(self.domains.escrow.digest(message), signature)
+
+
+@attrs.frozen(slots=True)
+class PeerEvidence:
+    type: str = wire(Choice((escrow.MOCK,)), "kind of the evidence")
+    report_data: bytes = wire(BareHex(32), "sha256(channel_pubkey ‖ `svc-coordinator-escrow-v1`), hex without 0x")
+    debug: bool = wire(Boolean())
+    release: int = wire(Uint(16))
+    measurement: bytes = wire(BareHex(32))
+    tcb: str = wire(Text(256))
+    quote: str = wire(Text(2048), "measurement and report_data again, in base64", example="AAAA")
+
+
+@attrs.frozen(slots=True)
+class HandoverBody:
+    evidence: PeerEvidence = wire(Nested(PeerEvidence), "evidence of the instance that asks, made for `channel_pubkey`")
+    channel_pubkey: PublicKey = wire(SealingKey())
+    issued_at: int = wire(
+        UINT64, f"time that is signed along, in Unix seconds: within {ISSUED_WITHIN} s of the holder's clock"
+    )
+    operator_signature: bytes = wire(AnySignature())
+
+
+Reason = Literal[
+    "stale_issued_at",
+    "bad_binding",
+    "debug_evidence",
+    "stale_release",
+    "bad_operator_signature",
+    "operator_not_authorized",
+    "not_allowlisted",
+    "tombstoned",
+]
+
+
+@attrs.frozen(slots=True)
+class GrantedHandover:
+    keys_sealed: bytes
+    key_count: int
+    holder_release: int
+
+
+@attrs.frozen(slots=True)
+class NotHandedOver:
+    reason: Reason
+    message: str
+
+
+HandoverOutcome: TypeAlias = GrantedHandover | NotHandedOver
+
+
+@attrs.frozen(slots=True)
+class HandoverService:
+    operators: Operators
+    providers: ProviderRegistry
+    held: Callable[[], tuple[Generation, ...]]
+    release: int
+    clock: Clock
+
+    async def hand_over(self, body: HandoverBody) -> HandoverOutcome:
+        """Raises Retryable while the allowlist cannot be read, and while there is nothing to hand over."""
+        refusal = self._refusal(body)
+        if refusal is not None:
+            return refusal
+        status = await self.providers.allowlist_status(body.evidence.measurement)
+        if status == TOMBSTONED:
+            return NotHandedOver("tombstoned", "this measurement is withdrawn")
+        if status == NOT_LISTED:
+            return NotHandedOver("not_allowlisted", "this measurement is not on the allowlist")
+        generations = self.held()
+        if not generations:
+            raise unminted()
+        return self._sealed(body, generations)
+
+    def _refusal(self, body: HandoverBody) -> NotHandedOver | None:
+        """Refusal that needs no chain, or None."""
+        if not is_fresh(body.issued_at, self.clock()):
+            return NotHandedOver("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+        if body.evidence.report_data != report_data(body.channel_pubkey):
+            return NotHandedOver("bad_binding", "the evidence was not made for this channel")
+        if body.evidence.debug:
+            return NotHandedOver("debug_evidence", "an instance that can be looked into gets no keys")
+        if body.evidence.release < self.release:
+            return NotHandedOver("stale_release", f"the holder is at release {self.release}")
+        auth = HandoverAuth(body.channel_pubkey.raw, body.issued_at)
+        signer = self.operators.signer(auth, body.operator_signature)
+        if signer is None:
+            return NotHandedOver("bad_operator_signature", "operator_signature is not a signature")
+        if signer not in self.operators.addresses:
+            return NotHandedOver("operator_not_authorized", "the signer is no operator of this escrow")
+        return None
+
+    def _sealed(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
+        keys = [HandedKey(one.key.copy_secret(), one.announced_from) for one in generations]
+        signed = content(self.release, keys)
+        message = bytearray(len(signed) + 65)
+        try:
+            message[: len(signed)] = signed
+            answers_for = HandoverKeys(body.channel_pubkey.raw, body.issued_at, signed)
+            message[len(signed) :] = self.operators.sign(answers_for)
+            return GrantedHandover(seal_secret(body.channel_pubkey, message), len(keys), self.release)
+        finally:
+            for secret in (signed, message, *(key.secret for key in keys)):
+                wipe(secret)

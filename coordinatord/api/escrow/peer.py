@@ -1,0 +1,123 @@
+"""The instance that keys are pulled from, asked through its POST /handover.
+
+Nothing on the way is trusted: the keys come sealed to a key that lives for one request, and signed, together with that
+request, by an operator that this instance knows.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Final
+
+import attrs
+import msgspec
+
+from common.api.providers import HandedOverShape
+from common.escrow import Handover
+from common.messages.sessions import HandoverAuth, HandoverKeys
+from common.refusal import Refused
+from common.scalars import hex_of, read_base64
+from coordinatord.api.escrow.custody import mock_evidence
+from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.keys import Generation, KeyPair, wipe
+from coordinatord.base.clock import Clock
+from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
+
+_PATIENCE: Final = 10.0  # seconds for one pull
+_HEADERS: Final = {"content-type": "application/json"}
+_LONGEST_ANSWER: Final = 4 << 20  # above the largest message in base64
+
+
+class _Error(msgspec.Struct):
+    message: str
+    code: str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error
+
+
+@attrs.frozen(slots=True)
+class NoKeys:
+    """A pull that brought nothing. `final`: the peer refuses, so that the same request would be refused again."""
+
+    reason: str
+    final: bool
+
+
+@attrs.frozen(slots=True)
+class Peer:
+    http: Http
+    url: str
+    operators: Operators
+    release: int
+    clock: Clock
+
+    async def pull(self) -> list[Generation] | NoKeys:
+        """All that the peer holds. The keys are the caller's to keep or to erase."""
+        channel = KeyPair.generate()
+        issued_at = int(self.clock())
+        try:
+            request = msgspec.json.encode(self._request(channel, issued_at))
+            async with self.http("POST", f"{self.url}/handover", _HEADERS, (request,)) as reply:
+                body = await reply.read(_LONGEST_ANSWER)
+            if reply.status != HTTPStatus.OK:
+                return _refused(reply, body)
+            return self._opened(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
+        except (msgspec.DecodeError, Refused, UnfitResponse) as error:
+            return NoKeys(f"the peer's answer is no handover: {error}", final=False)
+        except NoResponse as error:
+            return NoKeys(f"the peer does not answer: {error}", final=False)
+        finally:
+            channel.erase()
+
+    def _request(self, channel: KeyPair, issued_at: int) -> dict[str, object]:
+        evidence = mock_evidence(channel.public, self.release)
+        return {
+            "evidence": {
+                "type": evidence.type,
+                "report_data": evidence.report_data.hex(),
+                "debug": evidence.debug,
+                "release": evidence.release,
+                "measurement": evidence.measurement.hex(),
+                "tcb": evidence.tcb,
+                "quote": evidence.quote,
+            },
+            "channel_pubkey": channel.public.raw.hex(),
+            "issued_at": issued_at,
+            "operator_signature": hex_of(self.operators.sign(HandoverAuth(channel.public.raw, issued_at))),
+        }
+
+    def _opened(self, channel: KeyPair, issued_at: int, answer: HandedOverShape) -> list[Generation] | NoKeys:
+        """Raises Refused for bytes that are none."""
+        message = channel.open(read_base64(answer.keys_sealed, _LONGEST_ANSWER, "keys_sealed"))
+        if message is None:
+            return NoKeys("the peer's keys are not sealed to this request", final=False)
+        try:
+            handover = Handover.parse(message)
+        finally:
+            wipe(message)
+        answers_for = HandoverKeys(channel.public.raw, issued_at, handover.content)
+        trusted = self.operators.signer(answers_for, handover.signature) in self.operators.addresses
+        said = (len(handover.keys), handover.release)
+        wipe(handover.content)
+        if not trusted or said != (answer.key_count, answer.holder_release):
+            for key in handover.keys:
+                wipe(key.secret)
+            return NoKeys("the peer's keys are not signed by an operator of this escrow", final=False)
+        return [Generation(KeyPair(key.secret), key.announced_from) for key in handover.keys]
+
+
+@asynccontextmanager
+async def open_peer(url: str, operators: Operators, release: int, clock: Clock) -> AsyncIterator[Peer]:
+    async with open_http(connections=1, patience=_PATIENCE) as http:
+        yield Peer(http, url, operators, release, clock)
+
+
+def _refused(reply: HttpResponse, body: bytes) -> NoKeys:
+    final = reply.headers.get("x-svc-retryable") == "false"
+    try:
+        error = msgspec.json.decode(body, type=_Refusal).error
+    except msgspec.DecodeError:
+        return NoKeys(f"the peer answers {reply.status}", final)
+    return NoKeys(f"the peer answers {reply.status} {error.code or error.message}", final)

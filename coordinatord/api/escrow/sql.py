@@ -1,0 +1,80 @@
+"""The escrow's generations as this deployment remembers them, and since when its keys open what is posted."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from coordinatord.storage.database.connections import Connection
+
+# A loss matters as long as what was sealed to the key can be claimed (a day) and settled (another), and an hour more.
+_RECENT_LOSS: Final = "lost_at > clock_timestamp() - interval '49 hours'"
+_NEVER: Final = 2**63 - 1  # above every block
+
+
+@attrs.frozen(slots=True)
+class GenerationRow:
+    public_key: bytes
+    announced_from: int  # Unix milliseconds
+
+
+async def record(connection: Connection, held: Sequence[GenerationRow]) -> None:
+    """That an instance holds these: what one of them holds is not lost, whatever another found."""
+    await connection.executemany(
+        "insert into escrow_generations (public_key, announced_from) values ($1, $2)"
+        " on conflict (public_key) do update set lost_at = null, erased_at = null",
+        [(row.public_key, row.announced_from) for row in held],
+    )
+
+
+async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) -> list[bytes]:
+    """Mark as lost the keys that were announced before and are not among `held`; those that are newly lost."""
+    await connection.execute(
+        "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held
+    )
+    rows = await connection.fetch(
+        "update escrow_generations set lost_at = clock_timestamp()"
+        " where lost_at is null and erased_at is null and public_key <> all($1) returning public_key",
+        held,
+    )
+    return [row["public_key"] for row in rows]
+
+
+async def mark_announced(connection: Connection, public_key: bytes, block: int) -> None:
+    """The first one who sees it announced says at which head."""
+    await connection.execute(
+        "update escrow_generations set announced_block = $2 where public_key = $1 and announced_block is null",
+        public_key,
+        block,
+    )
+
+
+async def mark_erased(connection: Connection, public_key: bytes, *, too_early: bool) -> None:
+    """`too_early`: what is sealed to it may still be claimed, so that erasing it is a loss."""
+    column = "lost_at" if too_early else "erased_at"
+    await connection.execute(
+        f"update escrow_generations set {column} = clock_timestamp() where public_key = $1", public_key
+    )
+
+
+async def drop_forgotten(connection: Connection) -> None:
+    """Those whose end no longer matters."""
+    await connection.execute(
+        "delete from escrow_generations where erased_at < clock_timestamp() - interval '49 hours'"
+        f" or not coalesce({_RECENT_LOSS}, true)"
+    )
+
+
+async def read_custody(connection: Connection) -> int | None:
+    """The block at which the present custody began, when keys were lost before it; None when none was.
+
+    What was posted after it was sealed, as far as one can tell, to keys that have been held ever since.
+    """
+    block: int | None = await connection.fetchval(
+        f"with lost as (select max(announced_from) as until from escrow_generations where {_RECENT_LOSS})"
+        " select coalesce((select min(coalesce(announced_block, $1)) from escrow_generations"
+        " where announced_from >= until and lost_at is null and erased_at is null), $1)"
+        " from lost where until is not null",
+        _NEVER,
+    )
+    return block

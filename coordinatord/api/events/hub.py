@@ -1,0 +1,258 @@
+"""Event hub: reads the event log once for all of a process and hands new events to whoever follows them.
+
+    indexer ──commit──► events, notice ──► hub ──► topic (one filter) ──► listeners: streams
+                                            └────► watchers: waiting polls, the cache of the index's position
+
+What came last is kept in memory, so that a thousand listeners that come back after a restart cost no thousand queries.
+"""
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from operator import attrgetter
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+import attrs
+import structlog
+
+from common.api.events import EventKind
+from coordinatord.api.events import sql
+from coordinatord.api.events.listeners import PIECE_EVENTS, Listener, Missed, News
+from coordinatord.api.events.sql import EventFilter, LoggedEvent
+from coordinatord.base import metrics
+from coordinatord.base.concurrency import Wake
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT: Final = 20.0  # seconds between signs of life to each listener; proxies give up after 60 as a rule
+_BEATS: Final = 0.25  # seconds between portions of them: all at once would keep requests waiting
+_LOOK: Final = 2.0  # seconds until the log is read without a notice
+_AT_ONCE: Final = 5_000  # events of one read
+_KEPT: Final = 10_000  # events in memory
+REACH: Final = 50_000  # ids that a listener may lie behind the newest: beyond it, a reset is cheaper for both
+_SCANNED: Final = 1_000  # events in memory that are looked through at a time for one that comes back
+_ID: Final = attrgetter("id")
+
+Watcher = Callable[[Sequence[LoggedEvent]], None]
+Turn = Callable[[], Awaitable[None]]
+
+
+async def no_turn() -> None:
+    """For listeners that nobody limits."""
+
+
+class EventHub:
+    def __init__(self, database: Database, notices: Notices) -> None:
+        self._database = database
+        self._line = database.prepared_connection()
+        self._notices = notices
+        self._recent: list[LoggedEvent] = []  # the last `_KEPT` at least, in their order
+        self._topics: dict[EventFilter, dict[Listener, None]] = {}
+        self._by_key: dict[Hashable, dict[EventFilter, None]] = {}
+        self._watchers: list[Watcher] = []
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        wake = Wake()
+        async with self._notices.subscribe(INDEX_MOVED, lambda _: wake()), anyio.create_task_group() as tasks:
+            tasks.start_soon(self._beat)
+            trouble = False
+            while True:
+                try:
+                    await self._read()
+                    trouble = False
+                except Retryable as error:
+                    if not trouble:
+                        log.warning("events not read", reason=error.message)
+                    trouble = True
+                await wake.wait(_LOOK)
+
+    def close(self) -> None:
+        """End every stream: the process stops, and they go on at another, or at the next."""
+        self.stopping = True
+        for listeners in self._topics.values():
+            for listener in listeners:
+                listener.end("stopping")
+        self._tell_watchers(())
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call `watcher` with all events as they come, and with none when the hub closes. It must not block."""
+        self._watchers.append(watcher)
+
+    @asynccontextmanager
+    async def following(
+        self, wanted: EventFilter, after: int | None, turn: Turn = no_turn
+    ) -> AsyncIterator[tuple[Listener, int]]:
+        """Yield a listener, and the id that it begins after. With `after`, it is first told what came since that event,
+        or a reset where that is not known any more. `turn` is awaited before each further piece of what came since.
+
+        Raises Retryable before the log was read once."""
+        newest, last = self.newest, self._recent[-1]
+        missed: Missed | None = None
+        if after is not None and after != newest:
+            known = await self._is_known(after)
+            reset = LoggedEvent(newest, EventKind.RESET, last.block_number, last.block_time)
+            missed = _Replay(self, wanted, turn, after if known else newest, None if known else News([reset])).next
+        listener = Listener(wanted, missed)
+        with self._listening(listener):
+            yield listener, newest if after is None else after
+
+    @property
+    def newest(self) -> int:
+        """The latest id that is known here. Raises Retryable before the log was read once."""
+        if not self._recent:
+            raise Retryable("not_ready", "events are not read yet", retry_after=1)
+        return self._recent[-1].id
+
+    # --- those who come back ---
+
+    async def _is_known(self, after: int) -> bool:
+        """False for an id that no event has, or from too long ago."""
+        place = bisect_right(self._recent, after, key=_ID)
+        if place:
+            return self._recent[place - 1].id == after
+        if after < self.newest - REACH:
+            return False
+        async with self._database.connection_for_lists() as connection:
+            return await sql.is_logged(connection, after)
+
+    async def piece_after(self, after: int, wanted: EventFilter) -> tuple[list[LoggedEvent], int]:
+        """Read the next events after an id that pass the filter. Return also the id up to which there are no others."""
+        oldest = self._recent[0].id
+        if after < oldest - 1:
+            async with self._database.connection_for_lists() as connection:
+                events = await sql.read_between(connection, after, oldest, wanted, PIECE_EVENTS)
+            return events, events[-1].id if len(events) == PIECE_EVENTS else oldest - 1
+        place = bisect_right(self._recent, after, key=_ID)
+        events = []
+        for event in self._recent[place : place + _SCANNED]:
+            after = event.id
+            if wanted.passes(event):
+                events.append(event)
+                if len(events) == PIECE_EVENTS:
+                    break
+        return events, after
+
+    # --- those who are there ---
+
+    @contextmanager
+    def _listening(self, listener: Listener) -> Iterator[None]:
+        wanted, key = listener.wanted, _key_of(listener.wanted)
+        self._topics.setdefault(wanted, {})[listener] = None
+        self._by_key.setdefault(key, {})[wanted] = None
+        if self.stopping:
+            listener.end("stopping")
+        try:
+            yield
+        finally:
+            del self._topics[wanted][listener]
+            if not self._topics[wanted]:
+                del self._topics[wanted], self._by_key[key][wanted]
+                if not self._by_key[key]:
+                    del self._by_key[key]
+
+    async def _read(self) -> None:
+        if not self._recent:
+            self._recent.extend(await sql.read_newest(self._line, _KEPT))
+            return
+        while events := await sql.read_after(self._line, self._recent[-1].id, _AT_ONCE):
+            self._recent.extend(events)
+            if len(self._recent) > 2 * _KEPT:
+                del self._recent[:-_KEPT]
+            self._tell_watchers(events)
+            self._tell_listeners(events)
+            if len(events) < _AT_ONCE:
+                return
+            await anyio.lowlevel.checkpoint()
+
+    def _tell_watchers(self, events: Sequence[LoggedEvent]) -> None:
+        for watcher in self._watchers:
+            watcher(events)
+
+    def _tell_listeners(self, events: Sequence[LoggedEvent]) -> None:
+        heard: dict[EventFilter, list[LoggedEvent]] = {}
+        for event in events:
+            for wanted in self._topics if event.kind is EventKind.RESET else self._topics_of(event):
+                if wanted.passes(event):
+                    heard.setdefault(wanted, []).append(event)
+        told = 0
+        for wanted, passing in heard.items():
+            pieces = [News(passing[place : place + PIECE_EVENTS]) for place in range(0, len(passing), PIECE_EVENTS)]
+            listeners = tuple(self._topics[wanted])
+            for listener in listeners:
+                for news in pieces:
+                    listener.tell(news)
+            told += len(listeners) * len(passing)
+        metrics.events_told.inc(told)
+
+    def _topics_of(self, event: LoggedEvent) -> Iterator[EventFilter]:
+        keys = {
+            None,
+            ("job", event.job_id),
+            ("owner", event.owner),
+            ("provider", event.provider_id),
+            ("provider", event.designated),
+            ("model", event.model_id),
+        }
+        for key in keys:
+            yield from self._by_key.get(key, ())
+
+    async def _beat(self) -> None:
+        """Each listener once in a while, a few at a time."""
+        beaten: list[Listener] = []
+        due = 0.0
+        while True:
+            await anyio.sleep(_BEATS)
+            due += sum(map(len, self._topics.values())) * _BEATS / HEARTBEAT
+            while due >= 1:
+                due -= 1
+                if not beaten:  # the next round
+                    beaten = [listener for topic in self._topics.values() for listener in topic]
+                    due = min(due, len(beaten))
+                if beaten:
+                    beaten.pop().beat()
+
+
+@attrs.define(slots=True)
+class _Replay:
+    """Events after an id that pass a filter, piece by piece, until there is none that is newer. Further pieces wait for
+    their turn. `first` is told before."""
+
+    hub: EventHub
+    wanted: EventFilter
+    turn: Turn
+    after: int
+    first: News | None
+    paid: bool = True  # the request itself counts for one piece
+
+    async def next(self) -> News | None:
+        first, self.first = self.first, None
+        if first is not None:
+            return first
+        while self.after < self.hub.newest:
+            if not self.paid:
+                await self.turn()
+                await anyio.lowlevel.checkpoint()
+            self.paid = False
+            events, self.after = await self.hub.piece_after(self.after, self.wanted)
+            resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
+            if events:
+                return News(events[resets[-1] :] if resets else events)
+        return None
+
+
+def _key_of(wanted: EventFilter) -> Hashable:
+    """What is looked up for an event: the filter's member that the fewest events have."""
+    if wanted.job_id is not None:
+        return "job", wanted.job_id
+    if wanted.owner is not None:
+        return "owner", wanted.owner
+    if wanted.provider_id is not None:
+        return "provider", wanted.provider_id
+    return ("model", wanted.model_id) if wanted.model_id is not None else None

@@ -1,0 +1,134 @@
+"""Event log as readers see it: what came after an id, what is told to one who comes back, a job's present state."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
+import attrs
+
+from common.api.events import OUTCOMES, EventKind
+from coordinatord.storage.database.batched_reads import COLUMNS as SNAPSHOT
+from coordinatord.storage.database.batched_reads import Snapshot, snapshot_of
+from coordinatord.storage.database.connections import Connection, PreparedConnection
+
+_COLUMNS: Final = (
+    "id, kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because,"
+    " takes_back"
+)
+_KIND_AT: Final = {(int(state), int(because)): kind for kind, (state, because) in OUTCOMES.items()}
+
+
+@attrs.frozen(slots=True)
+class LoggedEvent:
+    """A row of the log. Of a reset, the members from `job_id` on say nothing."""
+
+    id: int
+    kind: EventKind
+    block_number: int
+    block_time: int
+    job_id: bytes = b""
+    owner: bytes = b""
+    model_id: int = 0
+    provider_id: int = 0
+    designated: int = 0
+    state: int = 0
+    ended_because: int = 0
+    takes_back: int | None = None
+    message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # as it is sent; made when first sent
+
+
+@attrs.frozen(slots=True)
+class EventFilter:
+    """Events of a job, of an owner's jobs, of a model, of a provider (its own jobs and those designated to it), or that
+    leave a job in a state; of all where nothing is named. A reset passes every filter."""
+
+    job_id: bytes | None = None
+    owner: bytes | None = None
+    model_id: int | None = None
+    provider_id: int | None = None
+    state: int | None = None
+
+    def passes(self, event: LoggedEvent) -> bool:
+        return event.kind == EventKind.RESET or (
+            self.job_id in (None, event.job_id)
+            and self.owner in (None, event.owner)
+            and self.model_id in (None, event.model_id)
+            and self.provider_id in (None, event.provider_id, event.designated)
+            and self.state in (None, event.state)
+        )
+
+
+async def read_newest(line: PreparedConnection, count: int) -> list[LoggedEvent]:
+    """The last events of the log, in their order; at least one, for the log is never empty."""
+    rows = await line.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
+    return [_event(row) for row in reversed(rows)]
+
+
+async def read_after(line: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
+    rows = await line.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after, limit)
+    return [_event(row) for row in rows]
+
+
+async def is_logged(connection: Connection, event_id: int) -> bool:
+    """False when the log has no event of this id, or no more: nobody knows what came after it."""
+    found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
+    return found
+
+
+async def read_between(
+    connection: Connection, after: int, upto: int, wanted: EventFilter, limit: int
+) -> list[LoggedEvent]:
+    """Read the oldest events after one id and before another that pass the filter."""
+    rows = await connection.fetch(
+        f"select {_COLUMNS} from events where id > $1 and id < $2 and (kind = {EventKind.RESET}"
+        " or ($3::bytea is null or job_id = $3) and ($4::bytea is null or owner = $4)"
+        " and ($5::bigint is null or model_id = $5)"
+        " and ($6::bigint is null or provider_id = $6 or designated = $6)"
+        " and ($7::smallint is null or state = $7)) order by id limit $8",
+        after,
+        upto,
+        wanted.job_id,
+        wanted.owner,
+        wanted.model_id,
+        wanted.provider_id,
+        wanted.state,
+        limit,
+    )
+    return [_event(row) for row in rows]
+
+
+async def read_present(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, LoggedEvent]]:
+    """Jobs' states as events of the index's block: each with the newest id of the log at that moment, from which to go
+    on without missing anything."""
+    rows = await line.fetch(
+        f"select (select max(id) from events) as newest, j.job_id, j.owner, j.model_id, j.provider_id, j.designated,"
+        " case when j.state = 0 and j.expires_at < p.block_time then 3 else j.state end as state,"
+        " case when j.state = 0 and j.expires_at < p.block_time then 5 else j.ended_because end as ended_because,"
+        f" {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1::bytea[])",
+        job_ids,
+    )
+    snapshot = snapshot_of(rows)
+    return snapshot, {row["job_id"]: _present(row, snapshot) for row in rows if row["job_id"] is not None}
+
+
+def _present(row: asyncpg.Record, snapshot: Snapshot) -> LoggedEvent:
+    return LoggedEvent(
+        id=row["newest"],
+        kind=_KIND_AT[row["state"], row["ended_because"]],
+        block_number=snapshot.block_number,
+        block_time=snapshot.block_time,
+        job_id=row["job_id"],
+        owner=row["owner"],
+        model_id=row["model_id"],
+        provider_id=row["provider_id"],
+        designated=row["designated"],
+        state=row["state"],
+        ended_because=row["ended_because"],
+    )
+
+
+def _event(row: asyncpg.Record) -> LoggedEvent:
+    kind = EventKind(row["kind"])
+    if kind is EventKind.RESET:
+        return LoggedEvent(row["id"], kind, row["block_number"], row["block_time"])
+    return LoggedEvent(row["id"], kind, *tuple(row)[2:])

@@ -1,0 +1,231 @@
+"""Files in the pin store: uploads of wallets, and what batches yield.
+
+A row precedes the upload, so that whatever dies leaves nothing in the store that nobody knows of. Bytes are received
+and sent by tasks that run beside each other, and hashed in threads beside those: an upload takes as long as the slowest
+of them, and holds a few pieces and two parts at a time, whatever its size.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+
+from common.api.fields import UINT32, Text, wire
+from common.refusal import Refused
+from coordinatord.api.files import sql
+from coordinatord.api.files.inspection import Inspected, Inspection, inspection_of
+from coordinatord.api.files.sql import UNATTACHED, Begun, Doomed, FileRow, Purpose
+from coordinatord.base.concurrency import read_ahead, thread_pipe
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.pins.containers import UNLIMITED, StorageBudgets
+from coordinatord.storage.pins.store import Pinned, PinStore
+
+log = structlog.get_logger(__name__)
+
+# The least that is handed to a thread at once. Half of what the reader of uploads joins, which then passes as it is.
+_PIECE_BYTES: Final = 1 << 18
+
+
+@attrs.frozen(slots=True)
+class ExpiresAfter:
+    """The life of a file as its owner wants it, in the words of the clients that these routes are shaped for. How long
+    files are kept is the operator's to say: it is taken where it says just that, and refused where it does not."""
+
+    anchor: str = wire(Text(64), "where the time counts from: `created_at`", example="created_at")
+    seconds: int = wire(UINT32, "the operator's retention period, in seconds", example=2_592_000)
+
+    def check(self, retention_seconds: int, param: str) -> None:
+        if (self.anchor, self.seconds) != ("created_at", retention_seconds):
+            raise Refused(
+                f"{param} must be left out, or be created_at and {retention_seconds} seconds: so long files are kept"
+                " here once they are used; one that no job, settle or batch uses is gone after"
+                f" {UNATTACHED.seconds} s",
+                param,
+            )
+
+
+@attrs.frozen(slots=True)
+class FileStore:
+    database: Database
+    pins: PinStore
+    retention_seconds: int
+    budgets: StorageBudgets = UNLIMITED
+
+    async def upload(
+        self, owner: bytes, purpose: Purpose, filename: str, pieces: AsyncIterable[bytes], most_bytes: int = 0
+    ) -> FileRow:
+        """Store what a wallet sends, at most `most_bytes`, which count for the owner from the start. Refused when it is
+        not what `purpose` says, Retryable `busy` beyond the owner's budget; what `pieces` raises goes through.
+
+        Nothing is kept when this raises or is cancelled.
+        """
+        inspection = inspection_of(purpose)
+        file_id = sql.new_id()
+        async with self._row(file_id, owner, purpose, filename, most_bytes):
+            pinned, inspected = await self._put(file_id, pieces, inspection)
+            return await self._completed(file_id, pinned, inspected, None)
+
+    async def put_output(self, owner: bytes, filename: str, pieces: AsyncIterable[bytes], file_id: str) -> FileRow:
+        """Store what a batch yielded, attached from the start. A finaliser that runs again with the same id replaces
+        what it stored before."""
+        async with self._row(file_id, owner, "batch_output", filename):
+            key = sql.object_key(file_id)
+            noting = _NotePart(self.database, file_id)
+            pinned = await self.pins.put_pieces(key, _gathered(pieces), before_part=noting)
+            return await self._completed(file_id, pinned, Inspected(), self.retention_seconds)
+
+    async def find(self, file_id: str, owner: bytes) -> FileRow | None:
+        """A live file of this owner."""
+        async with self.database.connection() as connection:
+            return await sql.find(connection, file_id, owner)
+
+    def open(
+        self, row: FileRow, first: int = 0, last: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Its bytes, or those from `first` to `last` inclusive, as they come from the store. Retryable
+        `object_missing`, before the first of them, when the store lost it."""
+        return self.pins.read(sql.object_key(row.id), first=first, last=last)
+
+    async def remove(self, doomed: Doomed) -> None:
+        """Remove a file whose removal was leased, with whatever of it was on its way."""
+        key = sql.object_key(doomed.id)
+        if doomed.upload_id is not None:
+            await self.pins.abort(key, doomed.upload_id)
+        await self.pins.delete(key)
+        async with self.database.connection() as connection:
+            await sql.forget(connection, doomed.id)
+
+    async def _put(
+        self, file_id: str, pieces: AsyncIterable[bytes], inspection: Inspection
+    ) -> tuple[Pinned, Inspected]:
+        results: list[Inspected] = []
+
+        async def inspected(received: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+            async for piece in received:
+                await thread.take(inspection.update, piece)
+                yield piece
+            await thread.idle()
+            results.append(inspection.finish())
+
+        async with (
+            thread_pipe() as thread,
+            read_ahead(_gathered(pieces)) as received,
+            read_ahead(inspected(received)) as checked,
+        ):
+            noting = _NotePart(self.database, file_id)
+            pinned = await self.pins.put_pieces(sql.object_key(file_id), checked, before_part=noting)
+        (result,) = results
+        return pinned, result
+
+    async def _completed(
+        self, file_id: str, pinned: Pinned, inspected: Inspected, retention_seconds: int | None
+    ) -> FileRow:
+        async with self.database.connection() as connection:
+            row = await sql.complete(
+                connection,
+                file_id,
+                cid=pinned.cid,
+                size=pinned.size,
+                lines=inspected.lines,
+                commitment=inspected.commitment,
+                retention_seconds=retention_seconds,
+            )
+        if row is None:
+            raise _lost_row()
+        return row
+
+    @asynccontextmanager
+    async def _row(
+        self, file_id: str, owner: bytes, purpose: Purpose, filename: str, reserved: int = 0
+    ) -> AsyncIterator[None]:
+        """The row of an upload. When the block fails, it and the object go, unless it holds an earlier content."""
+
+        async def body(connection: Connection) -> Begun | None:
+            begun = await sql.begin(connection, file_id, owner, purpose, filename, reserved=reserved)
+            if begun is not None and purpose != "batch_output":
+                await self.budgets.check(connection, owner)
+            return begun
+
+        begun = await self.database.transact(body)
+        if begun is None:
+            raise _lost_row()
+        try:
+            if begun.upload_id is not None:
+                await self.pins.abort(sql.object_key(file_id), begun.upload_id)
+            yield
+        except BaseException:
+            with anyio.move_on_after(10, shield=True):
+                await self._give_up(file_id)
+            raise
+
+    async def _give_up(self, file_id: str) -> None:
+        try:
+            async with self.database.connection() as connection:
+                doomed = await sql.give_up(connection, file_id)
+            if doomed is not None:
+                await self.remove(doomed)
+        except Retryable as error:
+            # The row stands: the janitor comes to it. What went wrong first is what the caller is told.
+            log.warning("upload left to the janitor", file=file_id, reason=error.message)
+
+
+@attrs.frozen(slots=True)
+class _NotePart:
+    """Before each part: the row says which upload of the store is under way, and lives on."""
+
+    database: Database
+    file_id: str
+
+    async def __call__(self, upload_id: str) -> None:
+        async with self.database.connection() as connection:
+            if not await sql.note_part(connection, self.file_id, upload_id):
+                raise _lost_row()
+
+
+def _lost_row() -> Retryable:
+    return Retryable("pinner_unavailable", "the file is being removed; try again", "store_unavailable", 2)
+
+
+async def _gathered(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Joined to pieces that are worth a thread's while."""
+    waiting: list[bytes] = []
+    size = 0
+    async for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _PIECE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+@attrs.frozen(slots=True)
+class Uploads:
+    """Live uploads that submissions and settles name by their content ids."""
+
+    database: Database
+    retention_seconds: int
+
+    async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
+        async with self.database.connection() as connection:
+            return await sql.find_by_cid(connection, owner, cid, "input")
+
+    async def find_result(self, owner: bytes, cid: str) -> FileRow | None:
+        async with self.database.connection() as connection:
+            return await sql.find_by_cid(connection, owner, cid, "result")
+
+    async def hold(self, upload: FileRow, job_id: bytes) -> bool:
+        """Before an op that names it goes to the chain: it is not removed while that is undecided. False when it is
+        gone meanwhile."""
+        async with self.database.connection() as connection:
+            return await sql.hold(connection, upload.id, job_id)
+
+    async def attach(self, upload: FileRow) -> None:
+        """The op took effect: it is kept for the retention period."""
+        async with self.database.connection() as connection:
+            await sql.attach(connection, upload.id, self.retention_seconds)

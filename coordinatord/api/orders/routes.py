@@ -1,0 +1,352 @@
+"""Routes of jobs as clients see them: quote, post, read, cancel."""
+
+from collections.abc import Mapping
+from typing import Literal, assert_never
+
+import attrs
+
+from common import quotes
+from common.address_book import AddressBook
+from common.api import jobs, limits, market
+from common.api.fields import BYTES32, object_example, object_schema
+from common.api.shapes import OMITTED, Digits
+from common.api.states import job_status
+from common.api.words import NOTHING, WORDS
+from common.quotes import Terms
+from common.scalars import hex_of
+from coordinatord.api.book.bodies import digits_or_omitted, reliability
+from coordinatord.api.book.candidates_sql import LiveAsk
+from coordinatord.api.book.reads import IndexReads
+from coordinatord.api.book.sql import JobRow
+from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
+from coordinatord.api.orders import cancel, submission
+from coordinatord.api.orders.cancel import CancelBody, Cancels
+from coordinatord.api.orders.preflight import CheckedOrder, Preflight
+from coordinatord.api.orders.submission import QuotedOrder, Submissions
+from coordinatord.api.orders.validation import MarketProbe, OrderBody, read_submission
+from coordinatord.base.concurrency import Stored, ignored
+from coordinatord.base.errors import NoSuchObject, WouldRefuse
+from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
+from coordinatord.http import responses
+from coordinatord.http.responses import Response
+from coordinatord.http.routing import (
+    CHAIN,
+    INDEX,
+    RELAY,
+    STORE,
+    Body,
+    Parameter,
+    Reply,
+    Request,
+    Route,
+    malformed,
+    refused_by_chain,
+)
+
+# OrderRoutes, candidates and quotes as the shapes that are sent.
+
+
+def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
+    """`reclaimable_block` is an estimate."""
+    job_id = hex_of(row.job_id)
+    # By position: this is the read that every client repeats, and names double the cost of building it.
+    return jobs.ClientJob(
+        job_id,
+        row.model,
+        job_status(row.state, row.ended_because),
+        str(row.claimed_at) if row.claimed_at else None,
+        row.result_cid,
+        jobs.ClientJobDetails(
+            job_id,
+            hex_of(row.owner),
+            str(row.model_id),
+            str(row.sla_secs),
+            row.rate_in,
+            row.rate_out,
+            str(row.units_in),
+            str(row.units_out),
+            str(row.designated),
+            str(row.provider_id),
+            str(row.expires_at),
+            row.task_cid,
+            str(row.completion_tok),
+            row.state,
+            row.ended_because,
+            row.amount,
+            digits_or_omitted(row.reclaimable_at),
+            digits_or_omitted(row.ended_at),
+            digits_or_omitted(reclaimable_block),
+            *_cost(row),
+        ),
+        str(block),
+    )
+
+
+def _cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
+    """Return what a settled job's client paid in all, and its parts; both are omitted from other jobs."""
+    if row.provider_paid is None:
+        return OMITTED, OMITTED
+    parts = quotes.cost_parts(int(row.provider_paid), Terms(row.fee_bps, int(row.gas_fee)))
+    return str(parts.total), jobs.CostPartsShape(row.provider_paid, str(parts.fee), row.gas_fee)
+
+
+def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
+    return market.ListedCandidate(
+        str(row.provider_id),
+        hex_of(row.box_key),
+        row.rate_in,
+        row.rate_out,
+        reliability(row.reliability),
+        str(max(0, row.room)),
+    )
+
+
+def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
+    return market.QuoteBodyShape(
+        quote=quote_of(book, quoted),
+        candidates=tuple(candidate(row) for row in quoted.candidates),
+        accepts=[market.Accepts("eip3009", f"eip155:{book.chain_id}")],
+    )
+
+
+def quote_of(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
+    order, quote = quoted.order, quoted.quote
+    return market.QuoteShape(
+        cap=str(quote.cap),
+        fee_bps=quoted.fee_bps,
+        fee=str(quote.fee),
+        gas_fee=str(quote.gas_fee),
+        amount=str(quote.amount),
+        authorization=market.Authorization(
+            domain=market.TokenDomainShape(
+                name=book.token_domain.name,
+                version=book.token_domain.version,
+                chainId=book.chain_id,
+                verifyingContract=hex_of(book.paytoken),
+            ),
+            to=hex_of(book.job_registry),
+            value=str(quote.amount),
+            valid_after="0",
+            valid_before=str(order.expires_at + 1),
+            nonce=hex_of(order.job_id),
+        ),
+    )
+
+
+def checked(outcome: CheckedOrder, book: AddressBook) -> Response:
+    quoted = outcome.quoted
+    return responses.ok(
+        market.CheckedShape(
+            ok=not outcome.failures,
+            checked="submission" if outcome.paid else "order",
+            failures=outcome.failures,
+            quote=quote_of(book, quoted) if quoted is not None else None,
+            candidates=tuple(candidate(row) for row in quoted.candidates) if quoted is not None else (),
+        )
+    )
+
+
+# Statuses and bodies of the outcomes of submissions and cancels.
+
+
+def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Response:
+    match outcome:
+        case submission.SubmittedOrder():
+            body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
+            return responses.ok(body, status=201)
+        case submission.Probed():
+            listed = market.Candidates[Digits](tuple(candidate(row) for row in outcome.candidates))
+            return responses.final(402, listed)
+        case submission.QuotedOrder():
+            # A quote asks for payment; one that answers an outdated amount is a conflict.
+            quote = quote_body(book, outcome)
+            return responses.final(409 if outcome.changed else 402, quote)
+        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
+            return responses.relayed(outcome, poll)
+        case _:
+            assert_never(outcome)
+
+
+def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Response:
+    if isinstance(outcome, RelayMined | cancel.HasEnded):
+        return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
+    return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
+
+
+def _examples() -> dict[str, object]:
+    return {
+        "probe": object_example(MarketProbe, "designated"),
+        "quote": object_example(OrderBody, "auth_sig", "amount", "container", "container_cid"),
+        "submission": object_example(OrderBody, "container_cid"),
+    }
+
+
+def _check_examples() -> dict[str, object]:
+    return {"order": object_example(OrderBody, "auth_sig", "amount", "container", "container_cid")}
+
+
+def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
+    """A body whose faults are the answer."""
+    return values
+
+
+_SETTLED = {"svc": {"reclaimable_at": NOTHING, "reclaimable_block": NOTHING}}
+_REFUSALS = (
+    "cap_overflow",
+    "invalid_order_signature",
+    "container_without_payment",
+    "container_required",
+    "container_ambiguous",
+    "invalid_payment_signature",
+    "payer_has_code",
+    "unknown_container",
+    "too_short",
+    "bad_version",
+    "commitment_mismatch",
+)
+
+
+@attrs.frozen(slots=True)
+class OrderRoutes:
+    book: AddressBook
+    submissions: Submissions
+    preflight: Preflight
+    cancels: Cancels
+    reads: IndexReads
+    before_blocks: BeforeBlocks
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v1/jobs",
+                id="postJob",
+                tag="Jobs",
+                about="Ask the market, get a quote, or post a job",
+                details=(
+                    "One body in three modes. Without `rate_in` and `rate_out` it is a question to the market"
+                    " (`probe`): 402 with every live ask, and with no candidates where nobody offers that, for an"
+                    " unknown model, window or provider too. With one of the two it is an order that lacks the other:"
+                    " 400. With the signed order (`quote`): 402 with the price and the"
+                    " payment to sign. With `auth_sig`, `amount` and a container too (`submission`): the job is posted,"
+                    " 201. The quote is answered before model, window and payer are checked. The job's id is known"
+                    " before it is sent; after a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same"
+                    " again."
+                ),
+                handler=self.post,
+                headers=PREFER,
+                body=Body.any_of([MarketProbe, OrderBody], read_submission, _examples, limits.ORDER_BODY),
+                replies=(
+                    Reply(201, shape=jobs.PostedShape, about="The job is posted"),
+                    STORED,
+                    Reply(402, shape=market.Candidates[Digits], about="Asked without rates: the live asks, ranked"),
+                    Reply(402, shape=market.QuoteBodyShape, about="Asked with rates: the quote. Not an error"),
+                    *malformed(*_REFUSALS),
+                    Reply(
+                        409,
+                        shape=market.QuoteBodyShape,
+                        about="`amount` is not the current one: a fresh quote. Sign a new payment, send again",
+                    ),
+                    *refused_by_chain("post"),
+                    *RELAY,
+                    Reply(503, "payer_code_read"),
+                    Reply(503, "registry_floor_read"),
+                    *STORE,
+                ),
+            ),
+            Route(
+                method="POST",
+                path="/v1/jobs/check",
+                id="checkJob",
+                tag="Jobs",
+                about="Tell all that keeps an order from being posted",
+                details=(
+                    "The body of POST /v1/jobs, as a quote or as a submission, held against every check that posting"
+                    " it makes, where POST /v1/jobs answers with the first that fails; and the live candidates that"
+                    " would take it. Nothing is posted, stored or counted against budgets. Without `auth_sig` nothing"
+                    " that could be paid with leaves the wallet; what the payment and the container alone decide is"
+                    " not checked then. A field that cannot be read ends the check: what it means is not known."
+                ),
+                handler=self.check,
+                body=Body(limits.ORDER_BODY, _as_it_is, lambda: object_schema(OrderBody), _check_examples),
+                replies=(
+                    Reply(200, shape=market.CheckedShape, about="The checks that fail, if any"),
+                    *malformed(),
+                    *CHAIN,
+                    Reply(429, "busy"),
+                    Reply(503, "rpc_internal"),
+                    Reply(503, "payer_code_read"),
+                    Reply(503, "registry_floor_read"),
+                    Reply(503, "job_read"),
+                ),
+            ),
+            Route(
+                method="GET",
+                path="/v1/jobs/{id}",
+                id="getJob",
+                tag="Jobs",
+                about="Read one job, as its client sees it",
+                details=(
+                    "Poll it: after a quarter of a second, then ever later, up to every five seconds, until `status`"
+                    " is `completed`, `failed` or `cancelled`."
+                ),
+                handler=self.one,
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                replies=(
+                    Reply(200, shape=jobs.ClientJob, about="The job", example=_SETTLED),
+                    *malformed(),
+                    Reply(404),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+            Route(
+                method="POST",
+                path="/v1/jobs/{id}/cancel",
+                id="cancelJob",
+                tag="Jobs",
+                about="Cancel an open job",
+                details=(
+                    "Takes an open job back. 200 for a job that has ended means that nothing was done: `status` of GET"
+                    " /v1/jobs/{id} tells how it ended. Such a job's cancel, too, must be signed by its owner within"
+                    " 600 s."
+                ),
+                handler=self.cancel,
+                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                body=Body.of(CancelBody, limits.CANCEL_BODY),
+                replies=(
+                    Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or had ended before"),
+                    *malformed(),
+                    *refused_by_chain("cancel"),
+                    *RELAY,
+                    Reply(503, "job_read"),
+                ),
+            ),
+        ]
+
+    async def post(self, request: Request) -> Response:
+        body: MarketProbe | OrderBody = request.body
+        poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
+
+        async def act(stored: Stored) -> Response:
+            return submitted(await self.submissions.submit(body, stored), self.book, poll)
+
+        if isinstance(body, OrderBody) and request.prefers(RESPOND_ASYNC):
+            return await self.before_blocks.answer(body.job_id, act, body.container)
+        return await act(ignored)
+
+    async def check(self, request: Request) -> Response:
+        return checked(await self.preflight.check(request.body), self.book)
+
+    async def one(self, request: Request) -> Response:
+        found = await self.reads.job.get(request.path["id"])
+        if (row := found.value) is None:
+            return responses.not_found(NoSuchObject("job"))
+        at, block = row.reclaimable_at, None
+        if at is not None:
+            block = await self.reads.pace.first_after(found.snapshot, at)
+        return responses.ok(client_job(row, found.snapshot.block_number, block), snapshot=found.snapshot)
+
+    async def cancel(self, request: Request) -> Response:
+        job_id = request.path["id"]
+        return cancelled(job_id, await self.cancels.cancel(job_id, request.body))

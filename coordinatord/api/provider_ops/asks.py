@@ -1,0 +1,144 @@
+"""PUT /evm/asks: a provider's prices, from its signature to their publication."""
+
+import hashlib
+from typing import Final, TypeAlias
+
+import attrs
+
+from common.api import limits
+from common.api.fields import SIGNATURE, UINT32, UINT64, UINT128, Nested, Several, wire
+from common.domains import Domains, struct_hash
+from common.messages.providers import Ask, AskSnapshot
+from common.refusal import Refused
+from common.secp256k1 import recover
+from coordinatord.base.clock import AHEAD_AT_MOST, Clock, is_too_far_ahead
+from coordinatord.base.errors import NotSigned, Retryable
+from coordinatord.chain.contracts import registries
+from coordinatord.chain.contracts.registries import AskRegistry, ProviderRegistry
+from coordinatord.chain.relayer.budgets import GasBudgets
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
+
+MOST_QUOTES: Final = limits.SNAPSHOT_QUOTES
+
+
+@attrs.frozen(slots=True)
+class QuotedAsk:
+    """Both rates 0 withdraw the ask."""
+
+    model_id: int = wire(UINT32)
+    sla: int = wire(UINT32)
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
+
+
+@attrs.frozen(slots=True)
+class SnapshotBody:
+    provider_id: int = wire(UINT32, "id of the provider that the signer operates")
+    signed_at: int = wire(
+        UINT64, "time that is signed along, in Unix seconds: newer than the latest snapshot, at most 3600 s ahead"
+    )
+    quotes: tuple[QuotedAsk, ...] = wire(Several(Nested(QuotedAsk), MOST_QUOTES))
+
+
+@attrs.frozen(slots=True)
+class AsksBody:
+    snapshot: SnapshotBody = wire(Nested(SnapshotBody))
+    signature: bytes = wire(SIGNATURE, "the provider wallet's AskSnapshot signature")
+
+
+@attrs.frozen(slots=True)
+class PublishedSnapshot:
+    provider_id: int
+    signed_at: int
+    tx_hash: bytes
+
+
+@attrs.frozen(slots=True)
+class StaleSnapshot:
+    """`superseded`: a newer one is on the chain already."""
+
+    superseded: bool
+
+
+PublishOutcome: TypeAlias = PublishedSnapshot | NotSigned | StaleSnapshot | RefusedByChain | RelayBusy | NoReceipt
+
+
+@attrs.frozen(slots=True)
+class Asks:
+    domains: Domains
+    registry: AskRegistry
+    providers: ProviderRegistry
+    budgets: GasBudgets
+    relaying: Relaying
+    clock: Clock
+
+    async def publish(self, body: AsksBody) -> PublishOutcome:
+        snapshot = _snapshot(body.snapshot)
+        if is_too_far_ahead(snapshot.signed_at, self.clock()):
+            raise _too_far_ahead()
+        signer = await self._signer(snapshot, body.signature)
+        if isinstance(signer, NotSigned):
+            return signer
+        latest = await self.registry.latest_signed_at(snapshot.provider_id)
+        if latest >= snapshot.signed_at:
+            return StaleSnapshot(superseded=False)
+        subject = snapshot.provider_id.to_bytes(32, "big")
+        calldata = registries.publish(snapshot, body.signature)
+        admitted = await self.budgets.admit(RelayKind.PUBLISH, signer, subject, len(calldata))
+        outcome = await self.relaying.relay(
+            NewRelay(
+                kind=RelayKind.PUBLISH,
+                subject=subject,
+                dedupe=hashlib.sha256(b"publish" + struct_hash(snapshot)).digest(),
+                target=self.registry.address,
+                calldata=calldata,
+                priority=Priority.OP,
+                signer=signer,
+                gas_estimate=admitted.spending.estimate,
+                spending=admitted.spending,
+            )
+        )
+        if isinstance(outcome, RelayMined):
+            return await self._published(snapshot, outcome.tx_hash)
+        if isinstance(outcome, RefusedByChain) and outcome.name == "StaleSnapshot":
+            return await self._overtaken(snapshot)
+        if isinstance(outcome, RefusedByChain) and outcome.name == "TooFarAhead":
+            raise _too_far_ahead()  # the chain's clock is behind ours
+        return outcome
+
+    async def _signer(self, snapshot: AskSnapshot, signature: bytes) -> bytes | NotSigned:
+        """The wallet of the provider that the snapshot names."""
+        signer = recover(self.domains.asks.digest(snapshot), signature)
+        if signer is None:
+            return NotSigned("invalid_op_signature", "invalid_signature", "the signature is nobody's")
+        provider_id = await self.providers.provider_id_of(signer)
+        if provider_id is None:
+            return NotSigned("invalid_op_signature", "not_registered", "the signer is no registered provider")
+        if provider_id != snapshot.provider_id:
+            return NotSigned("authentication_error", "provider_mismatch", "the signer operates another provider")
+        return signer
+
+    async def _published(self, snapshot: AskSnapshot, tx_hash: bytes) -> PublishOutcome:
+        """A mined transaction passes over a stale snapshot in silence: only the event proves the publication."""
+        if await self.registry.published_in(tx_hash, snapshot.provider_id, snapshot.signed_at):
+            return PublishedSnapshot(snapshot.provider_id, snapshot.signed_at, tx_hash)
+        if await self.registry.latest_signed_at(snapshot.provider_id) >= snapshot.signed_at:
+            return StaleSnapshot(superseded=True)
+        raise Retryable("relay_unavailable", "the transaction published nothing; send it again", "publication_skipped")
+
+    async def _overtaken(self, snapshot: AskSnapshot) -> StaleSnapshot:
+        latest = await self.registry.latest_signed_at(snapshot.provider_id)
+        return StaleSnapshot(superseded=latest > snapshot.signed_at)
+
+
+def _too_far_ahead() -> Refused:
+    return Refused(f"signed_at is more than {AHEAD_AT_MOST} seconds ahead", "snapshot.signed_at")
+
+
+def _snapshot(body: SnapshotBody) -> AskSnapshot:
+    pairs = {(quote.model_id, quote.sla) for quote in body.quotes}
+    if len(pairs) != len(body.quotes):
+        raise Refused("quotes names a model and window twice", "snapshot.quotes")
+    quotes = tuple(Ask(q.model_id, q.sla, q.rate_in, q.rate_out) for q in body.quotes)
+    return AskSnapshot(body.provider_id, body.signed_at, quotes)

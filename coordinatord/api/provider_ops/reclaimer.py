@@ -1,0 +1,76 @@
+"""Ends claimed jobs whose provider missed its window: the owner's money comes back without anybody asking.
+
+A role, so that one process at a time looks. Two that look for a moment do no harm: a job's reclaim is one request to
+the outbox, and the chain takes it once.
+"""
+
+from typing import Final
+
+import anyio
+import asyncpg
+import structlog
+
+from coordinatord.api.book.sql import overdue_jobs
+from coordinatord.base.concurrency import Wake
+from coordinatord.chain.contracts import registries
+from coordinatord.chain.contracts.registries import PostedOrder
+from coordinatord.chain.relayer.budgets import gas_estimate
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueueFull, RelayKind, submit_all
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.locks import hold_role
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
+
+log = structlog.get_logger(__name__)
+
+# A reclaim that was refused (the index was behind) or dropped is tried again after this, not with every block.
+_TRY_AGAIN: Final = 30.0
+_AT_ONCE: Final = 64
+_SLOW_LOOK: Final = 5.0  # seconds, when no block comes
+
+
+class ReclaimWorker:
+    """`registry` is the job registry's address."""
+
+    def __init__(self, database: Database, notices: Notices, registry: bytes, *, max_depth: int) -> None:
+        self._database = database
+        self._notices = notices
+        self._registry = registry
+        self._max_depth = max_depth
+        self._tried: dict[bytes, float] = {}  # job → when it may be tried again
+
+    async def run(self) -> None:
+        """Look after each indexed block whenever this process holds the role, until cancelled."""
+        await hold_role(self._database, "reclaim", self._term)
+
+    async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        moved = Wake()
+        async with self._notices.subscribe(INDEX_MOVED, lambda _: moved()):
+            while True:
+                await self.look(connection)
+                await moved.wait(_SLOW_LOOK)
+
+    async def look(self, connection: Connection) -> int:
+        """Queue what is overdue now; how many reclaims were queued or under way already."""
+        now = anyio.current_time()
+        self._tried = {job: again for job, again in self._tried.items() if again > now}
+        overdue = await overdue_jobs(connection, _AT_ONCE, self._tried)
+        if not overdue:
+            return 0
+        async with connection.transaction():
+            reclaims = [self._reclaim(*job) for job in overdue.items()]
+            outcomes = await submit_all(connection, reclaims, max_depth=self._max_depth)
+        handed_over = [job for job, outcome in zip(overdue, outcomes, strict=True) if outcome != QueueFull()]
+        self._tried |= dict.fromkeys(handed_over, now + _TRY_AGAIN)
+        log.info("overdue jobs reclaimed", jobs=len(handed_over), queue_full=len(overdue) - len(handed_over))
+        return len(handed_over)
+
+    def _reclaim(self, job: bytes, posted: PostedOrder) -> NewRelay:
+        return NewRelay(
+            RelayKind.RECLAIM,
+            subject=job,
+            dedupe=b"reclaim" + job,
+            target=self._registry,
+            calldata=registries.reclaim(posted),
+            priority=Priority.EXIT,
+            gas_estimate=gas_estimate(RelayKind.RECLAIM),
+        )

@@ -1,0 +1,160 @@
+"""The handshake: a nonce for an address, its signature, a bearer token."""
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import attrs
+
+from common.api.fields import ADDRESS, Choice, Text, wire
+from common.domains import Domains
+from common.messages.sessions import SvcSession
+from common.refusal import Refused
+from common.scalars import read_hex
+from common.secp256k1 import recover
+from coordinatord.api.sessions import sql
+from coordinatord.base.errors import NotSigned, Retryable, SessionRow
+from coordinatord.chain.contracts.registries import ProviderRegistry
+from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue
+from coordinatord.storage.database.connections import Database, PreparedConnection
+
+_NOTICED: Final = 0.05  # seconds until what another process takes back is known here
+_MOST: Final = 65_536
+# The database's clock decides when a session ends, and that clock may be set: it is asked again before long.
+_LONGEST: Final = 60.0  # seconds
+
+
+@attrs.frozen(slots=True)
+class _Known:
+    row: SessionRow
+    taken_back: int
+    until: float
+
+
+class SessionCache:
+    """Session cache, invalidated when any session is revoked. The database counts revocations (evicted, dropped,
+    changed by hand), whichever process or person makes them. That count is read once for all requests of a moment;
+    while it stands, sessions that were read stay known."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reads = BatchedReads[bytes, SessionRow | None](database.prepared_connection(), self._read)
+        self._taken_back = FreshValue(database.prepared_connection(), sql.read_taken_back, clock)
+        self._clock = clock
+        self._known: dict[bytes, _Known] = {}
+
+    async def find(self, token_hash: bytes) -> SessionRow | None:
+        known = self._known.get(token_hash)
+        if known is None or self._clock() >= known.until:
+            return await self._reads.get(token_hash)
+        if known.taken_back != await self._taken_back.lately(_NOTICED):
+            return await self._reads.get(token_hash)
+        return known.row
+
+    async def opened(self) -> None:
+        """A session was opened here, maybe in place of another: that one is not found here any more. A database that
+        goes just now is no reason to keep the new session from its owner: whoever reads the count next learns of it."""
+        with suppress(Retryable):
+            await self._taken_back.get()
+
+    async def _read(self, line: PreparedConnection, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
+        asked_at = self._clock()
+        taken_back, live = await sql.read_sessions(line, hashes)
+        if len(self._known) + len(live) > _MOST:
+            self._known.clear()
+        found: dict[bytes, SessionRow | None] = dict.fromkeys(hashes)
+        for token_hash, session in live.items():
+            found[token_hash] = session.row
+            until = asked_at + min(session.seconds_left, _LONGEST)
+            self._known[token_hash] = _Known(session.row, taken_back, until)
+        return found
+
+
+_TOKEN: Final = re.compile(r"svc_sess_[A-Za-z0-9_-]{43}", re.ASCII)
+_NONCE: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+@attrs.frozen(slots=True)
+class SessionBody:
+    address: bytes = wire(ADDRESS, "the address that the nonce was issued to")
+    nonce: str = wire(Text(64), "the nonce of GET /auth/nonce", example="00112233445566778899aabbccddeeff")
+    # Read as text: a malformed signature is answered as a wrong one (401), not as a malformed field.
+    signature: str = wire(Text(256), "the wallet's SvcSession signature over (address, nonce)")
+    role: str = wire(Choice(("client", "provider")), optional=True, default="client")
+
+
+@attrs.frozen(slots=True)
+class IssuedNonce:
+    nonce: str
+    expires_at: int
+
+
+@attrs.frozen(slots=True)
+class OpenedSession:
+    token: str
+    expires_at: int
+    provider_id: int | None
+
+
+SignInOutcome: TypeAlias = OpenedSession | NotSigned
+
+
+@attrs.frozen(slots=True)
+class SessionService:
+    domains: Domains
+    database: Database
+    providers: ProviderRegistry
+    live: SessionCache
+
+    async def issue_nonce(self, address: bytes, caller: str) -> IssuedNonce:
+        nonce = secrets.token_hex(16)
+        expires_at = await self.database.transact(lambda c: sql.add_nonce(c, nonce, address, caller))
+        return IssuedNonce(nonce, expires_at)
+
+    async def open(self, body: SessionBody) -> SignInOutcome:
+        """The nonce is used up with the session's birth and by nothing before: a 503 on the way can be retried."""
+        async with self.database.connection() as connection:
+            issued_to = await sql.nonce_address(connection, body.nonce) if _NONCE.fullmatch(body.nonce) else None
+        if issued_to is None:
+            raise _unknown_nonce()
+        if issued_to != body.address or self._signer(body) != body.address:
+            return NotSigned("authentication_error", "invalid_signature", "the signature is not of this address")
+        provider_id = None
+        if body.role == "provider":
+            provider_id = await self.providers.provider_id_of(body.address)
+            if provider_id is None:
+                return NotSigned("authentication_error", "not_registered", "the wallet must be a registered provider's")
+        return await self._open(body, provider_id)
+
+    async def find(self, token: str) -> SessionRow | None:
+        """The live session of a bearer token, whatever a caller sent as one."""
+        return await self.live.find(hash_token(token)) if _TOKEN.fullmatch(token) else None
+
+    def _signer(self, body: SessionBody) -> bytes | None:
+        try:
+            signature = read_hex(body.signature, 65, "signature")
+        except Refused:
+            return None
+        return recover(self.domains.session.digest(SvcSession(body.address, body.nonce)), signature)
+
+    async def _open(self, body: SessionBody, provider_id: int | None) -> OpenedSession:
+        token = "svc_sess_" + secrets.token_urlsafe(32)
+        expires_at = await self.database.transact(
+            lambda c: sql.open_session(c, body.nonce, hash_token(token), body.address, provider_id)
+        )
+        if expires_at is None:
+            raise _unknown_nonce()
+        await self.live.opened()
+        return OpenedSession(token, expires_at, provider_id)
+
+
+def hash_token(token: str) -> bytes:
+    """Hash that is stored in a token's place. The token is random, so a plain hash cannot be guessed back."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _unknown_nonce() -> Refused:
+    return Refused("the nonce is unknown, expired or used", "nonce")

@@ -1,0 +1,126 @@
+"""Nonces and sessions. The database's clock decides on their lives: it is the one clock that all processes share."""
+
+from datetime import timedelta
+from typing import Final
+
+import attrs
+
+from common.api import limits
+from coordinatord.base.errors import SessionRow
+from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.removal_sql import remove_due
+
+NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)
+SESSION_LIFE: Final = timedelta(seconds=limits.SESSION_LIFE)
+MOST_NONCES: Final = limits.NONCES
+MOST_SESSIONS: Final = limits.SESSIONS
+_EXPIRY: Final = "floor(extract(epoch from expires_at))::bigint"
+
+
+async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: str) -> int:
+    """Within a transaction. Returns when it expires. Beyond the cap the oldest nonce of the caller that holds most
+    for this address goes (on a tie the asking caller's own), so that a stranger's requests displace the stranger's."""
+    await _lock(connection, address)
+    await connection.execute("delete from nonces where address = $1 and expires_at <= clock_timestamp()", address)
+    expires_at: int = await connection.fetchval(
+        "insert into nonces (nonce, address, caller, expires_at) values ($1, $2, $3, clock_timestamp() + $4)"
+        f" on conflict (nonce) do update set expires_at = excluded.expires_at returning {_EXPIRY}",
+        nonce,
+        address,
+        caller,
+        NONCE_LIFE,
+    )
+    await connection.execute(
+        "delete from nonces where nonce in (select nonce from ("
+        " select nonce, issued_at, caller, count(*) over (partition by caller) as holds, count(*) over () as live"
+        " from nonces where address = $1) n"
+        " where live > $2 and nonce <> $3 order by holds desc, caller = $4 desc, issued_at"
+        " limit 1)",
+        address,
+        MOST_NONCES,
+        nonce,
+        caller,
+    )
+    return expires_at
+
+
+async def nonce_address(connection: Connection, nonce: str) -> bytes | None:
+    """To whom a live nonce was issued."""
+    address: bytes | None = await connection.fetchval(
+        "select address from nonces where nonce = $1 and expires_at > clock_timestamp()", nonce
+    )
+    return address
+
+
+async def open_session(
+    connection: Connection, nonce: str, token_hash: bytes, address: bytes, provider_id: int | None
+) -> int | None:
+    """Within a transaction: use the nonce up and open the session; returns when it expires, None if the nonce is
+    gone. Of two requests with one nonce, the delete lets one through. A transaction that is made again because nobody
+    knows whether it was committed finds the session that it opened."""
+    used = await connection.fetchval(
+        "delete from nonces where nonce = $1 and address = $2 and expires_at > clock_timestamp() returning true",
+        nonce,
+        address,
+    )
+    if used is None:
+        opened: int | None = await connection.fetchval(
+            f"select {_EXPIRY} from sessions where token_hash = $1", token_hash
+        )
+        return opened
+    await _lock(connection, address)
+    await connection.execute("delete from sessions where address = $1 and expires_at <= clock_timestamp()", address)
+    expires_at: int = await connection.fetchval(
+        "insert into sessions (token_hash, address, provider_id, expires_at)"
+        f" values ($1, $2, $3, clock_timestamp() + $4) returning {_EXPIRY}",
+        token_hash,
+        address,
+        provider_id,
+        SESSION_LIFE,
+    )
+    await connection.execute(
+        "delete from sessions where token_hash in (select token_hash from sessions where address = $1"
+        " order by expires_at desc, token_hash offset $2)",
+        address,
+        MOST_SESSIONS,
+    )
+    return expires_at
+
+
+@attrs.frozen(slots=True)
+class LiveSession:
+    row: SessionRow
+    seconds_left: float
+
+
+_TAKEN_BACK: Final = "select times from sessions_taken_back"
+_LIVE: Final = (
+    "select t.times, s.token_hash, s.address, s.provider_id,"
+    " extract(epoch from s.expires_at - clock_timestamp())::float8 as seconds_left"
+    " from sessions_taken_back t left join sessions s on s.token_hash = any($1) and s.expires_at > clock_timestamp()"
+)
+
+
+async def read_sessions(line: PreparedConnection, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
+    """The count of revocations, and the live sessions among these tokens."""
+    rows = await line.fetch(_LIVE, token_hashes)
+    return rows[0]["times"], {
+        row["token_hash"]: LiveSession(SessionRow(row["address"], row["provider_id"]), row["seconds_left"])
+        for row in rows
+        if row["token_hash"] is not None
+    }
+
+
+async def read_taken_back(line: PreparedConnection) -> int:
+    times: int = (await line.fetch(_TAKEN_BACK))[0]["times"]
+    return times
+
+
+async def drop_expired(connection: Connection) -> None:
+    for table in ("nonces", "sessions"):
+        await remove_due(connection, table, "expires_at <= statement_timestamp()")
+
+
+async def _lock(connection: Connection, address: bytes) -> None:
+    """Requests for one address take turns, so that each sees what the others added."""
+    await connection.execute("select pg_advisory_xact_lock(hashtextextended(encode($1, 'hex'), 0))", address)

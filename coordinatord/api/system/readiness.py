@@ -1,0 +1,171 @@
+"""Readiness of the index: the same answer in every process, from the position row and the node's head."""
+
+import time
+from collections.abc import Callable
+from typing import Final, Literal
+
+import anyio
+import attrs
+
+from common.address_book import AddressBook
+from common.daemon.supervision import Supervisor
+from common.quotes import Terms
+from coordinatord.api.book.reads import MarketWindows
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.contracts.registries import JobRegistry, read_terms
+from coordinatord.chain.indexer.undo_sql import IndexPosition, read_position_in_time
+from coordinatord.chain.relayer.role import RelayerRole
+from coordinatord.chain.rpc.client import Reverted, Rpc, RpcCall, View, decode_result, decoded, quantity, read_many
+from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.storage.database.connections import Database, is_read_only
+
+Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
+
+_PATIENCE: Final = 3.0  # seconds for the node's head, and for the database: a probe that waits longer is no answer
+
+
+@attrs.frozen(slots=True)
+class ReadinessReport:
+    ready: bool
+    reason: Reason
+    cursor: int | None
+    head_block: int | None
+    lag: int | None
+    fault: str | None = None  # what else stands in the way, in one word: the body's `code`
+
+
+class ReadinessCheck:
+    """Asks at most once per `block_time_ms`; meanwhile, and while it asks, everyone gets the last answer."""
+
+    def __init__(
+        self,
+        database: Database,
+        rpc: Rpc,
+        *,
+        block_time_ms: int,
+        ready_lag_blocks: int,
+        role: RelayerRole,
+        supervisor: Supervisor,
+        patience: float = _PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # Not of the pool: while the database hangs, its statements do, and everyone would hear on that all is well.
+        self._line = database.prepared_connection(patience)
+        self._patience = patience
+        self._rpc = rpc
+        self._role = role
+        self._supervisor = supervisor
+        self._keep = block_time_ms / 1000
+        self._ready_lag = ready_lag_blocks
+        self._clock = clock
+        self._last: ReadinessReport | None = None
+        self._asked_at = 0.0
+        self._asking = anyio.Lock()
+
+    async def is_ready(self) -> bool:
+        """For the gate of index-backed routes."""
+        return (await self.report()).ready
+
+    async def report(self) -> ReadinessReport:
+        """Return the last report while it is fresh, or a new one. Never raises.
+
+        `fault` is `database_unavailable` when the database does not answer (the reason is then `cold_start`), and
+        `database_read_only` when the database answers and rejects writes.
+        """
+        if self._last is not None and (self._fresh() or self._asking.locked()):
+            return self._last
+        async with self._asking:
+            if self._last is None or not self._fresh():  # not asked by the one we waited for
+                self._last = await self._ask()
+                self._asked_at = self._clock()
+            return self._last
+
+    def _fresh(self) -> bool:
+        return self._clock() - self._asked_at < self._keep
+
+    async def _ask(self) -> ReadinessReport:
+        head: int | None = None
+        with anyio.move_on_after(self._patience):
+            head = await self._head()
+        position: IndexPosition | None = None
+        fault: str | None = None
+        if self._role.is_missing:
+            fault = "no_relayer_role"
+        elif self._supervisor.failing is not None:
+            fault = f"task_failing:{self._supervisor.failing}"
+        try:
+            position = await read_position_in_time(self._line)
+            if await is_read_only(self._line):
+                fault = "database_read_only"
+        except Retryable:
+            fault = "database_unavailable"
+        report = attrs.evolve(judge(position, head, self._ready_lag), fault=fault)
+        if report.lag is not None:
+            metrics.index_lag.set(report.lag)
+        return report
+
+    async def _head(self) -> int | None:
+        """The head; the relayer's role is asked for with it."""
+        try:
+            head, *roles = await self._rpc.batch([RpcCall("eth_blockNumber"), *self._role.calls()])
+            if isinstance(head, RpcError):
+                return None
+            self._role.hear(roles)
+            return quantity(decode_result(head, str, "eth_blockNumber"))
+        except (Retryable, RpcError):
+            return None
+
+
+def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> ReadinessReport:
+    """The report on an index at `position` (None: nothing indexed) and a node at `head` (None: it does not answer).
+
+    A head far below the index is as bad as one far above: the node, or the chain, is not the one that was indexed.
+    """
+    if head is None:
+        return ReadinessReport(False, "chain_unreachable", None, None, None)
+    if position is None:
+        return ReadinessReport(False, "cold_start", None, head, None)
+    lag = head - position.block_number
+    if position.rebuilding:
+        # It stands at a block below the first while nothing is replayed: no block at all, to a reader.
+        return ReadinessReport(False, "reorg", max(0, position.block_number), head, lag)
+    if abs(lag) > ready_lag:
+        return ReadinessReport(False, "trailing", position.block_number, head, lag)
+    return ReadinessReport(True, "ready", position.block_number, head, lag)
+
+
+@attrs.frozen(slots=True)
+class ChainNow:
+    gas_price: int
+    head_block: int
+    terms: Terms
+    windows: tuple[int, ...] | None = None
+
+
+@attrs.frozen(slots=True)
+class DeploymentReads:
+    book: AddressBook
+    registry: JobRegistry
+    windows: MarketWindows
+    block_time_ms: int
+    gateway_url: str | None = None
+
+    async def now(self) -> ChainNow:
+        """One request to the node; Retryable `config_read` when it answers with an error. The index is asked for the
+        windows, which are no reason to fail."""
+        fees_view = attrs.evolve(self.registry.fees_view(), code="config_read")
+        calls: list[View | RpcCall] = [RpcCall("eth_gasPrice"), RpcCall("eth_blockNumber"), fees_view]
+        gas_price, head, fees = await read_many(self.registry.rpc, calls, "config_read")
+        if isinstance(fees, Reverted):
+            raise Retryable("relay_unavailable", "the job registry does not tell its fees", "config_read")
+        terms = decoded(fees, read_terms, "config_read")
+        return ChainNow(_number(gas_price), _number(head), terms, await self.windows.read())
+
+
+def _number(answer: bytes | Reverted) -> int:
+    if isinstance(answer, Reverted):
+        raise Retryable("relay_unavailable", "the node refuses to tell its state", "config_read")
+    if len(answer) > 32:
+        raise Retryable("relay_unavailable", "the node's number is longer than 256 bits", "config_read")
+    return int.from_bytes(answer, "big")

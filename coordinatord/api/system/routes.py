@@ -1,0 +1,136 @@
+"""Health, readiness, the deployment."""
+
+from typing import Any
+
+import attrs
+
+from common.api import chain
+from common.api.shapes import OMITTED
+from common.api.words import NOTHING
+from common.scalars import hex_of
+from coordinatord.api.system.readiness import ChainNow, DeploymentReads, ReadinessCheck, ReadinessReport
+from coordinatord.http import responses
+from coordinatord.http.responses import Response
+from coordinatord.http.routing import CHAIN, Reply, Request, Route
+
+# The status and body of readiness.
+
+
+def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
+    """`reason` describes the index. `code` names anything else that keeps the node from being ready."""
+    code: Any = "stopping" if stopping else report.fault or OMITTED
+    body = chain.ReadinessShape(
+        ready=report.ready and code is OMITTED,
+        reason=report.reason,
+        code=code,
+        cursor=_digits(report.cursor),
+        head_block=_digits(report.head_block),
+        lag=_digits(report.lag),
+    )
+    # Not an error of the request: a reader asks again when it likes.
+    return responses.ok(body) if body.ready else responses.retryable(503, body)
+
+
+def _digits(number: int | None) -> str | None:
+    return str(number) if number is not None else None
+
+
+# The deployment as the shape that is sent.
+
+
+def deployment_body(reads: DeploymentReads, now: ChainNow) -> chain.DeploymentShape:
+    book = reads.book
+    return chain.DeploymentShape(
+        chain_id=book.chain_id,
+        contracts=chain.ContractsShape(
+            job_registry=hex_of(book.job_registry),
+            provider_registry=hex_of(book.provider_registry),
+            ask_registry=hex_of(book.ask_registry),
+            paytoken=hex_of(book.paytoken),
+        ),
+        decimals=book.payment_token_decimals,
+        token_domain=chain.TokenName(book.token_domain.name, book.token_domain.version),
+        gas_price=str(now.gas_price),
+        head_block=str(now.head_block),
+        block_time_ms=reads.block_time_ms,
+        fee_bps=now.terms.fee_bps,
+        gas_fee=str(now.terms.gas_fee),
+        windows=now.windows if now.windows is not None else OMITTED,
+        gateway_url=reads.gateway_url if reads.gateway_url is not None else OMITTED,
+    )
+
+
+@attrs.define(slots=True)
+class Stopping:
+    """Set when the daemon begins to stop: balancers are told before anything else happens."""
+
+    begun: bool = False
+
+
+@attrs.frozen(slots=True)
+class SystemRoutes:
+    readiness: ReadinessCheck
+    deployment: DeploymentReads
+    stopping: Stopping
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/healthz",
+                id="getHealth",
+                tag="Deployment",
+                about="Tell that the server listens",
+                details="Answers as soon as the server listens, whatever the index does.",
+                handler=self.health,
+                replies=(Reply(200, shape=chain.HealthShape, about="It listens"),),
+            ),
+            Route(
+                method="GET",
+                path="/readyz",
+                id="getReadiness",
+                tag="Deployment",
+                about="Tell whether the index may be read",
+                details=(
+                    "200 while the index is within READY_LAG_BLOCKS of the chain, else 503 with the same body. Routes"
+                    " that read the index answer 503 `not_ready` meanwhile; others go on."
+                ),
+                handler=self.ready,
+                replies=(
+                    Reply(200, shape=chain.ReadinessShape, about="The index may be read", example={"code": NOTHING}),
+                    Reply(
+                        503,
+                        shape=chain.ReadinessShape,
+                        about="The index may not be read",
+                        example={"ready": False, "code": "no_relayer_role"},
+                    ),
+                ),
+            ),
+            Route(
+                method="GET",
+                path="/evm/chain",
+                id="getChain",
+                tag="Deployment",
+                about="Read the deployment, its fees, and the chain as the node sees it now",
+                details=(
+                    "Chain id, contracts and the payment token: compare them with an address book that you trust, for"
+                    " you are about to sign for them. `fee_bps` and `gas_fee` are those of a job that is posted now,"
+                    " `windows` those that its `sla_secs` must be one of."
+                ),
+                handler=self.chain,
+                replies=(
+                    Reply(200, shape=chain.DeploymentShape, about="The deployment"),
+                    *CHAIN,
+                    Reply(503, "config_read"),
+                ),
+            ),
+        ]
+
+    async def health(self, _: Request) -> Response:
+        return responses.ok(chain.HealthShape("ok"))
+
+    async def ready(self, _: Request) -> Response:
+        return readiness(await self.readiness.report(), stopping=self.stopping.begun)
+
+    async def chain(self, _: Request) -> Response:
+        return responses.ok(deployment_body(self.deployment, await self.deployment.now()))

@@ -1,0 +1,295 @@
+"""Delivery of webhooks: endpoints take turns, in any process; their messages are signed, posted, and tried again.
+
+    turn    an endpoint whose messages are due, and nobody else's for a minute
+      post  a few at a time; after the first failure no other begins
+      end   what was answered is removed, what was not is due again later: one transaction
+
+What was posted and not written down is posted again, under the same id. An endpoint that answered its last turn well
+and at once has its turn among its like; new, slow and failing ones share a quarter of the places, so that they keep
+nobody else waiting, however many there are.
+"""
+
+import random
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+from anyio.abc import TaskGroup
+
+from common.daemon.process import Secret
+from common.webhooks import signed_headers
+from coordinatord.api.webhooks import sql
+from coordinatord.api.webhooks.destinations import open_destinations
+from coordinatord.api.webhooks.endpoints import SealedSecrets
+from coordinatord.api.webhooks.fanout import FanOut
+from coordinatord.api.webhooks.sql import DueMessage, Turn, TurnEnd
+from coordinatord.base import metrics
+from coordinatord.base.clock import Clock, read_http_date, system_clock
+from coordinatord.base.concurrency import Wake
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import Http, NoResponse
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
+
+log = structlog.get_logger(__name__)
+
+# Seconds after the first attempt, the second, and so on, as the specification recommends: a day and a half in all.
+SCHEDULE: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
+_JITTER: Final = 0.2  # of a delay, on top
+DISABLED_AFTER: Final = 86_400.0  # seconds of failures, without one success
+LONGEST_RETRY_AFTER: Final = 86_400.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0  # of an endpoint that fails, whatever waits for it
+
+_TURN_SECONDS: Final = 60.0
+_NO_NEW_AFTER: Final = 20.0  # of a turn: an attempt takes 15 more
+_OF_A_TURN: Final = 64  # messages
+_AT_ONCE: Final = 8  # messages to one endpoint
+_QUICKLY: Final = 1.0  # seconds of an answer that comes at once
+QUICK_PLACES, OTHER_PLACES = 48, 16  # endpoints that have their turn in this process
+_LOOK: Final = 1.0  # seconds until a look without a notice
+_UNREADABLE_PAUSE: Final = 300.0
+_GONE: Final = 410
+_SHOWN_EVERY: Final = 15.0  # seconds
+
+
+@attrs.frozen(slots=True)
+class PostAttempt:
+    """`status` is None where no answer came."""
+
+    status: int | None
+    seconds: float
+    retry_after: float | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+def delay_after(attempts: int, retry_after: float | None) -> float | None:
+    """Seconds until the next attempt, after so many; None when that was the last."""
+    if attempts > len(SCHEDULE):
+        return None
+    delay = SCHEDULE[attempts - 1] * (1 + random.uniform(0, _JITTER))  # noqa: S311 - spreads load
+    return max(delay, retry_after or 0.0)
+
+
+def read_retry_after(text: str | None, now: float) -> float | None:
+    """Return the seconds that a receiver asks to wait, from a count or a date. None when neither can be read."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        seconds = float(text)
+    else:
+        at = read_http_date(text)
+        if at is None:
+            return None
+        seconds = at - now
+    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
+
+
+@attrs.frozen(slots=True)
+class Deliveries:
+    database: Database
+    notices: Notices
+    fan_out: FanOut
+    quick: Http
+    others: Http
+    sealed: SealedSecrets
+    clock: Clock = system_clock
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        told, due, others = Wake(), Wake(), Wake()
+
+        def wake_lanes(_: str) -> None:
+            due()
+            others()
+
+        async with (
+            self.notices.subscribe(INDEX_MOVED, lambda _: told()),
+            self.notices.subscribe(WEBHOOKS_DUE, lambda _: told()),
+            self.notices.subscribe(WEBHOOKS_DUE, wake_lanes),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._tell, told)
+            tasks.start_soon(self._show)
+            tasks.start_soon(self._lane, due, QUICK_PLACES, True)
+            tasks.start_soon(self._lane, others, OTHER_PLACES, False)
+
+    async def _tell(self, wake: Wake) -> None:
+        trouble = False
+        while True:
+            try:
+                while await self.fan_out.round():
+                    pass
+                trouble = False
+            except Retryable as error:
+                if not trouble:
+                    log.warning("events not told to webhooks", reason=error.message)
+                trouble = True
+            await wake.wait(_LOOK)
+
+    async def _show(self) -> None:
+        while True:
+            with suppress(Retryable):
+                async with self.database.connection() as connection:
+                    await sql.show_counts(connection)
+            await anyio.sleep(_SHOWN_EVERY)
+
+    async def _lane(self, wake: Wake, places: int, quick: bool) -> None:
+        running: set[str] = set()  # webhooks that have a turn of this lane
+        async with anyio.create_task_group() as tasks:
+            while True:
+                try:
+                    taken = await self._take(tasks, running, places, wake, quick)
+                except Retryable as error:
+                    log.warning("due webhooks not read", reason=error.message)
+                    taken = 0
+                if not taken:
+                    await wake.wait(_LOOK)
+
+    async def _take(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
+        """Start turns in the free places. Skip a webhook whose turn is still running: its turn in the database may have
+        ended just before, or may have timed out."""
+        if len(running) >= places:
+            return 0
+        async with self.database.connection() as connection:
+            turns = await sql.take_turns(
+                connection, places - len(running), _TURN_SECONDS, quick=quick, except_for=running
+            )
+        for turn in turns:
+            running.add(turn.webhook_id)
+            tasks.start_soon(self._have_turn, turn, running, wake, quick)
+        return len(turns)
+
+    async def _have_turn(self, turn: Turn, running: set[str], wake: Wake, quick: bool) -> None:
+        try:
+            await self.turn(turn, self.quick if quick else self.others)
+        except Retryable as error:
+            # The turn's time runs out, and another process has it.
+            log.warning("webhook turn not written down", webhook=turn.webhook_id, reason=error.message)
+        except Exception:
+            # A fault of ours that one endpoint brings out must not end every process, again and again.
+            log.exception("webhook put off by a fault", webhook=turn.webhook_id)
+        finally:
+            running.remove(turn.webhook_id)
+            wake()
+
+    async def turn(self, turn: Turn, http: Http) -> None:
+        """Post what is due, and write down how it went. An endpoint that fails is tried with one message."""
+        secret = self.sealed.open(turn.webhook_id, turn.secret)
+        async with self.database.connection() as connection:
+            if secret is None:
+                log.error("webhook secret not opened", webhook=turn.webhook_id)
+                await sql.put_off(connection, turn.webhook_id, _UNREADABLE_PAUSE)
+                return
+            due = await sql.read_due(connection, turn.webhook_id, 1 if turn.failures else _OF_A_TURN)
+            if not due:  # another process, whose turn took too long, has posted them
+                await sql.put_off(connection, turn.webhook_id, 0)
+                return
+        attempts = await self._post_all(http, turn, secret, due)
+        end = _end_of(turn, due, attempts)
+        gone = any(attempt.status == _GONE for attempt in attempts.values())
+
+        async def write(connection: Connection) -> str | None:
+            await sql.end_turn(connection, turn.webhook_id, end)
+            failing = end.failures > 0 and await sql.has_failed_for(connection, turn.webhook_id, DISABLED_AFTER)
+            if gone or failing:
+                because: sql.DisabledBecause = "gone" if gone else "failing"
+                await sql.disable(connection, turn.webhook_id, because)
+                return because
+            return None
+
+        disabled = await self.database.transact(write)
+        _count(end, attempts)
+        if disabled is not None:
+            log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
+
+    async def _post_all(self, http: Http, turn: Turn, secret: bytes, due: list[DueMessage]) -> dict[int, PostAttempt]:
+        """The attempts that were made, by message; at least one."""
+        made: dict[int, PostAttempt] = {}
+        waiting = iter(due)
+        began = time.monotonic()
+        go_on = True
+
+        async def post_some() -> None:
+            nonlocal go_on
+            while go_on and (message := next(waiting, None)) is not None:
+                made[message.id] = attempt = await self._post(http, turn.url, secret, message)
+                go_on = go_on and attempt.succeeded and time.monotonic() - began < _NO_NEW_AFTER
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(_AT_ONCE, len(due))):
+                tasks.start_soon(post_some)
+        return made
+
+    async def _post(self, http: Http, url: str, secret: bytes, message: DueMessage) -> PostAttempt:
+        now = self.clock()
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "svc-webhooks",
+            **signed_headers(secret, message.message_id, int(now), message.body),
+        }
+        began = time.monotonic()
+        try:
+            async with http("POST", url, headers, (message.body,)) as response:  # its body is nobody's business
+                attempt = PostAttempt(response.status, time.monotonic() - began)
+                if attempt.succeeded:  # a message that was taken is not sent again, whatever else the answer says
+                    return attempt
+                return attrs.evolve(attempt, retry_after=read_retry_after(response.headers.get("retry-after"), now))
+        except NoResponse:
+            return PostAttempt(None, time.monotonic() - began)
+
+
+async def run_deliveries(
+    database: Database,
+    notices: Notices,
+    keys: Sequence[Secret],
+    *,
+    private: bool = False,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Fan-out and delivery, until cancelled. `private`: to addresses of this network, too."""
+    async with (
+        open_destinations(connections=QUICK_PLACES * _AT_ONCE, private=private, tls=tls) as quick,
+        open_destinations(connections=OTHER_PLACES * _AT_ONCE, private=private, tls=tls) as others,
+    ):
+        await Deliveries(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
+
+
+def _end_of(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt]) -> TurnEnd:
+    delivered, given_up, later = [], [], {}
+    worst: PostAttempt | None = None
+    for message in due:
+        attempt = attempts.get(message.id)
+        if attempt is None:
+            continue
+        if attempt.succeeded:
+            delivered.append(message.id)
+            continue
+        worst = attempt
+        delay = delay_after(message.attempts + 1, attempt.retry_after)
+        if delay is None:
+            given_up.append(message.id)
+        else:
+            later[message.id] = delay
+    if worst is None:
+        quick = all(attempt.seconds < _QUICKLY for attempt in attempts.values())
+        return TurnEnd(delivered, (), {}, 0, list(attempts.values())[-1].status, quick, 0.0)
+    failures = turn.failures + 1
+    pause = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 16), _LONGEST_PAUSE)
+    asked = max((attempt.retry_after or 0.0) for attempt in attempts.values())
+    return TurnEnd(delivered, given_up, later, failures, worst.status, quick=False, pause=max(pause, asked))
+
+
+def _count(end: TurnEnd, attempts: dict[int, PostAttempt]) -> None:
+    metrics.webhook_messages.labels("delivered").inc(len(end.delivered))
+    metrics.webhook_messages.labels("failed").inc(len(end.later) + len(end.given_up))
+    metrics.webhook_messages.labels("given_up").inc(len(end.given_up))
+    for attempt in attempts.values():
+        metrics.webhook_seconds.observe(attempt.seconds)

@@ -1,0 +1,158 @@
+"""Fan-out: the event log and changes of batches, turned into messages for the endpoints that want them.
+
+    events ─────────┐ after `webhook_position`
+    webhook_batches ┴──► messages, in the transaction that moves the position on or removes the change
+
+One process at a time does it, whichever comes first; a death in the middle leaves everything as it was.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import attrs
+import msgspec
+
+from common.api.batches import RequestCounts
+from common.api.events import JOB_EVENTS, EventKind, JobEvent
+from common.api.webhooks import (
+    BatchChange,
+    BatchMessage,
+    GapData,
+    GapMessage,
+    JobMessage,
+    TestData,
+    TestMessage,
+)
+from coordinatord.api.events.listeners import event_of
+from coordinatord.api.events.sql import LoggedEvent, read_after
+from coordinatord.api.webhooks import sql
+from coordinatord.api.webhooks.sql import Addressee, BatchNews, NewMessage
+from coordinatord.base import metrics
+from coordinatord.storage.database.connections import Connection, Database
+
+_AT_ONCE: Final = 2_000  # events of one transaction
+_encode: Final = msgspec.json.Encoder().encode
+
+Written = JobMessage | BatchMessage | GapMessage | TestMessage
+
+
+@attrs.frozen(slots=True)
+class _Happening:
+    """Something that happened to what `owner` has. `wanted`: the event that an endpoint names to get it."""
+
+    owner: bytes
+    wanted: str
+    type: str
+    body: bytes
+
+
+def test_message(webhook_id: str) -> NewMessage:
+    told = TestMessage("webhook.test", _rfc3339(datetime.now(UTC).timestamp()), TestData(webhook_id))
+    return _message(webhook_id, told.type, _encode(told))
+
+
+def job_message(event: LoggedEvent) -> JobMessage:
+    told = event_of(event)
+    if not isinstance(told, JobEvent):
+        raise AssertionError("a reset is no event of a job")
+    kind: Literal["job.taken_back"] | str = f"job.{told.event}" if event.takes_back is None else "job.taken_back"
+    return JobMessage(kind, _rfc3339(event.block_time), told)  # type: ignore[arg-type] # one of the names
+
+
+def batch_message(news: BatchNews) -> BatchMessage:
+    counts = None
+    if news.total is not None and news.completed is not None and news.failed is not None:
+        counts = RequestCounts(news.completed, news.failed, news.total)
+    change = BatchChange(news.batch_id, news.status, counts, news.output_file_id, news.error_file_id)  # type: ignore[arg-type] # the trigger's
+    return BatchMessage(f"batch.{news.status}", _rfc3339(news.happened.timestamp()), change)  # type: ignore[arg-type] # the same
+
+
+@attrs.frozen(slots=True)
+class FanOut:
+    database: Database
+
+    async def round(self) -> bool:
+        """Tell what is not told yet; True when there may be more."""
+        return await self.database.transact(self._round)
+
+    async def _round(self, connection: Connection) -> bool:
+        position = await sql.take_position(connection)
+        if position is None:
+            return False
+        if not await sql.is_known(connection, position):
+            await self._tell_gap(connection, await sql.newest_event(connection))
+            return True
+        events = await read_after(connection, position, _AT_ONCE)
+        resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
+        if resets:  # what came before it is nobody's any more
+            await self._tell_gap(connection, events[resets[-1]].id)
+            return True
+        batches = await sql.take_batches(connection, _AT_ONCE)
+        told = [
+            *(_Happening(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
+            *(_Happening(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
+        ]
+        if told:
+            owners = list({each.owner for each in told})
+            last = events[-1].id if events else position
+            await _write(connection, await sql.addressees(connection, owners), told, last)
+        if events:
+            await sql.move_position(connection, events[-1].id)
+        return len(events) == _AT_ONCE or len(batches) == _AT_ONCE
+
+    async def _tell_gap(self, connection: Connection, event_id: int) -> None:
+        """Everybody reads again; the log goes on after this event."""
+        everyone = await sql.addressees(connection, None)
+        if everyone:
+            body = _encode(_gap(event_id))
+            await sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
+            await sql.note_told(connection, [each.id for each in everyone])
+        await sql.move_position(connection, event_id)
+
+
+async def _write(
+    connection: Connection, addressees: Sequence[Addressee], told: Sequence[_Happening], last: int
+) -> None:
+    """`last`: the event that whoever missed something reads up to."""
+    by_owner: dict[bytes, list[_Happening]] = {}
+    for each in told:
+        by_owner.setdefault(each.owner, []).append(each)
+    messages: list[NewMessage] = []
+    missed: dict[str, int] = {}
+    caught_up: list[str] = []
+    for endpoint in addressees:
+        wanted = list(_wanted_by(endpoint, by_owner.get(endpoint.owner, ())))
+        room = max(endpoint.room, 0)
+        if endpoint.missed and wanted and room > sql.MOST_WAITING // 2:  # not at each place that becomes free
+            messages.append(_message(endpoint.id, "events.reset", _encode(_gap(last))))
+            caught_up.append(endpoint.id)
+        elif endpoint.missed:
+            room = 0
+        messages += [_message(endpoint.id, each.type, each.body) for each in wanted[:room]]
+        if len(wanted) > room:
+            missed[endpoint.id] = len(wanted) - room
+    if messages:
+        await sql.write(connection, messages)
+    if caught_up:
+        await sql.note_told(connection, caught_up)
+    if missed:
+        await sql.note_missed(connection, missed)
+        metrics.webhook_messages.labels("missed").inc(sum(missed.values()))
+
+
+def _wanted_by(endpoint: Addressee, told: Iterable[_Happening]) -> Iterable[_Happening]:
+    return (each for each in told if not endpoint.wanted or each.wanted in endpoint.wanted)
+
+
+def _message(webhook_id: str, kind: str, body: bytes) -> NewMessage:
+    return NewMessage(webhook_id, f"msg_{secrets.token_hex(16)}", kind, body)
+
+
+def _gap(event_id: int) -> GapMessage:
+    return GapMessage("events.reset", _rfc3339(datetime.now(UTC).timestamp()), GapData(str(event_id)))
+
+
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

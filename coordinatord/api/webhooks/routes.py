@@ -1,0 +1,179 @@
+"""Routes of webhooks: add, list, remove, test. An endpoint is visible to its owner alone."""
+
+from collections.abc import Sequence
+from typing import Any, Final, assert_never
+
+import attrs
+
+from common.api import limits
+from common.api.fields import Text
+from common.api.webhooks import WEBHOOK_ID, NewWebhook, Webhook, WebhookList, WebhookRemoved, WebhookTested
+from coordinatord.api.webhooks import endpoints
+from coordinatord.api.webhooks.endpoints import WebhookBody, WebhookEndpoints
+from coordinatord.api.webhooks.sql import Endpoint
+from coordinatord.base.errors import NoSuchObject
+from coordinatord.http import responses
+from coordinatord.http.responses import Response
+from coordinatord.http.routing import Body, Parameter, Reply, Request, Route, malformed
+
+
+def webhook(endpoint: Endpoint) -> Webhook:
+    return Webhook(**_members(endpoint))
+
+
+def webhook_list(found: Sequence[Endpoint]) -> WebhookList:
+    return WebhookList("list", [webhook(endpoint) for endpoint in found])
+
+
+def _members(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.disabled_at is not None:
+        status = "disabled"
+    elif endpoint.failing_since is not None:
+        status = "failing"
+    else:
+        status = "new" if endpoint.last_attempt_at is None else "working"
+    times = ("created_at", "disabled_at", "failing_since", "last_attempt_at")
+    same = ("id", "url", "disabled_because", "last_status", "waiting", "delivered", "dropped")
+    seconds = {name: int(at.timestamp()) if (at := getattr(endpoint, name)) is not None else None for name in times}
+    return {
+        "events": list(endpoint.wanted),
+        "status": status,
+        **seconds,
+        **{name: getattr(endpoint, name) for name in same},
+    }
+
+
+# Statuses and bodies of the outcomes of webhooks.
+
+
+def unavailable() -> Response:
+    message = "this coordinator posts no webhooks; follow GET /evm/events"
+    return responses.error(403, "invalid_request_error", message, code="webhooks_unavailable")
+
+
+def added(outcome: endpoints.AddOutcome) -> Response:
+    match outcome:
+        case endpoints.AddedEndpoint():
+            return responses.ok_private(NewWebhook(**_members(outcome.endpoint), secret=outcome.secret))
+        case endpoints.TooManyEndpoints():
+            message = f"a wallet has at most {limits.WEBHOOKS} webhooks; remove one"
+            return responses.error(400, "invalid_request_error", message, code="too_many_webhooks")
+        case endpoints.NoFunds():
+            message = "webhooks are for wallets with tokens or a settled job; fund this one, or follow GET /evm/events"
+            return responses.error(400, "invalid_request_error", message, code="webhooks_need_funds")
+        case _:
+            assert_never(outcome)
+
+
+def tested(outcome: endpoints.TestOutcome) -> Response:
+    match outcome:
+        case endpoints.TestWaits():
+            return responses.ok(WebhookTested(outcome.message_id, "webhook.test"))
+        case endpoints.DisabledEndpoint():
+            message = "the webhook is disabled; remove it, and add it again"
+            return responses.error(400, "invalid_request_error", message, code="webhook_disabled")
+        case NoSuchObject():
+            return responses.not_found(outcome)
+        case _:
+            assert_never(outcome)
+
+
+_ID: Final = {
+    "id": Parameter(Text(limits.HEAD_VALUE), "id of the endpoint", example=WEBHOOK_ID)
+}  # whatever it is, it names one or none
+_OFF: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
+
+
+@attrs.frozen(slots=True)
+class WebhookRoutes:
+    """`endpoints` is None where webhooks are switched off."""
+
+    endpoints: WebhookEndpoints | None
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                method="POST",
+                path="/v1/webhooks",
+                id="addWebhook",
+                tag="Webhooks",
+                about="Have events of this address's jobs and batches posted to a URL",
+                details=(
+                    "Messages are signed as Standard Webhooks has it: verify `webhook-signature`, refuse a"
+                    " `webhook-timestamp` that is not of the last five minutes, act once on each `webhook-id`, answer"
+                    " with a status of 200 to 299 within 15 s. What is not is posted again, eight times in a day and a"
+                    " half. 410, or a day of failures, disables the endpoint. The secret is told in this answer alone."
+                ),
+                handler=self.add,
+                body=Body.of(WebhookBody),
+                session=True,
+                replies=(
+                    Reply(200, shape=NewWebhook, about="The endpoint, with its secret"),
+                    *malformed("too_many_webhooks", "webhooks_need_funds"),
+                    *_OFF,
+                ),
+            ),
+            Route(
+                method="GET",
+                path="/v1/webhooks",
+                id="listWebhooks",
+                tag="Webhooks",
+                about="List this address's webhooks, and how their deliveries go",
+                handler=self.list,
+                session=True,
+                replies=(Reply(200, shape=WebhookList, about="The endpoints, the oldest first"), *_OFF),
+            ),
+            Route(
+                method="DELETE",
+                path="/v1/webhooks/{id}",
+                id="removeWebhook",
+                tag="Webhooks",
+                about="Remove a webhook, with what waits for it",
+                details="An attempt that is on its way may still arrive.",
+                handler=self.remove,
+                segments=_ID,
+                session=True,
+                replies=(Reply(200, shape=WebhookRemoved, about="It is gone"), *_OFF, Reply(404)),
+            ),
+            Route(
+                method="POST",
+                path="/v1/webhooks/{id}/test",
+                id="testWebhook",
+                tag="Webhooks",
+                about="Post a message of type `webhook.test` to a webhook",
+                details="One at a time. GET /v1/webhooks tells how it went.",
+                handler=self.test,
+                segments=_ID,
+                session=True,
+                replies=(
+                    Reply(200, shape=WebhookTested, about="It is on its way"),
+                    Reply(400, "webhook_disabled"),
+                    *_OFF,
+                    Reply(404),
+                    Reply(429, "busy"),
+                ),
+            ),
+        ]
+
+    async def add(self, request: Request) -> Response:
+        if self.endpoints is None:
+            return unavailable()
+        return added(await self.endpoints.add(request.owner, request.body))
+
+    async def list(self, request: Request) -> Response:
+        if self.endpoints is None:
+            return unavailable()
+        return responses.ok(webhook_list(await self.endpoints.list(request.owner)))
+
+    async def remove(self, request: Request) -> Response:
+        if self.endpoints is None:
+            return unavailable()
+        webhook_id = request.path["id"]
+        if not await self.endpoints.remove(request.owner, webhook_id):
+            return responses.not_found(NoSuchObject("webhook"))
+        return responses.ok(WebhookRemoved(webhook_id, "webhook.removed"))
+
+    async def test(self, request: Request) -> Response:
+        if self.endpoints is None:
+            return unavailable()
+        return tested(await self.endpoints.test(request.owner, request.path["id"]))

@@ -1,0 +1,227 @@
+"""From a log to its event. Each event's declaration stands here as in the contract's interface.
+
+A struct's fields are in the order of the declaration, and indexed values come first in all of them.
+"""
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from common.abi import array_of_dynamic, bytes_at, call, dynamic, selector, topic
+from common.address_book import AddressBook
+from common.refusal import Refused
+from common.scalars import hex_of
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts.log_words import Layout, Words, as_text
+from coordinatord.chain.rpc.client import ChainLog, Hash
+
+_PARAMETER: Final = re.compile(r"(\w+|\([\w,]+\)\[\]) (indexed )?\w+")
+
+
+class _Reader:
+    """Reads logs of one event."""
+
+    def __init__(self, kind: type[ev.Event], words: Words) -> None:
+        self._kind = kind
+        self._words = words
+
+    def read(self, log: ChainLog) -> ev.Event:
+        return self._kind(*self._words.read(log))
+
+    def layout(self, log: ChainLog) -> Layout | None:
+        return self._words.layout(log)
+
+    def events(self, rows: Iterable[tuple[Any, ...]]) -> list[ev.Event]:
+        """Of what a layout read."""
+        kind, texts = self._kind, self._words.texts
+        if not texts:
+            return [kind(*values) for values in rows]
+        events = []
+        for values in map(list, rows):
+            for place in texts:
+                values[place] = as_text(values[place])
+            events.append(kind(*values))
+        return events
+
+
+class _AsksReader(_Reader):
+    """Its quotes are an array of structs."""
+
+    _ROW: Final = struct.Struct(">28xI28xI16x16s16x16s")
+    _UNSET: Final = int.from_bytes(
+        b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for bits in (32, 32, 128, 128))
+    )
+
+    def read(self, log: ChainLog) -> ev.Event:
+        (provider_id, signed_at, offset), raw = self._words.read_head(log)
+        quotes = tuple(
+            ev.AskRates(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
+            for model_id, sla, rate_in, rate_out in self._words.rows(raw, offset, self._ROW, self._UNSET)
+        )
+        return ev.AsksPublished(provider_id, signed_at, quotes)
+
+    def layout(self, log: ChainLog) -> None:
+        return None
+
+
+def _declared(kind: type[ev.Event], parameters: str, reader: type[_Reader] = _Reader) -> tuple[str, _Reader]:
+    """Topic 0 as hex, and what reads the rest."""
+    found = _PARAMETER.findall(parameters)
+    types = tuple(name for name, _ in found)
+    if len(types) != len(kind.__struct_fields__):
+        raise ValueError(f"{kind.__name__} has not as many fields as its declaration")
+    words = Words(sum(1 for _, indexed in found if indexed), types)
+    return hex_of(topic(f"{kind.__name__}({','.join(types)})")), reader(kind, words)
+
+
+_RELAYED: Final = (
+    _declared(ev.RelayerSet, "address indexed relayer, bool allowed"),
+    _declared(ev.CallRefused, "uint256 indexed index, bytes reason"),
+)
+_JOBS: Final = dict(
+    (
+        *_RELAYED,
+        _declared(
+            ev.JobPosted,
+            "bytes32 indexed jobId, address indexed owner, uint32 indexed modelId, bytes32 c, uint32 slaSecs,"
+            " uint128 rateIn, uint128 rateOut, uint32 unitsIn, uint32 unitsOut, uint32 designated,"
+            " uint64 expiresAt, uint16 feeBps, uint128 gasFee, string taskCid, bytes paySig",
+        ),
+        _declared(ev.JobClaimed, "bytes32 indexed jobId, uint32 indexed providerId, uint64 claimedAt"),
+        _declared(
+            ev.JobSettled,
+            "bytes32 indexed jobId, uint32 indexed providerId, uint32 completionTok, uint256 cost,"
+            " uint256 treasuryShare, uint256 refund, string resultCid",
+        ),
+        _declared(ev.JobCancelled, "bytes32 indexed jobId"),
+        _declared(ev.JobFailed, "bytes32 indexed jobId, uint32 indexed providerId"),
+        _declared(ev.JobReclaimed, "bytes32 indexed jobId, uint32 indexed providerId"),
+        _declared(ev.PayoutCredited, "bytes32 indexed jobId, address indexed party, uint256 amount"),
+        _declared(ev.CreditWithdrawn, "address indexed party, uint256 amount"),
+        _declared(
+            ev.ModelSet, "uint32 indexed modelId, string name, bool enabled, string ownedBy, string paramsSchema"
+        ),
+        _declared(ev.SlaSet, "uint32 indexed slaSecs, bool allowed"),
+        _declared(ev.FeesSet, "uint16 feeBps, uint128 gasFee"),
+        _declared(ev.TreasurySet, "address indexed treasury"),
+        _declared(ev.TokenGasSet, "uint32 tokenGas"),
+    )
+)
+_PROVIDERS: Final = dict(
+    (
+        *_RELAYED,
+        _declared(ev.ProviderRegistered, "uint32 indexed providerId, address indexed operator"),
+        _declared(ev.OperatorProposed, "uint32 indexed providerId, address indexed operator"),
+        _declared(ev.OperatorChanged, "uint32 indexed providerId, address indexed operator"),
+        _declared(ev.ProviderDeregistered, "uint32 indexed providerId"),
+        _declared(ev.IdentitySet, "uint32 indexed providerId, bytes32 boxKey, bytes evidence, uint64 issuedAt"),
+        _declared(ev.CapacityRequested, "uint32 indexed providerId, uint32 n, uint64 issuedAt"),
+        _declared(ev.ProviderListed, "uint32 indexed providerId, bool listed"),
+        _declared(ev.CeilingSet, "uint32 indexed providerId, uint32 ceiling"),
+        _declared(ev.AllModelsAllowed, "uint32 indexed providerId, bool allowed"),
+        _declared(ev.ModelAllowed, "uint32 indexed providerId, uint32 indexed modelId, bool allowed"),
+        _declared(ev.ReputationSet, "uint32 indexed providerId, uint16 reputation"),
+        _declared(ev.FailExcused, "uint32 indexed providerId, uint16 grace"),
+        _declared(ev.PointPriceSet, "uint96 pointPrice"),
+        _declared(ev.AllowlistSet, "bytes32 indexed key, uint8 status, string entry"),
+        _declared(ev.JobRegistrySet, "address indexed jobRegistry"),
+    )
+)
+_ASKS: Final = dict(
+    (
+        *_RELAYED,
+        _declared(
+            ev.AsksPublished,
+            "uint32 indexed providerId, uint64 signedAt, (uint32,uint32,uint128,uint128)[] quotes",
+            _AsksReader,
+        ),
+    )
+)
+_FEW: Final = 8  # logs that are alike: to see where their values are takes as long as to read some of them
+
+
+class Decoder:
+    """Decodes the logs of one deployment's registries."""
+
+    def __init__(self, book: AddressBook) -> None:
+        self.addresses = tuple(hex_of(a) for a in (book.job_registry, book.provider_registry, book.ask_registry))
+        self._tables = dict(zip(self.addresses, (_JOBS, _PROVIDERS, _ASKS), strict=True))
+
+    def decode(self, log: ChainLog) -> ev.Event | None:
+        """The event; None for one that says nothing about the market (an owner's, a pause).
+
+        Raises Refused for a log that is none of these registries', or that no registry could have written.
+        """
+        reader = self._reader(log)
+        if reader is None:
+            return None
+        try:
+            return reader.read(log)
+        except Refused as wrong:
+            raise Refused(f"log {log.log_index} of block {log.block_number} is malformed: {wrong}") from None
+
+    def decode_all(self, logs: Sequence[ChainLog]) -> list[ev.Event | None]:
+        """The same of each. Those that are alike, as the posts of a busy market are, are read together."""
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for place, log in enumerate(logs):
+            alike.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(place)
+        events: list[ev.Event | None] = [None] * len(logs)
+        for places in alike.values():
+            some = [logs[place] for place in places]
+            for place, event in zip(places, self._together(some) or map(self.decode, some), strict=True):
+                events[place] = event
+        return events
+
+    def _together(self, logs: Sequence[ChainLog]) -> list[ev.Event] | None:
+        """Events of logs of one event and length; None where they are better read one by one."""
+        if len(logs) < _FEW or self.decode(logs[0]) is None:
+            return None
+        reader = self._reader(logs[0])
+        layout = reader and reader.layout(logs[0])
+        rows = layout and layout.read(logs)
+        return reader.events(rows) if reader and rows else None
+
+    def _reader(self, log: ChainLog) -> _Reader | None:
+        # Nodes write lower case; the second look-up is for the one that does not.
+        table = self._tables.get(log.address) or self._tables.get(log.address.lower())
+        if table is None:
+            raise Refused(f"a log of {log.address} was not asked for")
+        if not log.topics:
+            raise Refused("a registry writes no log without topics")
+        return table.get(log.topics[0]) or table.get(log.topics[0].lower())
+
+
+# What the three registries share: many calls in one transaction, and which of them were refused.
+
+_RELAY: Final = selector("relay(bytes[])")
+_CALL_REFUSED: Final = "0x" + topic("CallRefused(uint256,bytes)").hex()
+
+
+class ReceiptLog(msgspec.Struct, frozen=True):
+    """As much of a receipt's log as is read here."""
+
+    address: str
+    topics: list[Hash]
+    data: str
+
+
+def relay(calls: Sequence[bytes]) -> bytes:
+    """Calldata that runs each of `calls` on the registry it is sent to; a refused one harms no other."""
+    return call(_RELAY, array_of_dynamic([dynamic(one) for one in calls]))
+
+
+def refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, bytes]:
+    """The refused calls of one `relay` transaction: place in `calls` → revert data."""
+    address = "0x" + registry.hex()
+    refused = {}
+    for log in logs:
+        if len(log.topics) == 2 and log.topics[0] == _CALL_REFUSED and log.address.lower() == address:
+            try:
+                refused[int(log.topics[1], 16)] = bytes_at(bytes.fromhex(log.data[2:]), 0)
+            except (Refused, ValueError):
+                # The event is our own contract's; a node that garbles it has told us that the call was refused.
+                refused[int(log.topics[1], 16)] = b""
+    return refused

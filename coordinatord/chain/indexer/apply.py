@@ -1,0 +1,151 @@
+"""Ranges of blocks written into the tables: rows, undo log, events, position and notice, in one transaction."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from coordinatord.base import metrics
+from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction
+from coordinatord.chain.indexer.events_sql import append_events, append_reset, take_back_events
+from coordinatord.chain.indexer.evidence import BlockRange
+from coordinatord.chain.indexer.fold import Fold
+from coordinatord.chain.indexer.tables_sql import (
+    count_jobs,
+    mark_all_expired,
+    mark_some_expired,
+    match_expired,
+    write_new_jobs,
+    write_patches,
+)
+from coordinatord.chain.indexer.undo_sql import (
+    IndexPosition,
+    KeptBlock,
+    empty_index,
+    keep_blocks,
+    move_position,
+    restart_run,
+    start_journal,
+    undo_above,
+)
+from coordinatord.chain.rpc.client import BlockHeader
+from coordinatord.storage.database.connections import Connection
+
+
+async def apply_range(
+    connection: Connection, block_range: BlockRange, ordinal: int, *, rebuilding: bool
+) -> tuple[IndexPosition, int]:
+    """Blocks far below the head: written in bulk, and not to be undone. `ordinal`: of the next job; back comes that of
+    the one after these."""
+    changes = folded(block_range)
+    _expire(changes, block_range.last.time)
+    position = _position(block_range.last, rebuilding)
+    async with connection.transaction():
+        await write_new_jobs(connection, changes.new_jobs.values(), ordinal)
+        await write_patches(connection, changes)
+        await mark_all_expired(connection, block_range.last.time)
+        await restart_run(connection, _kept(block_range.last))
+        await append_reset(connection, position.block_number, position.block_time)
+        await move_position(connection, position)
+    _count(block_range)
+    return position, ordinal + len(changes.new_jobs)
+
+
+async def apply_blocks(
+    connection: Connection, blocks: Sequence[BlockRange], *, window: int, rebuilding: bool
+) -> IndexPosition:
+    """Consecutive blocks near the head: every row that one changes is saved first, for the next `window` blocks.
+
+    Jobs that are posted go in together, since nothing has to be saved of them: then each block changes what was there
+    after the one before it.
+    """
+    changes = [folded(block) for block in blocks]
+    posted = _posted(changes)
+    position = _position(blocks[-1].last, rebuilding)
+    async with connection.transaction():
+        if posted:
+            await write_new_jobs(connection, posted, await count_jobs(connection))
+        for block, change in zip(blocks, changes, strict=True):
+            if block.events:
+                await start_journal(connection, block.last.height)
+                await write_patches(connection, change)
+        await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
+        await append_events(connection, blocks)
+        await mark_some_expired(connection, blocks[-1].last.time)
+        await move_position(connection, position)
+    for block in blocks:
+        _count(block)
+    return position
+
+
+def _posted(changes: Sequence[Changes]) -> list[NewJob]:
+    """The jobs of all blocks. They are written before the first one's changes, so none of those may be of a job that a
+    later block posts."""
+    later: set[bytes] = set()
+    for change in reversed(changes):
+        if not later.isdisjoint(change.jobs):
+            raise contradiction("a job changes before it is posted")
+        later.update(change.new_jobs)
+    return [job for change in changes for job in change.new_jobs.values()]
+
+
+async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bool) -> IndexPosition:
+    """Undo every block above `ancestor`."""
+    position = IndexPosition(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
+    async with connection.transaction():
+        await undo_above(connection, ancestor.number)
+        await take_back_events(connection, ancestor.number)
+        await match_expired(connection, ancestor.time)
+        await move_position(connection, position)
+    return position
+
+
+async def mark_more(connection: Connection, position: IndexPosition) -> bool:
+    """Mark a portion of what had expired at the position's block; whether there may be more."""
+    async with connection.transaction():
+        return await mark_some_expired(connection, position.block_time)
+
+
+async def start_over(connection: Connection, deploy_block: int) -> IndexPosition:
+    """Forget everything; the next block to index is `deploy_block`, and nothing is readable until the head."""
+    position = IndexPosition(deploy_block - 1, bytes(32), 0, rebuilding=True)
+    async with connection.transaction():
+        await empty_index(connection)
+        await append_reset(connection, position.block_number, position.block_time)
+        await move_position(connection, position)
+    return position
+
+
+async def finish_rebuilding(connection: Connection, position: IndexPosition) -> IndexPosition:
+    rebuilt = attrs.evolve(position, rebuilding=False)
+    await move_position(connection, rebuilt)
+    return rebuilt
+
+
+def folded(block_range: BlockRange) -> Changes:
+    headers, first = block_range.headers, block_range.first.height
+    fold = Fold(lambda block: headers[block - first].time)
+    add = fold.add
+    for block, log, event in block_range.events:
+        add(event, block, log)
+    return fold.changes
+
+
+def _expire(changes: Changes, time: int) -> None:
+    """Mark new jobs before they are written: in a backfill, most of what nobody claimed has long expired."""
+    for job in changes.new_jobs.values():
+        if job.state == OPEN and job.expires_at < time:
+            job.state, job.ended_because = CANCELLED, BY_EXPIRY
+
+
+def _kept(header: BlockHeader) -> KeptBlock:
+    return KeptBlock(header.height, bytes.fromhex(header.hash[2:]), bytes.fromhex(header.parent_hash[2:]), header.time)
+
+
+def _position(header: BlockHeader, rebuilding: bool) -> IndexPosition:
+    return IndexPosition(header.height, bytes.fromhex(header.hash[2:]), header.time, rebuilding)
+
+
+def _count(block_range: BlockRange) -> None:
+    for kind, times in Counter([type(event) for _, _, event in block_range.events]).items():
+        metrics.index_events.labels(event=kind.__name__).inc(times)

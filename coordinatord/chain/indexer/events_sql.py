@@ -1,0 +1,125 @@
+"""Event log: what happened to jobs, appended in the transaction that changes their rows (see the migration).
+
+Blocks near the head append their events; blocks that a reorganisation undoes, take-backs of those. Where the index is
+written in bulk, or anew, one `reset` stands for all: readers then read again what they follow.
+"""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from common.api.events import OUTCOMES, EventKind
+from common.api.states import EndedBecause, JobState
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.indexer.evidence import BlockRange
+from coordinatord.chain.rpc.client import BlockHeader
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.notices import INDEX_MOVED
+from coordinatord.storage.database.removal_sql import remove_due
+
+_JobLog = ev.JobPosted | ev.JobClaimed | ev.JobSettled | ev.JobCancelled | ev.JobFailed | ev.JobReclaimed
+_KINDS: Final[dict[type, EventKind]] = {
+    ev.JobPosted: EventKind.POSTED,
+    ev.JobClaimed: EventKind.CLAIMED,
+    ev.JobSettled: EventKind.SETTLED,
+    ev.JobCancelled: EventKind.CANCELLED,
+    ev.JobFailed: EventKind.FAILED,
+    ev.JobReclaimed: EventKind.RECLAIMED,
+}
+_KEPT: Final = "interval '1 day'"
+_COLUMNS: Final = (
+    "(kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because)"
+)
+_NAMES: Final = _COLUMNS.strip("()").split(", ")
+_OUTCOMES: Final = {kind: f"{state:d}\t{because:d}" for kind, (state, because) in OUTCOMES.items()}
+_RESET: Final = f"insert into events (kind, block_number, block_time) values ({EventKind.RESET}, $1, $2)"
+
+# Rows that `marked` returns, each at the first block after its expiry. That is the position's block, or one of the few
+# before it where several came at once or more expired than one transaction marks.
+APPEND_MARKED: Final = (
+    f"insert into events {_COLUMNS}"
+    f" select {EventKind.EXPIRED}, b.number, b.time, m.job_id, m.owner, m.model_id, 0, m.designated,"
+    f" {JobState.CANCELLED}, {EndedBecause.EXPIRY} from marked m cross join lateral ("
+    " select number, time from index_blocks where number > coalesce("
+    " (select number from index_blocks where time <= m.expires_at order by number desc limit 1), -1)"
+    " order by number limit 1) b order by b.number, m.expires_at"
+)
+
+
+async def append_events(connection: Connection, blocks: Sequence[BlockRange]) -> None:
+    """What the blocks' events say of jobs, whose rows are there already. Copied, like jobs: what a job's later events
+    repeat of its post is looked up where the post is not among the blocks."""
+    told = _told(blocks)
+    posts = {event.job_id: _post_of(event) for _, _, event in told if type(event) is ev.JobPosted}
+    earlier = {event.job_id for _, _, event in told} - posts.keys()
+    if earlier:
+        rows = await connection.fetch(
+            "select job_id, owner, model_id, designated from jobs where job_id = any($1::bytea[])", list(earlier)
+        )
+        posts |= {row["job_id"]: (row["owner"].hex(), row["model_id"], row["designated"]) for row in rows}
+    if told:
+        lines = "".join([_line(block, kind, event, posts[event.job_id]) for block, kind, event in told]).encode()
+        # A view, because asyncpg takes bytes for a path.
+        await connection.copy_to_table("events", source=memoryview(lines), columns=_NAMES, format="text")
+
+
+def _told(blocks: Sequence[BlockRange]) -> list[tuple[BlockHeader, EventKind, _JobLog]]:
+    return [
+        (block.last, _KINDS[type(event)], cast("_JobLog", event))
+        for block in blocks
+        for _, _, event in block.events
+        if type(event) in _KINDS
+    ]
+
+
+def _post_of(posted: ev.JobPosted) -> tuple[str, int, int]:
+    return posted.owner.hex(), posted.model_id, posted.designated
+
+
+def _line(block: BlockHeader, kind: EventKind, event: _JobLog, post: tuple[str, int, int]) -> str:
+    """The columns `_NAMES`, in COPY's text format."""
+    owner, model_id, designated = post
+    return (
+        f"{kind:d}\t{block.height}\t{block.time}\t\\\\x{event.job_id.hex()}\t\\\\x{owner}\t{model_id}\t"
+        f"{getattr(event, 'provider_id', 0)}\t{designated}\t{_OUTCOMES[kind]}\n"
+    )
+
+
+async def take_back_events(connection: Connection, block_number: int) -> None:
+    """Everything above that block, the newest first. What was before a reset is nobody's any more."""
+    await connection.execute(
+        f"insert into events {_COLUMNS[:-1]}, takes_back)"
+        " select kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state,"
+        " ended_because, id from events e"
+        f" where id > (select coalesce(max(id), 0) from events where kind = {EventKind.RESET})"
+        " and block_number > $1 and takes_back is null"
+        " and not exists (select from events t where t.takes_back = e.id) order by id desc",
+        block_number,
+    )
+
+
+async def append_reset(connection: Connection, block_number: int, block_time: int) -> None:
+    """Changes up to that block are not told one by one."""
+    await connection.execute(_RESET, block_number, block_time)
+
+
+async def resume_log(connection: Connection) -> None:
+    """Append a reset where a release that keeps no log has moved the index since this one did."""
+    await connection.execute(
+        "with behind as (update index_position set events_hash = block_hash"
+        " where events_hash is distinct from block_hash returning block_number, block_time),"
+        " told as (insert into events (kind, block_number, block_time)"
+        f" select {EventKind.RESET}, block_number, block_time from behind)"
+        " select pg_notify($1, block_number::text) from behind",
+        INDEX_MOVED,
+    )
+
+
+async def drop_old(connection: Connection) -> None:
+    """Events of more than a day ago. Those of blocks that a reorganisation may still undo stay, to be taken back; so
+    does the newest, from which readers go on."""
+    await remove_due(
+        connection,
+        "events",
+        f"happened < clock_timestamp() - {_KEPT} and id < (select max(id) from events)"
+        " and block_number <= (select coalesce(min(number), 0) from index_blocks)",
+    )

@@ -1,0 +1,103 @@
+"""Checks of a node's answers against each other, before one event of them is believed. Pure: no node is asked here.
+
+Headers must hang together by their parent hashes; a log must name the hash of the block that it is said to come
+from; a block whose bloom filter holds a registry's address, and for which no log came, is suspect.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from common.keccak import keccak256
+from common.refusal import Refused
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.contracts.events import Event
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.rpc.client import BlockHeader, ChainLog
+
+Placed = tuple[int, int, Event]  # block, log index, event
+
+
+@attrs.frozen(slots=True)
+class BlockRange:
+    """Consecutive blocks and the events in them, in the order of the chain."""
+
+    headers: Sequence[BlockHeader]
+    events: Sequence[Placed]
+
+    @property
+    def first(self) -> BlockHeader:
+        return self.headers[0]
+
+    @property
+    def last(self) -> BlockHeader:
+        return self.headers[-1]
+
+
+def lied(what: str) -> Retryable:
+    """The node's answers do not hang together. It may be between two blocks: asked again it may do better."""
+    return Retryable("chain_unreachable", f"the node's answers contradict each other: {what}")
+
+
+def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
+    """The headers are those of `first` and up, each the parent of the next."""
+    parent = headers[0].parent_hash
+    for number, header in enumerate(headers, first):
+        if header.height != number:
+            raise lied(f"asked for block {number} it gave block {header.height}")
+        if header.parent_hash != parent:
+            raise lied(f"block {number} is not the child of the block before it")
+        parent = header.hash
+
+
+def read_logs(
+    headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: Decoder
+) -> tuple[BlockRange, list[BlockHeader]]:
+    """The range, and the headers of blocks without logs: what `suspects` is for."""
+    first = headers[0].height
+    places: list[tuple[int, int]] = []
+    silent = [True] * len(headers)
+    spelled, number, block_hash, last_index = "", -1, "", -1
+    try:
+        for log in logs:
+            if log.block_number != spelled:  # logs of one block come together
+                spelled, before = log.block_number, number
+                number, last_index = int(spelled, 16), -1
+                if number <= before or not 0 <= number - first < len(headers):
+                    raise lied(f"a log of block {number} is out of place")
+                block_hash = headers[number - first].hash
+                silent[number - first] = False
+            index = int(log.log_index, 16)
+            if log.block_hash != block_hash or log.removed:
+                raise lied(f"log {index} of block {number} is of another block of that number")
+            if index <= last_index:
+                raise lied(f"log {index} of block {number} is out of place")
+            last_index = index
+            places.append((number, index))
+        events = [
+            (number, index, event)
+            for (number, index), event in zip(places, decoder.decode_all(logs), strict=True)
+            if event is not None
+        ]
+    except (Refused, ValueError) as malformed:
+        raise lied(str(malformed)) from malformed
+    return BlockRange(headers, events), [header for header, empty in zip(headers, silent, strict=True) if empty]
+
+
+def bloom_mask(address: str) -> int:
+    """The three bits that a log of this address sets in its block's filter."""
+    digest = keccak256(bytes.fromhex(address[2:]))
+    mask = 0
+    for at in (0, 2, 4):
+        mask |= 1 << (int.from_bytes(digest[at : at + 2]) & 2047)
+    return mask
+
+
+def suspects(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
+    """Those whose filters hold one of the addresses. On a full chain a few are innocent: a filter has collisions."""
+    found = []
+    for header in silent:
+        bloom = int(header.logs_bloom, 16)
+        if bloom and any(bloom & mask == mask for mask in masks):
+            found.append(header)
+    return found

@@ -1,0 +1,212 @@
+"""Events folded into changes of rows, in memory: no database, no node.
+
+A job posted, claimed and settled within one range becomes one new row. Nothing about earlier rows has to be known:
+what an event demands of its job's state is checked here when the job is new and by the writer when it is not.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.indexer.changes import (
+    BY_FAIL,
+    BY_OWNER,
+    BY_RECLAIM,
+    BY_SETTLE,
+    CANCELLED,
+    CLAIMED,
+    OPEN,
+    SETTLED,
+    CatalogueModel,
+    Changes,
+    JobPatch,
+    NewJob,
+    NewProvider,
+    ProviderPatch,
+    contradiction,
+)
+
+
+class Fold:
+    """Feed it the events of a range in the order of the chain; `changes` is what they come to. `time_of` a block of the
+    range."""
+
+    def __init__(self, time_of: Callable[[int], int]) -> None:
+        self.changes = Changes()
+        self._time_of = time_of
+        self._block: int  # of the event at hand
+
+    def add(self, event: ev.Event, block: int, log: int) -> None:
+        """Raises Retryable when the event cannot follow what came before it."""
+        if type(event) is ev.JobPosted:
+            self._job_posted(event, block, log)
+            return
+        handle = _HANDLERS.get(type(event))
+        if handle is not None:
+            self._block = block
+            handle(self, event)
+
+    # --- jobs ---
+
+    def _job_posted(self, event: ev.JobPosted, block: int, log: int) -> None:
+        job_id = event.job_id
+        jobs = self.changes.new_jobs
+        if job_id in jobs or job_id in self.changes.jobs:
+            raise contradiction(f"job {job_id.hex()} is posted twice")
+        rate_in, rate_out, units_in, units_out = event.rate_in, event.rate_out, event.units_in, event.units_out
+        jobs[job_id] = NewJob(
+            job_id,
+            event.owner,
+            event.c,
+            event.model_id,
+            event.sla_secs,
+            rate_in,
+            rate_out,
+            units_in,
+            units_out,
+            event.designated,
+            event.expires_at,
+            -(-(rate_in * units_in + rate_out * units_out) // 1_000_000) or 1,  # as common.quotes has it
+            event.fee_bps,
+            event.gas_fee,
+            event.task_cid,
+            event.pay_sig,
+            block,
+            log,
+        )
+
+    def _job_claimed(self, event: ev.JobClaimed) -> None:
+        job = self._moved(event.job_id, OPEN, CLAIMED)
+        job.provider_id = event.provider_id
+        job.claimed_at = event.claimed_at
+        self._provider(event.provider_id).active_jobs += 1
+
+    def _job_settled(self, event: ev.JobSettled) -> None:
+        job = self._ended(event.job_id, CLAIMED, SETTLED, BY_SETTLE)
+        job.completion_tok = event.completion_tok
+        job.cost = event.cost
+        job.result_cid = event.result_cid
+        self._provider(event.provider_id).active_jobs -= 1
+
+    def _job_failed(self, event: ev.JobFailed) -> None:
+        self._ended(event.job_id, CLAIMED, CANCELLED, BY_FAIL)
+        self._provider(event.provider_id).active_jobs -= 1
+
+    def _job_reclaimed(self, event: ev.JobReclaimed) -> None:
+        self._ended(event.job_id, CLAIMED, CANCELLED, BY_RECLAIM)
+        self._provider(event.provider_id).active_jobs -= 1
+
+    def _job_cancelled(self, event: ev.JobCancelled) -> None:
+        self._ended(event.job_id, OPEN, CANCELLED, BY_OWNER)
+
+    def _moved(self, job_id: bytes, was: int, state: int) -> NewJob | JobPatch:
+        job = self.changes.new_jobs.get(job_id) or self.changes.jobs.get(job_id)
+        if job is None:
+            job = self.changes.jobs[job_id] = JobPatch(job_id, was, state)
+        elif job.state != was:
+            raise contradiction(f"job {job_id.hex()} goes to state {state} from {job.state}")
+        job.state = state
+        return job
+
+    def _ended(self, job_id: bytes, was: int, state: int, because: int) -> NewJob | JobPatch:
+        job = self._moved(job_id, was, state)
+        job.ended_because = because
+        job.ended_at = self._time_of(self._block)
+        return job
+
+    # --- catalogue ---
+
+    def _model_set(self, event: ev.ModelSet) -> None:
+        self.changes.models[event.model_id] = CatalogueModel(
+            event.model_id, event.name, event.enabled, event.owned_by, event.params_schema
+        )
+
+    def _sla_set(self, event: ev.SlaSet) -> None:
+        self.changes.slas[event.sla_secs] = event.allowed
+
+    def _fees_set(self, event: ev.FeesSet) -> None:
+        self.changes.fees = (event.fee_bps, event.gas_fee)
+
+    # --- providers ---
+
+    def _provider_registered(self, event: ev.ProviderRegistered) -> None:
+        known = (self.changes.new_providers, self.changes.providers, self.changes.gone_providers)
+        if any(event.provider_id in rows for rows in known):
+            raise contradiction(f"provider {event.provider_id} is registered twice")
+        self.changes.new_providers[event.provider_id] = NewProvider(event.provider_id, event.operator)
+
+    def _operator_changed(self, event: ev.OperatorChanged) -> None:
+        self._provider(event.provider_id).operator = event.operator
+
+    def _provider_deregistered(self, event: ev.ProviderDeregistered) -> None:
+        self.changes.providers.pop(event.provider_id, None)
+        if self.changes.new_providers.pop(event.provider_id, None) is None:
+            self.changes.gone_providers.add(event.provider_id)
+
+    def _identity_set(self, event: ev.IdentitySet) -> None:
+        provider = self._provider(event.provider_id)
+        provider.box_key, provider.evidence, provider.identity_at = event.box_key, event.evidence, event.issued_at
+
+    def _capacity_requested(self, event: ev.CapacityRequested) -> None:
+        provider = self._provider(event.provider_id)
+        provider.requested, provider.capacity_at = event.n, event.issued_at
+
+    def _provider_listed(self, event: ev.ProviderListed) -> None:
+        self._provider(event.provider_id).listed = event.listed
+
+    def _ceiling_set(self, event: ev.CeilingSet) -> None:
+        self._provider(event.provider_id).ceiling = event.ceiling
+
+    def _all_models_allowed(self, event: ev.AllModelsAllowed) -> None:
+        self._provider(event.provider_id).allow_all_models = event.allowed
+
+    def _model_allowed(self, event: ev.ModelAllowed) -> None:
+        self.changes.provider_models[event.provider_id, event.model_id] = event.allowed
+
+    def _reputation_set(self, event: ev.ReputationSet) -> None:
+        self._provider(event.provider_id).reputation = event.reputation
+
+    def _provider(self, provider_id: int) -> NewProvider | ProviderPatch:
+        known = self.changes.new_providers.get(provider_id) or self.changes.providers.get(provider_id)
+        if known is None:
+            if provider_id in self.changes.gone_providers:
+                raise contradiction(f"provider {provider_id} acts and is not registered any more")
+            known = self.changes.providers[provider_id] = ProviderPatch(provider_id)
+        return known
+
+    # --- asks, allowlist ---
+
+    def _asks_published(self, event: ev.AsksPublished) -> None:
+        self.changes.ask_times[event.provider_id] = event.signed_at
+        for quote in event.quotes:
+            withdrawn = quote.rate_in == 0 and quote.rate_out == 0
+            rates = None if withdrawn else (quote.rate_in, quote.rate_out)
+            self.changes.asks[event.provider_id, quote.model_id, quote.sla] = rates
+
+    def _allowlist_set(self, event: ev.AllowlistSet) -> None:
+        self.changes.allowlist[event.key] = (event.status, event.entry)
+
+
+# Events that are missing here (payouts, roles, refused calls) change no row.
+_HANDLERS: Final[dict[type, Callable[..., None]]] = {
+    ev.JobClaimed: Fold._job_claimed,
+    ev.JobSettled: Fold._job_settled,
+    ev.JobFailed: Fold._job_failed,
+    ev.JobReclaimed: Fold._job_reclaimed,
+    ev.JobCancelled: Fold._job_cancelled,
+    ev.ModelSet: Fold._model_set,
+    ev.SlaSet: Fold._sla_set,
+    ev.FeesSet: Fold._fees_set,
+    ev.ProviderRegistered: Fold._provider_registered,
+    ev.OperatorChanged: Fold._operator_changed,
+    ev.ProviderDeregistered: Fold._provider_deregistered,
+    ev.IdentitySet: Fold._identity_set,
+    ev.CapacityRequested: Fold._capacity_requested,
+    ev.ProviderListed: Fold._provider_listed,
+    ev.CeilingSet: Fold._ceiling_set,
+    ev.AllModelsAllowed: Fold._all_models_allowed,
+    ev.ModelAllowed: Fold._model_allowed,
+    ev.ReputationSet: Fold._reputation_set,
+    ev.AsksPublished: Fold._asks_published,
+    ev.AllowlistSet: Fold._allowlist_set,
+}

@@ -1,0 +1,312 @@
+"""Folded changes to rows. Everything is set-based: a block of one event and a range of fifty thousand go one way.
+
+Patches name the state that their rows must be in; a row that is missing, or in another state, means that the node
+told two stories, and the transaction is given up.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+import asyncpg
+import msgspec.structs
+
+from common.api.states import EndedBecause, JobState
+from coordinatord.chain.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction
+from coordinatord.chain.indexer.events_sql import APPEND_MARKED
+from coordinatord.chain.indexer.job_rows import COLUMNS, POSTED, job_rows, posted_rows
+from coordinatord.storage.database.connections import Connection
+
+
+async def write_patches(connection: Connection, changes: Changes) -> None:
+    """All changes but new jobs, which come first; inside the caller's transaction. Raises Retryable when the changes do
+    not follow from the rows."""
+    for part, write in _WRITERS:
+        if getattr(changes, part):
+            try:
+                await write(connection, changes)
+            except asyncpg.UniqueViolationError as twice:
+                raise _there_already(part, twice) from twice
+
+
+async def count_jobs(connection: Connection) -> int:
+    """The ordinal of the next one. Reads the whole table while a first backfill does without the index."""
+    return int(await connection.fetchval("select coalesce(max(ordinal) + 1, 0) from jobs"))
+
+
+async def write_new_jobs(connection: Connection, new_jobs: Iterable[NewJob], ordinal: int) -> None:
+    """Jobs in the order of the chain, of one block or of many. Raises Retryable for one that is there already."""
+    jobs = list(enumerate(new_jobs, ordinal))
+    moved = [(ordinal, job) for ordinal, job in jobs if job.state != OPEN]
+    if len(moved) < len(jobs):
+        posted = jobs if not moved else [(ordinal, job) for ordinal, job in jobs if job.state == OPEN]
+        await _copy_jobs(connection, posted_rows(posted), POSTED)
+    if moved:
+        await _copy_jobs(connection, job_rows(moved), COLUMNS)
+
+
+async def _copy_jobs(connection: Connection, rows: bytes, columns: Sequence[str]) -> None:
+    # A view, because asyncpg takes bytes for a path, and reads files in a thread.
+    try:
+        await connection.copy_to_table("jobs", source=memoryview(rows), columns=columns, format="binary")
+    except asyncpg.UniqueViolationError as twice:
+        raise _there_already("new_jobs", twice) from twice
+
+
+def _there_already(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
+    return contradiction(f"something in {part} is there already ({twice.detail})")
+
+
+async def _jobs(connection: Connection, changes: Changes) -> None:
+    patches = list(changes.jobs.values())
+    done = await connection.execute(
+        "update jobs set state = p.state, ended_because = p.ended_because,"
+        " provider_id = coalesce(p.provider_id, jobs.provider_id),"
+        " claimed_at = coalesce(p.claimed_at, jobs.claimed_at),"
+        " completion_tok = coalesce(p.completion_tok, jobs.completion_tok),"
+        " cost = coalesce(p.cost::numeric, jobs.cost), result_cid = coalesce(p.result_cid, jobs.result_cid),"
+        " ended_at = coalesce(p.ended_at, jobs.ended_at)"
+        " from unnest($1::bytea[], $2::smallint[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[],"
+        " $7::bigint[], $8::text[], $9::text[], $10::bigint[])"
+        " as p(job_id, was, state, ended_because, provider_id, claimed_at, completion_tok, cost, result_cid, ended_at)"
+        " where jobs.job_id = p.job_id and jobs.state = p.was",
+        *_columns([_job_values(patch) for patch in patches]),
+    )
+    _all_found(done, len(patches), "jobs")
+
+
+def _job_values(patch: JobPatch) -> tuple[object, ...]:
+    return (
+        patch.job_id,
+        patch.was,
+        patch.state,
+        patch.ended_because,
+        patch.provider_id,
+        patch.claimed_at,
+        patch.completion_tok,
+        _digits(patch.cost),
+        patch.result_cid,
+        patch.ended_at,
+    )
+
+
+async def _new_providers(connection: Connection, changes: Changes) -> None:
+    await connection.executemany(
+        "insert into providers (provider_id, operator, box_key, evidence, identity_at, listed, allow_all_models,"
+        " reputation, requested, ceiling, capacity_at, active_jobs)"
+        " values ($1, $2, nullif($3, decode(repeat('00', 32), 'hex')), $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        [_values(provider) for provider in changes.new_providers.values()],
+    )
+
+
+async def _providers(connection: Connection, changes: Changes) -> None:
+    # An identity always comes whole, and a box key of zeros is none.
+    patches = list(changes.providers.values())
+    done = await connection.execute(
+        "update providers set operator = coalesce(p.operator, providers.operator),"
+        " box_key = case when p.identity_at is null then providers.box_key"
+        " else nullif(p.box_key, decode(repeat('00', 32), 'hex')) end,"
+        " evidence = coalesce(p.evidence, providers.evidence),"
+        " identity_at = coalesce(p.identity_at, providers.identity_at),"
+        " listed = coalesce(p.listed, providers.listed),"
+        " allow_all_models = coalesce(p.allow_all_models, providers.allow_all_models),"
+        " reputation = coalesce(p.reputation, providers.reputation),"
+        " requested = coalesce(p.requested, providers.requested),"
+        " ceiling = coalesce(p.ceiling, providers.ceiling),"
+        " capacity_at = coalesce(p.capacity_at, providers.capacity_at),"
+        " active_jobs = providers.active_jobs + p.active_jobs"
+        " from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::boolean[], $7::boolean[],"
+        " $8::integer[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[])"
+        " as p(provider_id, operator, box_key, evidence, identity_at, listed, allow_all_models, reputation, requested,"
+        " ceiling, capacity_at, active_jobs)"
+        " where providers.provider_id = p.provider_id",
+        *_columns([_values(patch) for patch in patches]),
+    )
+    _all_found(done, len(patches), "providers")
+    moved = [patch for patch in patches if patch.operator is not None]
+    if moved:
+        # Whoever held the old key polls for the provider no longer. A reorg does not bring the session back: its
+        # wallet signs in again.
+        await connection.execute(
+            "delete from sessions s using unnest($1::bigint[], $2::bytea[]) as p(provider_id, operator)"
+            " where s.provider_id = p.provider_id and s.address <> p.operator",
+            [patch.provider_id for patch in moved],
+            [patch.operator for patch in moved],
+        )
+
+
+async def _gone_providers(connection: Connection, changes: Changes) -> None:
+    """Their jobs and asks stay: readers of asks look at listed providers alone."""
+    gone = list(changes.gone_providers)
+    done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", gone)
+    if done != f"DELETE {len(gone)}":
+        raise contradiction("a provider that was not known is deregistered")
+    await connection.execute("delete from sessions where provider_id = any($1::bigint[])", gone)
+
+
+async def _provider_models(connection: Connection, changes: Changes) -> None:
+    allowed = [pair for pair, yes in changes.provider_models.items() if yes]
+    refused = [pair for pair, yes in changes.provider_models.items() if not yes]
+    if allowed:
+        await connection.execute(
+            "insert into provider_models (provider_id, model_id) select * from unnest($1::bigint[], $2::bigint[])"
+            " on conflict do nothing",
+            *_columns(allowed),
+        )
+    if refused:
+        await connection.execute(
+            "delete from provider_models where (provider_id, model_id) in"
+            " (select * from unnest($1::bigint[], $2::bigint[]))",
+            *_columns(refused),
+        )
+
+
+async def _models(connection: Connection, changes: Changes) -> None:
+    await connection.executemany(
+        "insert into models (model_id, name, enabled, owned_by, params_schema) values ($1, $2, $3, $4, $5)"
+        " on conflict (model_id) do update set name = excluded.name, enabled = excluded.enabled,"
+        " owned_by = excluded.owned_by, params_schema = excluded.params_schema",
+        [_values(model) for model in changes.models.values()],
+    )
+
+
+async def _slas(connection: Connection, changes: Changes) -> None:
+    await connection.executemany(
+        "insert into slas (sla_secs, allowed) values ($1, $2)"
+        " on conflict (sla_secs) do update set allowed = excluded.allowed",
+        list(changes.slas.items()),
+    )
+
+
+async def _fees(connection: Connection, changes: Changes) -> None:
+    await connection.execute(
+        "insert into fees (fee_bps, gas_fee) values ($1, $2)"
+        " on conflict (only_row) do update set fee_bps = excluded.fee_bps, gas_fee = excluded.gas_fee",
+        *(changes.fees or ()),
+    )
+
+
+async def _asks(connection: Connection, changes: Changes) -> None:
+    standing = [(*key, str(rates[0]), str(rates[1])) for key, rates in changes.asks.items() if rates is not None]
+    withdrawn = [key for key, rates in changes.asks.items() if rates is None]
+    if standing:
+        await connection.execute(
+            "insert into asks (provider_id, model_id, sla, rate_in, rate_out)"
+            " select provider_id, model_id, sla, rate_in::numeric, rate_out::numeric"
+            " from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])"
+            " as q(provider_id, model_id, sla, rate_in, rate_out)"
+            " on conflict (provider_id, model_id, sla)"
+            " do update set rate_in = excluded.rate_in, rate_out = excluded.rate_out",
+            *_columns(standing),
+        )
+    if withdrawn:
+        await connection.execute(
+            "delete from asks where (provider_id, model_id, sla) in"
+            " (select * from unnest($1::bigint[], $2::bigint[], $3::bigint[]))",
+            *_columns(withdrawn),
+        )
+
+
+async def _ask_times(connection: Connection, changes: Changes) -> None:
+    await connection.execute(
+        "insert into ask_times (provider_id, signed_at) select * from unnest($1::bigint[], $2::bigint[])"
+        " on conflict (provider_id) do update set signed_at = excluded.signed_at",
+        *_columns(list(changes.ask_times.items())),
+    )
+
+
+async def _allowlist(connection: Connection, changes: Changes) -> None:
+    await connection.executemany(
+        "insert into allowlist (key, status, entry) values ($1, $2, $3)"
+        " on conflict (key) do update set status = excluded.status, entry = excluded.entry",
+        [(key, status, entry) for key, (status, entry) in changes.allowlist.items()],
+    )
+
+
+# New rows before the patches that may meet them in a constraint.
+_WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]]], ...]] = (
+    ("jobs", _jobs),
+    ("new_providers", _new_providers),
+    ("providers", _providers),
+    ("gone_providers", _gone_providers),
+    ("provider_models", _provider_models),
+    ("models", _models),
+    ("slas", _slas),
+    ("fees", _fees),
+    ("asks", _asks),
+    ("ask_times", _ask_times),
+    ("allowlist", _allowlist),
+)
+
+
+def _values(row: msgspec.Struct) -> tuple[object, ...]:
+    return msgspec.structs.astuple(row)
+
+
+def _columns(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Rows to the arrays that unnest takes."""
+    return list(zip(*rows, strict=True))
+
+
+def _digits(number: int | None) -> str | None:
+    return None if number is None else str(number)  # text is cheaper to bind than a Decimal
+
+
+def _all_found(done: str, wanted: int, table: str) -> None:
+    if done != f"UPDATE {wanted}":
+        raise contradiction(f"of {wanted} known {table} that changed, not all are there in the state they must have")
+
+
+# The secondary indexes of `jobs`, which a first backfill does without: the migration defines them, apart.
+
+
+async def drop_job_indexes(connection: Connection) -> None:
+    """For an empty table that nobody may read yet. Whoever does this builds them again before anyone may."""
+    await connection.execute("select drop_job_indexes(), drop_owner_indexes(), drop_ordinal_index(), drop_ends_index()")
+
+
+async def build_job_indexes(connection: Connection) -> None:
+    """Build those that are missing; costs next to nothing when none is."""
+    await connection.execute(
+        "select build_job_indexes(), build_owner_indexes(), build_ordinal_index(), build_ends_index()"
+    )
+
+
+# Expired jobs: an open one past its `expires_at` stands in the table as the registry tells it, ended, because of 5.
+#
+# No event says so. The mark is a function of the row and of the indexed block's time, which is why it is not
+# journaled: whoever moves the position brings the marks along, in the same transaction. Anybody can have any number
+# of jobs expire at one moment, and an index that stands still while it marks them keeps everybody waiting: of more
+# than AT_ONCE the rest is marked in further transactions, between the blocks that come meanwhile. Until then such a
+# row reads as marked (`book/sql.py`), and is leased to nobody.
+#
+# A first backfill marks when it is done, together with building the indexes; nobody reads meanwhile.
+
+AT_ONCE: Final = 4_000  # a quarter of a second, on a machine that is busy
+
+_ALONE: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
+_MARK: Final = (
+    f"with marked as (update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
+    " where ctid = any(array("
+    f" select ctid from jobs where state = {JobState.OPEN} and expires_at < $1 order by expires_at limit $2))"
+    f" returning job_id, owner, model_id, designated, expires_at) {APPEND_MARKED}"
+)
+
+
+async def mark_some_expired(connection: Connection, block_time: int) -> bool:
+    """The position stands at, or moves forward to, a block of this time, which is kept already; whether there may be
+    more to mark. Makes it the transaction's last change that could be journaled."""
+    await connection.execute(_ALONE)
+    done: str = await connection.execute(_MARK, block_time, AT_ONCE)
+    return int(done.removeprefix("INSERT 0 ")) == AT_ONCE  # an event for each
+
+
+async def mark_all_expired(connection: Connection, block_time: int) -> None:
+    """The position moves forward to a block of this time, far below the head."""
+    await connection.execute("select mark_expired_jobs($1)", block_time)
+
+
+async def match_expired(connection: Connection, block_time: int) -> None:
+    """The position moves back to a block of this time: some were not expired then, all of which can be claimed again;
+    and rows that were put back may be from before their mark."""
+    await connection.execute("select unmark_expired_jobs($1)", block_time)
+    await mark_some_expired(connection, block_time)

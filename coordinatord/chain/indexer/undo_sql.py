@@ -1,0 +1,154 @@
+"""Taking blocks back: which blocks were indexed, and the rows as they were before each.
+
+The rows are saved by triggers (see the migration) while `svc.journal_block` is set; a new job's `posted_block` says
+enough. `index_blocks` holds an unbroken run of blocks that ends at the index's position; all but its lowest are
+journaled, so the index can go back to any of them, and no further.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.notices import INDEX_MOVED
+
+# What the triggers journal, with the primary keys: the migration's list.
+UNDOABLE: Final = {
+    "jobs": ("job_id",),
+    "models": ("model_id",),
+    "slas": ("sla_secs",),
+    "fees": ("only_row",),
+    "providers": ("provider_id",),
+    "provider_models": ("provider_id", "model_id"),
+    "asks": ("provider_id", "model_id", "sla"),
+    "ask_times": ("provider_id",),
+    "allowlist": ("key",),
+}
+
+
+@attrs.frozen(slots=True)
+class KeptBlock:
+    number: int
+    hash: bytes
+    parent_hash: bytes
+    time: int
+
+
+async def start_journal(connection: Connection, block_number: int) -> None:
+    """From here to the end of the transaction, changes are saved as `block_number`'s."""
+    await connection.execute("select set_config('svc.journal_block', $1::bigint::text, true)", block_number)
+
+
+async def keep_blocks(connection: Connection, blocks: Sequence[KeptBlock], window: int) -> None:
+    """Extend the run by journaled blocks, and drop what lies more than `window` below the last."""
+    await connection.execute(
+        "with dropped as (delete from index_blocks where number < $5),"
+        " forgotten as (delete from undo_journal where block_number <= $5)"
+        " insert into index_blocks (number, hash, parent_hash, time)"
+        " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])",
+        *zip(*[attrs.astuple(block) for block in blocks], strict=True),
+        blocks[-1].number - window,
+    )
+
+
+async def restart_run(connection: Connection, block: KeptBlock) -> None:
+    """Begin a new run at `block`, above all kept ones: changes up to it were not journaled and cannot be undone. In one
+    statement, since in a backfill each waits for the decoding of ranges that come next."""
+    await connection.execute(
+        "with forgotten as (delete from undo_journal), dropped as (delete from index_blocks)"
+        " insert into index_blocks (number, hash, parent_hash, time) values ($1, $2, $3, $4)",
+        block.number,
+        block.hash,
+        block.parent_hash,
+        block.time,
+    )
+
+
+async def kept_blocks(connection: Connection, upto: int, count: int) -> list[KeptBlock]:
+    """The blocks of the run at and below `upto`, highest first."""
+    rows = await connection.fetch(
+        "select number, hash, parent_hash, time from index_blocks where number <= $1 order by number desc limit $2",
+        upto,
+        count,
+    )
+    return [KeptBlock(**row) for row in rows]
+
+
+async def undo_above(connection: Connection, block_number: int) -> None:
+    """Put every row back to what it was at `block_number`, a block of the run."""
+    await connection.execute("delete from jobs where posted_block > $1", block_number)
+    for table, key in UNDOABLE.items():
+        columns = ", ".join(key)
+        kept = " and r.posted_block <= $2" if table == "jobs" else ""
+        # The names are this module's own constants.
+        await connection.execute(
+            f"delete from {table} where ({columns}) in ("
+            f" select {', '.join(f'k.{column}' for column in key)} from undo_journal j,"
+            f" jsonb_populate_record(null::{table}, j.key) k"
+            " where j.table_name = $1 and j.block_number > $2)",
+            table,
+            block_number,
+        )
+        # The oldest of a row's entries above the block is the row at the block.
+        await connection.execute(
+            f"insert into {table} select r.* from ("
+            " select distinct on (key) old_row from undo_journal"
+            " where table_name = $1 and block_number > $2 order by key, seq) j,"
+            f" jsonb_populate_record(null::{table}, j.old_row) r where j.old_row is not null{kept}",
+            table,
+            block_number,
+        )
+    await connection.execute("delete from undo_journal where block_number > $1", block_number)
+    await connection.execute("delete from index_blocks where number > $1", block_number)
+
+
+async def empty_index(connection: Connection) -> None:
+    """Every table that the chain fills, and the run."""
+    await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks")
+
+
+# Where the index stands: the one row that moves in the transaction of the events it stands for.
+
+
+@attrs.frozen(slots=True)
+class IndexPosition:
+    """The last block indexed. While `rebuilding`, the tables are being replayed and must not be read."""
+
+    block_number: int
+    block_hash: bytes
+    block_time: int
+    rebuilding: bool
+
+
+_READ: Final = "select block_number, block_hash, block_time, rebuilding from index_position"
+
+
+async def read_position(connection: Connection) -> IndexPosition | None:
+    """None before the first block was indexed."""
+    row = await connection.fetchrow(_READ)
+    return IndexPosition(**row) if row is not None else None
+
+
+async def read_position_in_time(line: PreparedConnection) -> IndexPosition | None:
+    """The same; Retryable when the database does not answer, or not soon."""
+    rows = await line.fetch(_READ)
+    return IndexPosition(**rows[0]) if rows else None
+
+
+async def move_position(connection: Connection, position: IndexPosition) -> None:
+    """Also tells whoever waits for the index to move; they hear it when the transaction commits."""
+    await connection.execute(
+        "with moved as ("
+        " insert into index_position (block_number, block_hash, block_time, rebuilding, events_hash)"
+        " values ($1, $2, $3, $4, $2)"
+        " on conflict (only_row) do update set block_number = excluded.block_number,"
+        " block_hash = excluded.block_hash, block_time = excluded.block_time, rebuilding = excluded.rebuilding,"
+        " events_hash = excluded.events_hash)"
+        " select pg_notify($5, $1::bigint::text)",
+        position.block_number,
+        position.block_hash,
+        position.block_time,
+        position.rebuilding,
+        INDEX_MOVED,
+    )

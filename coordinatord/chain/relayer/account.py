@@ -1,0 +1,147 @@
+"""State of one relayer account: its pending transactions, and what the node last said of it."""
+
+from typing import Final
+
+import anyio
+import attrs
+import msgspec
+
+from coordinatord.base.metrics import relayer_balance
+from coordinatord.chain.relayer.coalesce import TxRoom
+from coordinatord.chain.relayer.fees import (
+    NO_CEILING,
+    FeeCeiling,
+    FeeMarket,
+    HeadBlock,
+    believed_base_fee,
+    believed_tip,
+)
+from coordinatord.chain.relayer.gas_book import GasBook
+from coordinatord.chain.relayer.in_flight import RATE_LIMITED, Life, PendingTx, PendingTxs
+from coordinatord.chain.relayer.role import RelayerRole
+from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity, retryable_of
+from coordinatord.chain.rpc.errors import RpcError
+
+_DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
+_HISTORY: Final = "0x10"  # blocks whose tips a node's advice is held against
+_PERCENTILE: Final = 60
+# Rounds of sending in a row in which the endpoint served none: one answer may be a proxy's hiccup.
+_UNSERVED_ROUNDS: Final = 3
+
+
+class _FeeHistory(msgspec.Struct):
+    baseFeePerGas: list[str]  # noqa: N815 - the node's name
+    reward: list[list[str]] | None = None
+
+
+@attrs.define(slots=True)
+class RelayerAccount:
+    """Shared by the tasks of one term; each changes it only after its own database transaction has committed.
+
+    `lost`: nonces used by somebody else, a short while ago. Their bytes are in the world, and a reorganisation may
+    let them be mined after all.
+    """
+
+    chain_id: int
+    signer: AccountSigner
+    pending: PendingTxs
+    lost: PendingTxs
+    nonce_floor: int = 0  # nonces below are used, as of the block last read
+    nonce_floor_since: float = 0.0  # when it was first read, by the event loop's clock
+    balance: int = 0
+    market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
+    room: TxRoom = attrs.field(factory=TxRoom)
+    ceiling: FeeCeiling = NO_CEILING
+    gas: GasBook = attrs.field(factory=GasBook)
+    head: int = 0
+    taken: int = 0  # transactions that a node took, in this term
+    unserved_rounds: int = 0  # of sending, in a row, that the endpoint refused to serve
+    role: RelayerRole | None = None  # None: taken for granted
+
+    @property
+    def address(self) -> bytes:
+        return self.signer.address
+
+    @property
+    def spendable(self) -> int:
+        """The balance less what pending transactions may take of it."""
+        return self.balance - self.pending.cost
+
+    @property
+    def lacks_role(self) -> bool:
+        return self.role is not None and self.role.is_missing
+
+    @property
+    def life(self) -> Life:
+        return Life(self.taken, self.head)
+
+    @property
+    def has_unsent(self) -> bool:
+        """True while signed bytes wait for the first answer of a node, or for a node that limits our requests."""
+        return any(tx.unsent and tx.refusal in (None, RATE_LIMITED) for tx in self.pending)
+
+    @property
+    def endpoint_refuses(self) -> bool:
+        """True when the endpoint serves no sending at all. What is pending is sent on, and shows when it does again."""
+        return self.unserved_rounds >= _UNSERVED_ROUNDS and len(self.pending) > 0
+
+    def watched(self, tx_hash: bytes) -> PendingTx | None:
+        """The transaction of ours, pending or lost, that has a version with this hash."""
+        return self.pending.with_hash(tx_hash) or self.lost.with_hash(tx_hash)
+
+    def watched_hashes(self) -> list[bytes]:
+        return [version.hash for txs in (self.pending, self.lost) for tx in txs for version in tx.versions]
+
+    def was_mined(self, tx: PendingTx) -> None:
+        (self.pending if tx in self.pending else self.lost).remove(tx)
+
+    def was_lost(self, tx: PendingTx) -> None:
+        self.pending.remove(tx)
+        self.lost.add(tx)
+
+    async def read(self, rpc: Rpc, block: HeadBlock) -> None:
+        """Nonce, balance and fees as of `block`, in one request; by its hash, so that no other branch answers."""
+        address = "0x" + self.address.hex()
+        at = {"blockHash": block.hash}
+        nonce, balance, tip, history, *roles = await rpc.batch(
+            [
+                RpcCall("eth_getTransactionCount", (address, at)),
+                RpcCall("eth_getBalance", (address, at)),
+                RpcCall("eth_maxPriorityFeePerGas"),
+                RpcCall("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
+                *(self.role.calls(at) if self.role is not None else ()),
+            ]
+        )
+        if isinstance(nonce, RpcError):
+            raise retryable_of(nonce, "eth_getTransactionCount")
+        if isinstance(balance, RpcError):
+            raise retryable_of(balance, "eth_getBalance")
+        self._uses_nonces_below(quantity(decode_result(nonce, str, "eth_getTransactionCount")))
+        self._has(quantity(decode_result(balance, str, "eth_getBalance")))
+        advised, base_fee = _DEFAULT_TIP, block.next_base_fee
+        if not isinstance(tip, RpcError):
+            advised = quantity(decode_result(tip, str, "eth_maxPriorityFeePerGas"))
+        if not isinstance(history, RpcError):
+            told = decode_result(history, _FeeHistory, "eth_feeHistory")
+            rewards = [quantity(tip) for block_tips in told.reward or () for tip in block_tips]
+            advised = believed_tip(advised, rewards, _DEFAULT_TIP)
+            # The node's own forecast is last in the list.
+            base_fee = believed_base_fee(base_fee, quantity(told.baseFeePerGas[-1]) if told.baseFeePerGas else 0)
+        self.market = FeeMarket(base_fee, advised)
+        if self.role is not None:
+            self.role.hear(roles)
+        self.room.block_gas_limit = block.gas_limit
+        self.head = block.number
+
+    def _uses_nonces_below(self, floor: int) -> None:
+        if floor != self.nonce_floor:
+            self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
+
+    async def read_balance(self, rpc: Rpc) -> None:
+        """The balance now: it may have been filled up without a block."""
+        self._has(quantity(await rpc.call("eth_getBalance", "0x" + self.address.hex(), "latest")))
+
+    def _has(self, balance: int) -> None:
+        self.balance = balance
+        relayer_balance.labels("0x" + self.address.hex()).set(balance)

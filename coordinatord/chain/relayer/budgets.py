@@ -1,0 +1,203 @@
+"""Gas budgets: how much of the relayer's gas a signer may cause, asked before anything is stored or simulated.
+
+What a signer may cause in a day is a base, and more for each job of the last week that settled, whose gas fee was paid.
+Half of the base (a setting) may go in one hour. Wallets cost nothing: one with fewer than NEWCOMER_JOBS settled jobs
+also counts towards the ceiling of all newcomers together, and the base of an owner beyond that grows with its settled
+jobs. What is booked is gas that mined transactions used; what is under way counts by estimate. Here a request is
+refused early; `submit_relays` decides, under the outbox's lock.
+"""
+
+from typing import Final
+
+import attrs
+
+from common.scalars import hex_of
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable, WouldRefuse
+from coordinatord.chain.contracts.registries import PaymentToken, read_balance
+from coordinatord.chain.relayer import outbox_sql
+from coordinatord.chain.relayer.budgets_sql import (
+    Budget,
+    GasLimits,
+    Spender,
+    Spending,
+    Standing,
+    Waits,
+    read_standings,
+    read_waits,
+)
+from coordinatord.chain.relayer.outbox_sql import Promise, RelayKind
+from coordinatord.chain.rpc.client import read_many
+from coordinatord.storage.database.batched_reads import BatchedReads
+from coordinatord.storage.database.connections import Database
+
+NEWCOMER_JOBS: Final = 10  # settled jobs of the last week with which a wallet is no newcomer any more
+FULL_BASE_JOBS: Final = 40  # settled jobs with which an owner has its whole base
+_AT_ONCE: Final = 2  # reads: one signer with very many jobs keeps few others waiting
+
+# Gas that an op uses alone, with a real token behind a proxy; and for each byte of calldata beyond a kilobyte.
+_GAS: Final = {
+    RelayKind.POST: 150_000,
+    RelayKind.CLAIM: 190_000,
+    RelayKind.SETTLE: 125_000,
+    RelayKind.FAIL: 90_000,
+    RelayKind.CANCEL: 45_000,
+    RelayKind.RECLAIM: 90_000,
+    RelayKind.SET_IDENTITY: 90_000,
+    RelayKind.REQUEST_CAPACITY: 65_000,
+    RelayKind.PUBLISH: 70_000,
+}
+_PLAIN_BYTES: Final = 1024
+_PER_BYTE: Final = 41  # calldata's floor price is 40
+_BUDGET_OF: Final = {
+    RelayKind.POST: Budget.POSTS,
+    RelayKind.CANCEL: Budget.CANCELS,
+    RelayKind.CLAIM: Budget.WORK,
+    RelayKind.SET_IDENTITY: Budget.UPKEEP,
+    RelayKind.REQUEST_CAPACITY: Budget.UPKEEP,
+    RelayKind.PUBLISH: Budget.UPKEEP,
+}
+_WHAT: Final = {
+    Budget.POSTS: "posts",
+    Budget.CANCELS: "cancels",
+    Budget.WORK: "claims, settles and fails",
+    Budget.UPKEEP: "identities, capacity requests and asks",
+    Budget.NEWCOMERS: f"all wallets together that have fewer than {NEWCOMER_JOBS} settled jobs",
+}
+
+
+def gas_estimate(kind: RelayKind, calldata_bytes: int = 0) -> int:
+    """Gas that an op counts for until its real share is booked. Only evidence and asks differ much in length."""
+    return _GAS[kind] + _PER_BYTE * max(calldata_bytes - _PLAIN_BYTES, 0)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class GasPolicy:
+    """Gas a day of one signer; 0 sets no limit. `per_settled` is added for each job of the last week that settled;
+    `newcomers` is for all newcomers together. `hourly_percent`: of a day's base, in one hour."""
+
+    posts: int
+    work: int
+    upkeep: int
+    unlisted_upkeep: int
+    newcomers: int
+    per_settled: int
+    hourly_percent: int
+
+    def limits(self, budget: Budget, standing: Standing) -> GasLimits:
+        earned = self.per_settled * standing.settled
+        is_new = standing.settled < NEWCOMER_JOBS and not standing.listed and budget is not Budget.WORK
+        newcomers = (self._hourly(self.newcomers), self.newcomers) if is_new and self.newcomers else None
+        match budget:
+            case Budget.POSTS:
+                base = self.posts
+            case Budget.CANCELS:  # a cancel takes a third of what its post took
+                base, earned = self.posts // 2, earned // 2
+            case Budget.WORK:
+                base = self.work
+            case _:
+                base, earned = (self.upkeep if standing.listed else self.unlisted_upkeep), 0
+        if base == 0:
+            return GasLimits(budget, None, None, newcomers)
+        if not is_new and budget in (Budget.POSTS, Budget.CANCELS):
+            base = base * min(standing.settled, FULL_BASE_JOBS) // FULL_BASE_JOBS
+        return GasLimits(budget, self._hourly(base) + earned, base + earned, newcomers)
+
+    def _hourly(self, base: int) -> int:
+        return base * self.hourly_percent // 100
+
+
+@attrs.frozen(slots=True)
+class Admitted:
+    """A request that its signer's budget has room for, and what `submit_relays` is to hold it against."""
+
+    spending: Spending
+    standing: Standing
+
+
+class GasBudgets:
+    def __init__(self, database: Database, policy: GasPolicy) -> None:
+        self._database = database
+        self.policy = policy
+        self._standings = BatchedReads[Spender, Standing](database.prepared_connection(), read_standings)
+        self._waits = BatchedReads[Spending, Waits](database.prepared_connection(), read_waits)
+
+    async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> Admitted:
+        """Raises Retryable `busy` for a request that is over a budget, unless the same subject has one under way: it
+        may be the same request, which joins that."""
+        budget = _BUDGET_OF[kind]
+        standing = await self._standings.get(Spender(signer, budget))
+        spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits(budget, standing))
+        if spending.limits.day is not None or spending.limits.newcomers is not None:
+            waits = await self._waits.get(spending)
+            if (waits.own or waits.newcomers) and not await self.is_under_way(subject):
+                raise over_budget(spending, waits)
+        return Admitted(spending, standing)
+
+    async def is_under_way(self, subject: bytes) -> bool:
+        async with self._database.connection() as connection:
+            return await outbox_sql.is_under_way(connection, subject)
+
+    async def refusal(self, spending: Spending) -> Retryable:
+        """Refusal of a request that `submit_relays` found over its budget."""
+        return over_budget(spending, await self._waits.get(spending))
+
+
+def over_budget(spending: Spending, waits: Waits) -> Retryable:
+    budget = Budget.NEWCOMERS if waits.newcomers > waits.own else spending.limits.budget
+    metrics.budget_refusals.labels(budget.value).inc()
+    message = (
+        f"the gas budget for {_WHAT[budget]} is used up; it grows with every job that settles,"
+        " and what was spent counts for a day"
+    )
+    return Retryable("busy", message, retry_after=max(waits.own, waits.newcomers, 1))
+
+
+# Solvency: what an owner's open jobs and posts under way will collect stays within its balance.
+#
+# One balance backs one set of jobs: a wallet that could post any number on it would have its posts relayed, and its
+# providers' claims refused. Open jobs are summed from the index, posts that it does not show yet from the outbox, and
+# `submit_relays` adds up under the outbox's lock, so that of two posts at once one finds the other.
+
+
+@attrs.frozen(slots=True)
+class Promises:
+    token: PaymentToken
+
+    async def promise(self, standing: Standing, owner: bytes, amount: int, balance: int | None) -> Promise | None:
+        """Limit for a post of `amount`; None when `balance`, the owner's latest, does not cover it."""
+        if balance is None:  # the token does not tell: the chain's own check decides
+            return Promise(amount)
+        promised = standing.open_amounts + standing.unindexed
+        if promised + amount > balance:
+            balance = await self.balance_as_indexed(owner, standing, balance)
+        if promised + amount > balance:
+            return None
+        return Promise(amount, balance - standing.open_amounts, standing.position)
+
+    async def balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
+        """The balance at the block that the open jobs were summed at, if that is more than the latest: a claim that the
+        index does not show yet has taken its payment already."""
+        if standing.position < 0:
+            return latest
+        view = self.token.balance_view(owner, hex(standing.position))
+        (answer,) = await read_many(self.token.rpc, [view], "rpc_internal")
+        return max(latest, read_balance(answer) or 0)
+
+
+INSUFFICIENT_BALANCE: Final = "InsufficientBalance"
+
+
+def insufficient(owner: bytes, amount: int, balance: int | None) -> WouldRefuse:
+    """Refusal of a job that its owner cannot pay for, with what the owner holds and the address to fund."""
+    address = hex_of(owner)
+    if balance is None:
+        held, missing = "too little of the payment token", "more"
+    elif balance < amount:
+        held, missing = f"{balance} base units of the payment token", f"at least {amount - balance}"
+    else:
+        held = f"{balance} base units of the payment token, promised to its open jobs"
+        missing = "more, or cancel some of them"
+    return WouldRefuse(
+        INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {held}: send {missing} to {address}"
+    )

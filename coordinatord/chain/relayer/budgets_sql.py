@@ -1,0 +1,257 @@
+"""Gas budgets in the database: what a signer has spent and has under way, and what it has earned by settled jobs."""
+
+import enum
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Final
+
+import attrs
+
+from common.api.states import JobState
+from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.removal_sql import remove_due
+
+EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
+MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
+ALL_NEWCOMERS: Final = b"\x00"  # their gas is booked to this signer, too
+_AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
+
+
+class Budget(enum.StrEnum):
+    """Count that a signer's ops belong to: owners have posts and cancels, providers work and upkeep."""
+
+    POSTS = "posts"
+    CANCELS = "cancels"
+    WORK = "work"  # claims, settles and fails together; only claims are ever refused
+    UPKEEP = "upkeep"  # identity, capacity, asks
+    NEWCOMERS = "newcomers"  # all signers that have not earned anything, together
+
+
+@attrs.frozen(slots=True)
+class GasLimits:
+    """Gas that may be spent in an hour and in a day; `newcomers`: by all newcomers together, for one that is one."""
+
+    budget: Budget
+    hour: int | None
+    day: int | None
+    newcomers: "tuple[int, int] | None" = None
+
+
+@attrs.frozen(slots=True)
+class Spender:
+    signer: bytes
+    budget: Budget
+
+
+@attrs.frozen(slots=True)
+class Standing:
+    """`settled`: jobs of late. `listed`: a provider of the book. `position`: the block up to which `open_amounts` (what
+    the claims of the owner's open jobs will collect) are known; `unindexed`: what its posts above it will."""
+
+    settled: int
+    listed: bool
+    position: int
+    open_amounts: int
+    unindexed: int
+
+
+async def read_standings(
+    line: "PreparedConnection | Connection", spenders: Sequence[Spender]
+) -> dict[Spender, Standing]:
+    rows = await line.fetch(
+        "select a.place, (o.settled + v.settled) as settled, v.listed, coalesce(p.block_number, -1) as position,"
+        " o.amounts::text as amounts, o.unindexed::text as unindexed"
+        " from unnest($1::bytea[], $2::boolean[]) with ordinality as a(signer, owns, place)"
+        " left join index_position p on true"
+        " cross join lateral (select"
+        "  (select count(*) from (select from jobs j"
+        f"   where a.owns and j.owner = a.signer and j.state = {JobState.SETTLED}"
+        "   and j.claimed_at > p.block_time - $3::bigint * 86400 limit $4) s) as settled,"
+        f"  (select coalesce(sum({_AMOUNT}), 0) from jobs j"
+        f"   where a.owns and j.owner = a.signer and j.state = {JobState.OPEN}"
+        "   and j.expires_at >= p.block_time) as amounts,"
+        "  case when a.owns then unindexed_posts(a.signer, coalesce(p.block_number, -1)) else 0 end as unindexed) o"
+        " cross join lateral (select coalesce(max((select count(*) from (select from jobs j"
+        f"   where j.provider_id = v.provider_id and j.state = {JobState.SETTLED}"
+        "   and j.claimed_at > p.block_time - $3::bigint * 86400 limit $4) s)), 0) as settled,"
+        "  coalesce(bool_or(v.listed), false) as listed"
+        "  from providers v where not a.owns and v.operator = a.signer) v",
+        [spender.signer for spender in spenders],
+        [spender.budget in (Budget.POSTS, Budget.CANCELS) for spender in spenders],
+        EARNS_FOR_DAYS,
+        MOST_EARNED,
+    )
+    return {
+        spenders[row["place"] - 1]: Standing(
+            row["settled"], row["listed"], row["position"], int(Decimal(row["amounts"])), int(Decimal(row["unindexed"]))
+        )
+        for row in rows
+    }
+
+
+@attrs.frozen(slots=True)
+class Spending:
+    """Gas that somebody is about to cause, and what it is held against."""
+
+    signer: bytes
+    estimate: int
+    limits: GasLimits
+
+
+@attrs.frozen(slots=True)
+class Waits:
+    """Seconds until the signer's own budget has room, and until that of all newcomers has."""
+
+    own: int
+    newcomers: int
+
+
+async def read_waits(line: PreparedConnection, spendings: Sequence[Spending]) -> dict[Spending, Waits]:
+    rows = await line.fetch(
+        "select a.place, gas_budget_wait(a.signer, a.budget, a.estimate, a.hour, a.day) as own,"
+        " case when a.all_day is null then 0"
+        " else gas_budget_wait($7, 'newcomers', a.estimate, a.all_hour, a.all_day) end as newcomers"
+        " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $8::bigint[])"
+        " with ordinality as a(signer, budget, estimate, hour, day, all_hour, all_day, place)",
+        [one.signer for one in spendings],
+        [one.limits.budget.value for one in spendings],
+        [one.estimate for one in spendings],
+        [one.limits.hour for one in spendings],
+        [one.limits.day for one in spendings],
+        [one.limits.newcomers[0] if one.limits.newcomers else None for one in spendings],
+        ALL_NEWCOMERS,
+        [one.limits.newcomers[1] if one.limits.newcomers else None for one in spendings],
+    )
+    return {spendings[row["place"] - 1]: Waits(row["own"], row["newcomers"]) for row in rows}
+
+
+async def room(connection: Connection, spending: Spending, most: int) -> int:
+    """Number of ops of this estimate that fit now, at most `most`; one more than the limits allow where nothing was
+    spent, as `gas_budget_wait` lets the first of a day pass."""
+    limits, estimate = spending.limits, spending.estimate
+    left = most
+    pools: list[tuple[bytes, Budget, int | None, int | None]] = [
+        (spending.signer, limits.budget, limits.hour, limits.day)
+    ]
+    if limits.newcomers is not None:
+        pools.append((ALL_NEWCOMERS, Budget.NEWCOMERS, *limits.newcomers))
+    for signer, budget, hour, day in pools:
+        if hour is None or day is None:
+            continue
+        row = await connection.fetchrow(
+            "select gas_under_way($1, $2) as under_way,"
+            " coalesce(sum(s.gas) filter (where s.hour = current_hour()), 0)::bigint as in_hour,"
+            " coalesce(sum(s.gas), 0)::bigint as in_day from gas_spent s where s.signer = $1"
+            " and s.hour > current_hour() - 24 and s.kind = any(kinds_of_budget($2))",
+            signer,
+            budget.value,
+        )
+        in_hour, in_day = row["in_hour"] + row["under_way"], row["in_day"] + row["under_way"]
+        fits_hour = max((hour - in_hour) // estimate, 1 if in_hour == 0 else 0)
+        fits_day = max((day - in_day) // estimate, 1 if in_day == 0 else 0)
+        left = max(min(left, fits_hour, fits_day), 0)
+    return left
+
+
+@attrs.frozen(slots=True)
+class TopSpender:
+    """`settled`: its settled jobs of late, whichever side of them it was on."""
+
+    signer: bytes
+    kind: str
+    last_hour: int
+    last_day: int
+
+
+async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
+    """Signers that spent most in the last day, each kind apart; the coordinator's own and the sum of newcomers among
+    them."""
+    rows = await connection.fetch(
+        "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
+        " sum(gas)::bigint as last_day from gas_spent where hour > (select current_hour()) - 24"
+        " group by signer, kind order by last_day desc, signer, kind limit $1",
+        most,
+    )
+    return [TopSpender(*row) for row in rows]
+
+
+# Gas bookings: what each mined transaction cost, by signer and kind, and the sums that budgets are held against.
+#
+# A transaction is booked once, in the database transaction that records how its relays ended; a reorganisation that
+# unmakes its block takes out exactly what was booked, and it is booked again when it is mined again.
+
+KEPT_DAYS: Final = 8  # at least: budgets look 7 days back
+
+# What `rows` (signer, hour, kind, gas, newcomer) add to the sums, or with a minus take from them. In one order for all
+# writers, or two accounts' relayers wait for each other.
+_ADD: Final = (
+    "insert into gas_spent as s (signer, hour, kind, gas)"
+    " select x.signer, x.hour, x.kind, {sign}sum(x.gas) from ("
+    "  select r.signer, r.hour, r.kind, r.gas from rows r"
+    "  union all select {newcomers}, r.hour, r.kind, r.gas from rows r where r.newcomer) x"
+    " group by x.signer, x.hour, x.kind order by x.signer, x.hour, x.kind"
+    " on conflict (signer, hour, kind) do update set gas = s.gas + excluded.gas"
+)
+
+
+@attrs.frozen(slots=True)
+class GasCost:
+    """Gas that a mined transaction used. `fills`: the version that was mined carried no relay."""
+
+    tx_id: int
+    gas_used: int
+    fills: bool
+
+
+@attrs.frozen(slots=True)
+class Booked:
+    kind: str
+    gas: int
+
+
+async def book(connection: Connection, costs: Sequence[GasCost]) -> list[Booked]:
+    """Book transactions that are recorded as mined to the signers of the relays they carry, each by its share of the
+    estimates; those that are booked already are left as they are. Returns what was booked, by kind.
+
+    Relays must still be bound to the transaction that carried them: before any of them goes back to the queue.
+    """
+    rows = await connection.fetch(
+        "with used as (select u.* from unnest($1::bigint[], $2::bigint[], $3::boolean[]) as u(tx_id, gas, fills)"
+        "  where not exists (select from gas_bookings b where b.tx_id = u.tx_id)),"
+        " carried as (select u.tx_id, u.gas, coalesce(r.signer, ''::bytea) as signer, r.kind, r.newcomer,"
+        "  greatest(r.gas_estimate, 1)::numeric as weight,"
+        "  sum(greatest(r.gas_estimate, 1)) over (partition by u.tx_id order by r.id) as upto,"
+        "  sum(greatest(r.gas_estimate, 1)) over (partition by u.tx_id) as whole"
+        "  from used u join relays r on r.tx_id = u.tx_id where not u.fills),"
+        # Shares are cut from one line, so that they sum to what was used, to the unit.
+        " shares as (select tx_id, signer, kind, newcomer,"
+        "  (div(gas * upto, whole) - div(gas * (upto - weight), whole))::bigint as gas from carried"
+        "  union all select u.tx_id, ''::bytea, 'fill', false, u.gas from used u"
+        "  where u.fills or not exists (select from relays r where r.tx_id = u.tx_id)),"
+        " rows as (insert into gas_bookings (tx_id, signer, kind, newcomer, hour, gas)"
+        "  select tx_id, signer, kind, newcomer, current_hour(), sum(gas) from shares"
+        "  group by tx_id, signer, kind, newcomer returning signer, kind, newcomer, hour, gas),"
+        f" added as ({_ADD.format(sign='', newcomers='$4::bytea')})"
+        " select kind, sum(gas)::bigint as gas from rows group by kind",
+        [cost.tx_id for cost in costs],
+        [cost.gas_used for cost in costs],
+        [cost.fills for cost in costs],
+        ALL_NEWCOMERS,
+    )
+    return [Booked(row["kind"], row["gas"]) for row in rows]
+
+
+async def unbook(connection: Connection, tx_ids: Sequence[int]) -> None:
+    """Take back what was booked for transactions whose blocks are no part of the chain any more."""
+    await connection.execute(
+        "with rows as (delete from gas_bookings where tx_id = any($1::bigint[])"
+        f" returning signer, kind, newcomer, hour, gas) {_ADD.format(sign='-', newcomers='$2::bytea')}",
+        tx_ids,
+        ALL_NEWCOMERS,
+    )
+
+
+async def drop_old(connection: Connection, relays_kept_seconds: int) -> None:
+    """Drop sums that no budget looks at any more, and no reorganisation reaches: a day after the relays they are of."""
+    days = max(KEPT_DAYS, relays_kept_seconds // 86_400 + 1)
+    await remove_due(connection, "gas_spent", "hour < (select current_hour()) - $1 * 24", days)

@@ -1,0 +1,257 @@
+"""Fees that a transaction offers, and when a pending one has to offer more. All in wei per gas."""
+
+import enum
+import statistics
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, Self
+
+import attrs
+import msgspec
+
+from coordinatord.chain.rpc.client import Hash, Quantity, Rpc, RpcCall, decode_result, quantity
+
+# Nodes replace a pending transaction only by one whose both fields are at least a tenth higher; most ask for 12.5 %.
+_BUMP_NUMERATOR: Final = 9
+_BUMP_DENOMINATOR: Final = 8
+_FAR_ABOVE: Final = 10
+_GWEI: Final = 10**9
+_ADVICE_ABOVE_HISTORY: Final = 3
+_FORECAST_ABOVE_HEADER: Final = 8
+
+
+@attrs.frozen(slots=True)
+class Fee:
+    """EIP-1559: the most per gas in all, and the most of it that goes to the block's producer."""
+
+    cap: int
+    tip: int
+
+
+@attrs.frozen(slots=True)
+class FeeMarket:
+    """Base fee and tip that the next block demands."""
+
+    base_fee: int
+    tip: int
+
+
+@attrs.frozen(slots=True)
+class FeeCeiling:
+    """Highest fee that is ever offered, whatever a node says; None is no limit.
+
+    A first offer gives half of the tip at most: a replacement has to raise both fields, and with the tip at its ceiling
+    none would be possible.
+    """
+
+    cap: int | None = None
+    tip: int | None = None
+
+    def limited(self, fee: Fee) -> Fee:
+        cap = fee.cap if self.cap is None else min(fee.cap, self.cap)
+        tip = fee.tip if self.tip is None else min(fee.tip, self.tip // 2)
+        return Fee(cap, min(tip, cap))
+
+    def allows(self, fee: Fee) -> bool:
+        return (self.cap is None or fee.cap <= self.cap) and (self.tip is None or fee.tip <= self.tip)
+
+    def is_below(self, market: FeeMarket) -> bool:
+        """True when the next block would not take the highest fee that may be offered."""
+        return self.cap is not None and not _enough(offer(market, self), market)
+
+
+NO_CEILING: Final = FeeCeiling()
+DEVNET_CHAIN_IDS: Final = range(1_900_000_000, 2_000_000_000)
+_DEVELOPMENT_CEILING: Final = (100_000, 10_000)  # fees of a development chain are made up
+# In gwei, by chain id: far above what these chains have asked for but in their worst hours, and far below what empties
+# an account. (fee, tip)
+_CEILINGS: Final = {
+    1: (500, 20),
+    10: (10, 2),
+    56: (50, 20),
+    100: (200, 20),
+    137: (5_000, 1_000),
+    8453: (10, 2),
+    17000: (1_000, 100),
+    31337: _DEVELOPMENT_CEILING,
+    42161: (20, 2),
+    43114: (1_000, 100),
+    84532: (100, 10),
+    421614: (100, 10),
+    560048: (1_000, 100),
+    11155111: (1_000, 100),
+    11155420: (100, 10),
+}
+
+
+def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
+    """The settings, and where they are not set, what suits the chain; no limit on a chain that is not known here."""
+    usual = _DEVELOPMENT_CEILING if chain_id in DEVNET_CHAIN_IDS else _CEILINGS.get(chain_id, (None, None))
+    cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
+    return FeeCeiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
+
+
+def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
+    """The base fee of the block after one with these figures (EIP-1559)."""
+    target = gas_limit // 2
+    if target in (0, gas_used):
+        return base_fee
+    if gas_used > target:
+        return base_fee + max(1, base_fee * (gas_used - target) // target // 8)
+    return base_fee - base_fee * (target - gas_used) // target // 8
+
+
+def believed_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
+    """A node's advice, held against the tips that blocks really paid: at most three times the middle one of those that
+    paid any, and never held below `usual`. Where none paid any there is nothing to hold it against."""
+    paid = [reward for reward in rewards if reward > 0]
+    if not paid:
+        return advised
+    return min(advised, max(_ADVICE_ABOVE_HISTORY * int(statistics.median(paid)), usual))
+
+
+def believed_base_fee(by_header: int, forecast: int) -> int:
+    """The node's own forecast where it is higher, because chains differ in how fast their base fee moves; within what
+    the header makes likely."""
+    return max(by_header, min(forecast, _FORECAST_ABOVE_HEADER * by_header) if by_header else forecast)
+
+
+def offer(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
+    """Holds for six full blocks in a row before the base fee has doubled; what is not needed is not paid."""
+    return ceiling.limited(Fee(2 * market.base_fee + market.tip, market.tip))
+
+
+def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
+    """The fee of a new version, or None while the present one will do or the ceiling allows no better one.
+
+    `refused`: a node said that it is too low, which is reason enough, up to a bound far above the market: beyond it
+    the node's reason is another one.
+    """
+    wanted = offer(market, ceiling)
+    if _enough(current, market) and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
+        return None
+    raised = _raised(current, wanted)
+    return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
+
+
+def substitute(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = NO_CEILING) -> Fee:
+    """The fee of a self-transfer that takes the place of bytes no node takes. A node may hold an older version of them,
+    so that it has to be dearer in any case; it uses so little gas that the ceiling may be passed by that one step."""
+    return _raised(current, offer(market, ceiling))
+
+
+def _enough(fee: Fee, market: FeeMarket) -> bool:
+    # Half of the tip that others give is worth waiting with: each replacement costs the pool and us another version.
+    return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
+
+
+def _raised(current: Fee, wanted: Fee) -> Fee:
+    return Fee(max(_bumped(current.cap), wanted.cap), max(_bumped(current.tip), wanted.tip))
+
+
+def _bumped(amount: int) -> int:
+    return max(amount + 1, -(-amount * _BUMP_NUMERATOR // _BUMP_DENOMINATOR))
+
+
+WINDOW: Final = 256  # blocks that are remembered; a reorg deeper than that is beyond every node's journal
+
+
+class _RawBlock(msgspec.Struct):
+    number: Quantity
+    hash: Hash
+    parentHash: Hash  # noqa: N815 - the node's names
+    gasLimit: str  # noqa: N815
+    gasUsed: str  # noqa: N815
+    transactions: list[Hash]
+    baseFeePerGas: str = "0x0"  # noqa: N815
+
+
+@attrs.frozen(slots=True)
+class HeadBlock:
+    number: int
+    hash: str
+    parent: str
+    gas_limit: int
+    next_base_fee: int
+    transactions: tuple[str, ...] = attrs.field(repr=False)
+    gas_left: int = 0
+
+    @classmethod
+    def of(cls, raw: _RawBlock) -> Self:
+        limit, used = quantity(raw.gasLimit), quantity(raw.gasUsed)
+        return cls(
+            quantity(raw.number),
+            raw.hash,
+            raw.parentHash,
+            limit,
+            next_base_fee(quantity(raw.baseFeePerGas), used, limit),
+            tuple(raw.transactions),
+            max(limit - used, 0),
+        )
+
+
+async def latest_block(rpc: Rpc) -> HeadBlock:
+    return HeadBlock.of(await rpc.call_as(_RawBlock, "eth_getBlockByNumber", "latest", False))
+
+
+async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock | None]:
+    """None where the node has no such block (yet)."""
+    answers = await rpc.batch([RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
+    blocks: list[HeadBlock | None] = []
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        raw = decode_result(answer, _RawBlock | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
+        blocks.append(HeadBlock.of(raw) if raw is not None else None)
+    return blocks
+
+
+class HeadPlace(enum.Enum):
+    """Place of a newly seen block among the blocks seen before."""
+
+    SAME = "the head as before"
+    NEXT = "the child of the head"
+    AHEAD = "above the head, with blocks between them not seen"
+    BEHIND = "an ancestor: this node lags behind one that answered before"
+    FORK = "another branch than what was seen"
+
+
+class SeenBlocks:
+    """The hashes of the last blocks seen."""
+
+    def __init__(self) -> None:
+        self._hashes: OrderedDict[int, str] = OrderedDict()
+
+    @property
+    def head(self) -> int | None:
+        return next(reversed(self._hashes), None)
+
+    @property
+    def head_hash(self) -> str | None:
+        return None if self.head is None else self._hashes[self.head]
+
+    def place(self, block: HeadBlock) -> HeadPlace:
+        head = self.head
+        if head is None:
+            return HeadPlace.AHEAD
+        if block.number > head + 1:
+            return HeadPlace.AHEAD
+        if block.number == head + 1:
+            return HeadPlace.NEXT if self._hashes[head] == block.parent else HeadPlace.FORK
+        if self._hashes.get(block.number) != block.hash:
+            return HeadPlace.FORK
+        return HeadPlace.SAME if block.number == head else HeadPlace.BEHIND
+
+    def follows(self, block: HeadBlock) -> bool:
+        """True when a block whose parent was seen names that parent."""
+        return self._hashes.get(block.number - 1) == block.parent
+
+    def add(self, block: HeadBlock) -> None:
+        self._hashes[block.number] = block.hash
+        while len(self._hashes) > WINDOW:
+            self._hashes.popitem(last=False)
+
+    def restart(self, block: HeadBlock) -> None:
+        """After a fork: only this block is known to be of the branch."""
+        self._hashes.clear()
+        self.add(block)

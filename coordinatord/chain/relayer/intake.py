@@ -1,0 +1,233 @@
+"""From the queue to signed transactions: one round takes, examines, plans, signs and stores.
+
+The taken relays stay locked while they are simulated, so that no other account takes them, and a death in between
+leaves them queued. Nothing here sends.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.relayer import outbox_sql, queue_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.chains import ChainedOps
+from coordinatord.chain.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
+from coordinatord.chain.relayer.fees import offer
+from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.queue_sql import Ending, WaitingRelay
+from coordinatord.chain.relayer.resolution import inconclusive
+from coordinatord.chain.relayer.role import LACKING, WITHOUT_ROLE
+from coordinatord.chain.relayer.settings import Floors, RelayerSettings, affordable
+from coordinatord.chain.relayer.signing import sign_planned
+from coordinatord.chain.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
+from coordinatord.chain.rpc.client import Rpc, retryable_of
+from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.locks import RoleConnection
+
+log = structlog.get_logger(__name__)
+
+_TAKEN_AT_ONCE: Final = 512
+_HELD_FOR: Final = 30.0  # seconds; far longer than from one round to the next
+_OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhile waits for no more
+
+
+@attrs.frozen(slots=True)
+class Round:
+    """Result of one round. `moved`: it signed or ended something, so that another round is worth while."""
+
+    moved: bool
+    signed: bool
+
+
+class RelayIntake:
+    def __init__(self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, settings: RelayerSettings) -> None:
+        self._term = term
+        self._rpc = rpc
+        self._account = account
+        self._settings = settings
+        self._chained = ChainedOps(rpc, account)
+
+    async def round(self) -> Round:
+        """Take relays from the queue, sign and store them.
+
+        Signs nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a node
+        that is slow or limits our requests. Raises Retryable `chain_unreachable` when the node does not answer,
+        SignerAway when the signer does not: the relays stay queued.
+        """
+        room = self._settings.max_in_flight - len(self._account.pending)
+        if room <= 0 or self._account.has_unsent:
+            return Round(moved=False, signed=False)
+        async with self._term.transaction() as connection:
+            relays = await self._take(connection, room)
+            if not relays:
+                return Round(moved=False, signed=False)
+            simulated, endings = await self._examine(connection, relays)
+            # The node may have answered too late.
+            overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
+            simulated = _without(overdue, simulated)
+            plans, unpaid = self._paid(in_flight(self._planned(simulated), room), simulated)
+            # With transactions under way the money may come back; with none it does not.
+            if unpaid and not plans and not len(self._account.pending):
+                endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
+            endings = [ending for ending in _final(relays, endings) if ending.id not in overdue]
+            await queue_sql.end(connection, endings)
+            signed, away = await sign_planned(connection, self._account, plans) if plans else ([], None)
+        for tx in signed:
+            self._account.pending.add(tx)
+        for plan in plans[: len(signed)]:
+            metrics.relay_coalesced.observe(len(plan.relays))
+        _count_chained(simulated, plans[: len(signed)])
+        kinds = {relay.id: relay.kind for relay in relays}
+        for ending in endings:
+            metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
+        for kind in overdue.values():
+            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+        if away is not None and not signed:
+            raise away  # what ended has ended; what could not be signed stays queued
+        return Round(moved=bool(signed or endings or overdue), signed=bool(signed))
+
+    async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
+        most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
+        if not self._account.lacks_role:
+            return await queue_sql.take(connection, most, await self._of_batches(connection))
+        # Another account may have it, so the rest is left where it is. Settles outlast the queue's timeout.
+        await queue_sql.hold_kind(connection, RelayKind.SETTLE, _HELD_FOR)
+        return await queue_sql.take(connection, most, await self._of_batches(connection), WITHOUT_ROLE)
+
+    @property
+    def _coalesce_max(self) -> int:
+        """Without the role, each by itself: `relay(bytes[])` is for relayers."""
+        return 1 if self._account.lacks_role else self._settings.coalesce_max
+
+    def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
+        room = self._account.room.at(anyio.current_time())
+        return coalesce(simulated, most=self._coalesce_max, room=room, book=self._account.gas)
+
+    def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
+        """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
+        cap, floors = offer(self._account.market, self._account.ceiling).cap, self._floors()
+        paid, unpaid = affordable(plans, self._account.spendable, cap, floors)
+        together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
+        if paid or not together:
+            return paid, unpaid
+        apart = [one for one in simulated if one.relay.id in together]
+        alone = coalesce(apart, most=1, room=self._account.room.at(anyio.current_time()))
+        paid, poor = affordable(alone, self._account.spendable, cap, floors)
+        return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
+
+    def _floors(self) -> Floors:
+        settings, account = self._settings, self._account
+        return Floors.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
+
+    async def _of_batches(self, connection: Connection) -> int:
+        """Nothing while the chain falls behind, nor beyond this account's share of the next block: whoever waits for an
+        answer waits for all that was signed before, since one account's transactions are mined in turn."""
+        waited = anyio.current_time() - self._account.pending.oldest_taken_at()
+        if waited >= self._settings.keeping_up:
+            return 0
+        share = self._account.room.block_gas_limit // await queue_sql.accounts_at_work(
+            connection, self._account.chain_id
+        )
+        return _OF_BATCHES if sum(tx.gas for tx in self._account.pending) < share else 0
+
+    async def _examine(
+        self, connection: Connection, relays: Sequence[WaitingRelay]
+    ) -> tuple[list[Simulated], list[Ending]]:
+        if self._account.endpoint_refuses:
+            return [], [_dropped(relay, "endpoint_refused") for relay in relays]
+        try:
+            allowed, endings = await self._allowed(relays)
+            calls = [(relay.target, relay.calldata) for relay in allowed]
+            verdicts = await simulate(self._rpc, self._account.address, calls, self._account.gas)
+            refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
+            waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
+        except Retryable as error:
+            if error.code is None:
+                raise  # no answer at all: the relays wait, up to their timeout
+            return [], [_dropped(relay, error.code) for relay in relays]
+        simulated: list[Simulated] = []
+        behind: list[WaitingRelay] = []
+        for relay, verdict in zip(allowed, verdicts, strict=True):
+            match verdict:
+                case WouldPass(gas):
+                    simulated.append(Simulated.of(relay, gas, self._account.gas))
+                case WouldRevert(name) if name in LACKING:
+                    pass  # it stays queued
+                case WouldRevert() if relay.id in waiting:
+                    behind.append(relay)  # it stays queued, unless it passes on top of what is undecided
+                case WouldRevert(name, raw):
+                    endings.append(Ending(relay.id, "refused", name, raw))
+                case NoVerdict(code):
+                    endings.append(_dropped(relay, code))
+        if behind and self._settings.chains:
+            simulated += await self._chained.extend(connection, simulated, behind)
+        return await self._held(connection, simulated), endings
+
+    async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
+        """(what funds and fees allow, the ends of the others). Funds come and go without a block of ours, and what
+        is signed without them stays stuck: hence a fresh look in every round."""
+        account = self._account
+        try:
+            await account.read_balance(self._rpc)
+        except RpcError as error:
+            raise retryable_of(error, "eth_getBalance") from error
+        lowest = self._floors().lowest_rank(account.spendable)
+        too_dear = account.ceiling.is_below(account.market)
+        allowed: list[WaitingRelay] = []
+        endings: list[Ending] = []
+        for relay in relays:
+            rank = rank_of(relay.kind)
+            if rank > lowest:
+                endings.append(_dropped(relay, "relayer_funds"))
+            elif too_dear and rank > Rank.EXIT:
+                endings.append(_dropped(relay, outbox_sql.FEES_ABOVE_CEILING))
+            else:
+                allowed.append(relay)
+        return allowed, endings
+
+    async def _held(self, connection: Connection, simulated: list[Simulated]) -> list[Simulated]:
+        """Plans that may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
+        if not self._account.ceiling.is_below(self._account.market):
+            return simulated
+        await queue_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
+        return []
+
+
+def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[Simulated]:
+    """Leave out dropped relays and those that build on them. A relay comes after the one that it builds on."""
+    gone = set(dropped)
+    kept: list[Simulated] = []
+    for one in simulated:
+        if one.relay.id in gone or one.after in gone:
+            gone.add(one.relay.id)
+        else:
+            kept.append(one)
+    return kept
+
+
+def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> None:
+    """Signed ops that did not wait for what they build on to be mined."""
+    builds_on = {one.relay.id: one.after for one in simulated if one.after is not None}
+    for plan in plans:
+        together = {relay.id for relay in plan.relays}
+        for relay in plan.relays:
+            if relay.id in builds_on:
+                where = "same_transaction" if builds_on[relay.id] in together else "later_nonce"
+                metrics.relay_chained.labels(relay.kind.value, where).inc()
+
+
+def _final(relays: Sequence[WaitingRelay], endings: Sequence[Ending]) -> list[Ending]:
+    """Without those of relays that came back, but for what the chain says of them: bytes of theirs are out, and callers
+    may have heard that they were mined, so that they wait for whatever they lack."""
+    came_back = {relay.id for relay in relays if relay.requeued}
+    return [ending for ending in endings if ending.state == "refused" or ending.id not in came_back]
+
+
+def _dropped(relay: WaitingRelay, code: str) -> Ending:
+    return Ending(relay.id, "dropped", code)

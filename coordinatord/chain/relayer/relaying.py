@@ -1,0 +1,368 @@
+"""Relaying, as services see it: hand over an op, hear how it ended.
+
+One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all of
+them at once, and by a slow poll in case a notice was lost.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NoReturn, TypeAlias
+
+import anyio
+import attrs
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.concurrency import Wake
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.relayer import outbox_sql, queue_sql
+from coordinatord.chain.relayer.budgets import GasBudgets
+from coordinatord.chain.relayer.outbox_sql import (
+    Insolvent,
+    NewRelay,
+    OverBudget,
+    Priority,
+    Queued,
+    QueueFull,
+    RelayKind,
+    RelayStatus,
+    SubjectBusy,
+    Submitted,
+)
+from coordinatord.chain.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, require_role
+from coordinatord.storage.database.batched_reads import BatchedReads
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
+
+log = structlog.get_logger(__name__)
+
+RECEIPT_WAIT: Final = 60.0  # seconds from the broadcast
+INDEX_WAIT: Final = 5.0
+_ROLE_IS_FRESH: Final = 15.0  # seconds after it was read
+_SLOW_POLL: Final = 1.0
+_EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
+
+
+@attrs.frozen(slots=True)
+class RelayMined:
+    """The op took effect, and the index of this deployment shows it (unless it lags by more than a few seconds)."""
+
+    tx_hash: bytes
+    block_number: int
+
+
+@attrs.frozen(slots=True)
+class RefusedByChain:
+    """Nothing took effect. `name` is the contract error's, or None for an unknown one, whose data is in `raw`."""
+
+    name: str | None
+    raw: bytes
+
+
+@attrs.frozen(slots=True)
+class RelayBusy:
+    """Too many relays of this subject are under way."""
+
+
+@attrs.frozen(slots=True)
+class NoReceipt:
+    """A node may have the transaction, but it was not mined within the wait. It stays watched and may still take
+    effect."""
+
+    tx_hash: bytes
+
+
+Outcome: TypeAlias = RelayMined | RefusedByChain | RelayBusy | NoReceipt
+
+_DROPPED: Final = {
+    "relay_queue_timeout": "the relay queue did not move in time; try again",
+    outbox_sql.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
+    "relayer_funds": "the relayer is out of native funds",
+    "nonce_conflict": "the relayer lost a nonce race; try again",
+    "rate_limited": "the RPC endpoint limits our requests; try again",
+    "endpoint_refused": "the RPC endpoint refuses our requests",
+}
+
+
+# Reasons that are ours, by the code that the specification has for callers.
+_CODES: Final = {outbox_sql.FEES_ABOVE_CEILING: "relay_queue_timeout"}
+
+
+def _dropped(reason: str) -> Retryable:
+    message = _DROPPED.get(reason, "the RPC endpoint failed; try again")
+    return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
+
+
+class _Waiter:
+    """One caller's view of its relay. `sent_as`: hash of a transaction that a node may have, also after the relay has
+    returned to the queue."""
+
+    def __init__(self) -> None:
+        self.status: RelayStatus | None = None
+        self.sent_as: bytes | None = None
+        self.changed = anyio.Event()
+
+    @property
+    def live(self) -> bool:
+        return self.status is None or self.status.live
+
+    def hear(self, status: RelayStatus) -> None:
+        self.sent_as = None if status.refusal is not None else status.tx_hash or self.sent_as
+        if status != self.status:
+            self.status = status
+            self.changed.set()
+            self.changed = anyio.Event()
+
+
+@attrs.define(slots=True, eq=False)
+class _QueuedSubmission:
+    relay: NewRelay
+    outcome: Submitted | Exception | None = None
+
+
+async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bool]:
+    async with database.connection() as connection:
+        return await outbox_sql.claims_under_way(connection, claims)
+
+
+class Relaying:
+    """`run` must be running in a task group of the application."""
+
+    def __init__(
+        self,
+        database: Database,
+        notices: Notices,
+        *,
+        budgets: GasBudgets,
+        max_depth: int,
+        queue_timeout_ms: int,
+        role: RelayerRole | None = None,
+        receipt_wait: float = RECEIPT_WAIT,
+    ) -> None:
+        self._database = database
+        self._notices = notices
+        self.budgets = budgets
+        self._max_depth = max_depth
+        self._queue_timeout_ms = queue_timeout_ms
+        self._pause = min(_SLOW_POLL, queue_timeout_ms / 4000)
+        self._role = role
+        self.receipt_wait = receipt_wait
+        self._waiters: dict[int, set[_Waiter]] = {}
+        self._news: set[int] = set()  # relays to look at before the next slow poll
+        self._to_look = Wake()
+        self._submissions: list[_QueuedSubmission] = []
+        self._submitting = anyio.Lock()
+        # Of all that settle at one time.
+        self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(database, _claims_under_way)
+        self._awaiting_index = 0
+        self._indexed = -1
+        self._index_moved = anyio.Event()
+
+    @property
+    def _lacks_role(self) -> bool:
+        """By an answer that is not old: what nobody asked for of late may have changed."""
+        role = self._role
+        return role is not None and bool(role.missing) and time.monotonic() - role.heard_at < _ROLE_IS_FRESH
+
+    async def relay(self, new: NewRelay, *, stored: Callable[[int], None] | None = None, hold: float = 0.0) -> Outcome:
+        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be,
+        and `busy` when the signer's budget has no room for it.
+
+        A caller that goes away changes nothing for the relay. `stored` is told of its id when it is in the outbox. For
+        `hold` seconds no timeout of the queue drops it: it builds on a relay that is under way.
+        """
+        submitted = await self._queue(new)
+        if not isinstance(submitted, Queued):
+            return submitted
+        if stored is not None:
+            stored(submitted.id)
+        if hold:
+            async with self._database.connection() as connection:
+                await queue_sql.hold(connection, [submitted.id], hold)
+        return await self._outcome(submitted, hold)
+
+    async def claims(self, wallet: bytes, job_id: bytes) -> bool:
+        """True while a claim of the job by this wallet is under way."""
+        return await self._claims.get((job_id, wallet))
+
+    async def _queue(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
+        if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
+            raise lacking()
+        submitted = await self._submit(new)
+        match submitted:
+            case SubjectBusy():
+                return RelayBusy()
+            case QueueFull():
+                raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
+            case OverBudget():
+                if new.spending is None:
+                    raise AssertionError("a relay without a budget was refused by one")
+                raise await self.budgets.refusal(new.spending)
+            case Insolvent():
+                metrics.budget_refusals.labels("balance").inc()
+                return RefusedByChain("InsufficientBalance", b"")
+            case Queued():
+                return submitted
+
+    async def _outcome(self, relay: Queued, hold: float) -> Outcome:
+        heard = await self._ended(relay.id, hold)
+        match heard.status:
+            case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
+                await self._wait_for_index(block_number)
+                return RelayMined(tx_hash, block_number)
+            case RelayStatus(state="refused", reason=name, raw=raw):
+                require_role(name)
+                return RefusedByChain(name, raw or b"")
+            case RelayStatus(state="dropped", reason=reason):
+                raise _dropped(reason or "rpc_internal")
+        if heard.sent_as is not None:
+            return NoReceipt(heard.sent_as)
+        # The relay is still queued, or nodes refused its bytes so far. The same request joins it.
+        raise _dropped((heard.status and heard.status.refusal) or "relay_queue_timeout")
+
+    # --- submitting ---------------------------------------------------------------------------------------
+
+    async def _submit(self, new: NewRelay) -> Submitted:
+        """Callers that come while a transaction is being written share the next one: notifying transactions commit
+        one after the other, so each on its own would bound the whole deployment by its disk."""
+        mine = _QueuedSubmission(new)
+        self._submissions.append(mine)
+        try:
+            async with self._submitting:
+                if mine.outcome is None:
+                    batch, self._submissions = self._submissions, []
+                    try:
+                        await self._write(batch)
+                    finally:
+                        # A cancelled writer leaves the others to the next one; what it did commit is joined then.
+                        self._submissions += [one for one in batch if one.outcome is None]
+        finally:
+            if mine in self._submissions:  # cancelled before anybody wrote it
+                self._submissions.remove(mine)
+        if isinstance(mine.outcome, Exception):
+            raise mine.outcome
+        if mine.outcome is None:
+            raise AssertionError("a submission was neither written nor refused")
+        return mine.outcome
+
+    async def _write(self, batch: list[_QueuedSubmission]) -> None:
+        # Exits have a room of their own in the queue: whatever others fill it with leaves them their places. One that
+        # came together with what it builds on stays behind it.
+        others = [one for one in batch if one.relay.priority != Priority.EXIT]
+        begun = {one.relay.subject for one in others}
+        exits = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject not in begun]
+        behind = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject in begun]
+        for_exits = self._max_depth + _EXITS_DEPTH
+
+        async def body(connection: Connection) -> list[Submitted]:
+            outcomes = []
+            for part, depth in ((exits, for_exits), (others, self._max_depth), (behind, for_exits)):
+                if part:
+                    outcomes += await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
+            return outcomes
+
+        try:
+            for one, outcome in zip(exits + others + behind, await self._database.transact(body), strict=True):
+                one.outcome = outcome
+        except Retryable as error:
+            for one in batch:
+                one.outcome = error
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    async def _ended(self, relay_id: int, hold: float) -> _Waiter:
+        """Return a waiter with the final status, or with the status at the end of the wait.
+
+        The queue's timeout counts until a node may have the bytes. The wait for the receipt begins then.
+        """
+        waiter = _Waiter()
+        self._waiters.setdefault(relay_id, set()).add(waiter)
+        try:
+            self._news.add(relay_id)  # it may have ended before anybody listened for it
+            self._to_look()
+            # One slow poll after the timeout the status is known as it was at the timeout.
+            until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + hold + self._pause
+            until_mined: float | None = None
+            while waiter.live:
+                if waiter.sent_as is not None and until_mined is None:
+                    until_mined = anyio.current_time() + self.receipt_wait
+                until = until_sent if waiter.sent_as is None or until_mined is None else until_mined
+                with anyio.move_on_after(until - anyio.current_time()) as wait:
+                    await waiter.changed.wait()
+                if wait.cancelled_caught:
+                    break
+            return waiter
+        finally:
+            waiters = self._waiters[relay_id]
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[relay_id]
+
+    async def _wait_for_index(self, block_number: int) -> None:
+        self._awaiting_index += 1
+        try:
+            with anyio.move_on_after(INDEX_WAIT):
+                while self._indexed < block_number:
+                    await self._index_moved.wait()
+        finally:
+            self._awaiting_index -= 1
+
+    # --- the background task -------------------------------------------------------------------------------
+
+    async def run(self) -> NoReturn:
+        async with (
+            self._notices.subscribe(RELAY_ENDED, self._hear_end),
+            self._notices.subscribe(INDEX_MOVED, self._hear_index),
+        ):
+            slow_poll_at = anyio.current_time()
+            while True:
+                try:
+                    if anyio.current_time() >= slow_poll_at:
+                        slow_poll_at = anyio.current_time() + self._pause
+                        await self._look_at_all()
+                    else:
+                        await self._look_at_news()
+                except Retryable as error:
+                    log.warning("relays not looked at", reason=str(error))
+                    await anyio.sleep(self._pause)
+                await self._to_look.wait(slow_poll_at - anyio.current_time())
+
+    async def _look_at_news(self) -> None:
+        news, self._news = self._news, set()
+        ids = [relay_id for relay_id in news if relay_id in self._waiters]
+        if ids:
+            async with self._database.connection() as connection:
+                self._tell(await outbox_sql.statuses(connection, ids))
+
+    async def _look_at_all(self) -> None:
+        if not self._waiters and not self._awaiting_index:
+            return
+        self._news.clear()
+        async with self._database.connection() as connection:
+            dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
+            self._tell(await outbox_sql.statuses(connection, list(self._waiters)))
+            position = await read_position(connection)
+        for kind in dropped.values():
+            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+        if position is not None:
+            self._index_is_at(position.block_number)
+
+    def _tell(self, statuses: Iterable[RelayStatus]) -> None:
+        for status in statuses:
+            for waiter in tuple(self._waiters.get(status.id, ())):
+                waiter.hear(status)
+
+    def _hear_end(self, payload: str) -> None:
+        if payload.isdecimal() and int(payload) in self._waiters:
+            self._news.add(int(payload))
+            self._to_look()
+
+    def _hear_index(self, payload: str) -> None:
+        if payload.isdecimal():
+            self._index_is_at(int(payload))
+
+    def _index_is_at(self, block_number: int) -> None:
+        self._indexed = block_number
+        self._index_moved.set()
+        self._index_moved = anyio.Event()

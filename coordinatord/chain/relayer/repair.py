@@ -1,0 +1,223 @@
+"""Keeping an account's nonces moving: lost ones given up, gaps closed, fees raised. Run after each look at the head."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.chain.relayer import results_sql, transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.fees import HeadBlock, blocks_by_number, replacement
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.receipts import receipts_and_count, receipts_of
+from coordinatord.chain.relayer.resolution import resolve
+from coordinatord.chain.relayer.signing import dearer, self_transfer, sign_fill
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.storage.database.locks import RoleConnection
+
+# Transactions whose block is no part of the chain any more become pending again, and are sent again.
+
+log = structlog.get_logger(__name__)
+
+
+async def revive_unmined(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, mined: Sequence[tuple[int, bytes]]
+) -> int:
+    """`mined`: number and hash of blocks that transactions of ours are recorded in. How many transactions are pending
+    again.
+
+    Blocks above the head count as gone: if it is only this node that has not got them, the bytes that it is sent
+    are known or used already, and the steps that look at those blocks find them mined.
+    """
+    now = await blocks_by_number(rpc, [number for number, _ in mined])
+    vanished = [
+        block_hash
+        for (_, block_hash), there in zip(mined, now, strict=True)
+        if there is None or there.hash != "0x" + block_hash.hex()
+    ]
+    if not vanished:
+        return 0
+    async with term.transaction() as connection:
+        count = await results_sql.unmine(connection, account.chain_id, account.address, vanished)
+        stored = await transactions_sql.pending(connection, account.chain_id, account.address)
+    account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
+    log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
+    return count
+
+
+# Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
+_MOST_SUSPECTS: Final = 256
+
+
+@attrs.frozen(slots=True)
+class Findings:
+    """`used`: pending ones of ours below the floor: mined, or lost to somebody else. `suspects`: not pending although
+    the chain waits for them. `foreign`: used by somebody else before they were given out. `next`: to give out next."""
+
+    used: tuple[int, ...]
+    suspects: tuple[int, ...]
+    foreign: range
+    next: int
+
+
+def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
+    """Nonces to give out, and those that went wrong.
+
+    The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
+    of ours: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out, None
+    for a new account (it starts at the floor, and what it did before is no business of ours).
+    """
+    waiting = set(pending)
+    following = floor if stored_next is None else stored_next
+    last = min(following, floor + len(waiting) + _MOST_SUSPECTS)
+    return Findings(
+        used=tuple(sorted(nonce for nonce in waiting if nonce < floor)),
+        suspects=tuple(nonce for nonce in range(floor, last) if nonce not in waiting),
+        foreign=range(following, max(following, floor)),
+        next=max(following, floor),
+    )
+
+
+_EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
+_LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
+
+
+async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> bool:
+    """`account` as read at `block`. True when there is something new to send or to sign."""
+    async with term.transaction() as connection:
+        stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
+    findings = examine(account.nonce_floor, stored_next, [tx.nonce for tx in account.pending])
+    await _find_lost(term, rpc, account, block)
+    lost = await _give_up_lost(term, rpc, account, block, findings.used) if findings.used else 0
+    unmade = await _undo_deep(term, rpc, account, findings.suspects) if findings.suspects else 0
+    filled = await _close_gaps(term, account, findings.suspects) if findings.suspects else 0
+    return lost + unmade + filled > 0
+
+
+async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
+    """Those given up whose receipt came all the same: late, or in a block that took the place of the other's."""
+    now = anyio.current_time()
+    for tx in list(account.lost):
+        if tx.missed_at is None:
+            tx.missed_at = now
+        elif now > tx.missed_at + _LOST_FOR_GOOD:
+            account.lost.remove(tx)
+    receipts = await receipts_of(rpc, [version.hash for tx in account.lost for version in tx.versions])
+    await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
+
+
+async def _give_up_lost(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock, used: Sequence[int]
+) -> int:
+    """Nonces of ours that the chain counts as used: mined in a block that we did not see, or not by us."""
+    candidates = [tx for tx in account.pending if tx.nonce in used][:_EXAMINED_AT_ONCE]
+    # Of one node: one that lags behind another's count must not make a mined transaction look lost.
+    receipts, count = await receipts_and_count(
+        rpc, account.address, [version.hash for tx in candidates for version in tx.versions]
+    )
+    mined = {receipt.tx_hash for receipt in receipts}
+    await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
+    for tx in account.pending:
+        if tx.nonce not in used or any(v.hash in mined for v in tx.versions):
+            tx.missed_at = None
+    missing = [tx for tx in candidates if tx.nonce < count and not any(v.hash in mined for v in tx.versions)]
+    now = anyio.current_time()
+    lost = [tx for tx in missing if tx.is_missing(now)]
+    if lost and await _others_have(rpc, account, lost):
+        return 0
+    if lost:
+        log.warning("nonces lost to somebody else", nonces=[tx.nonce for tx in lost])
+        async with term.transaction() as connection:
+            await results_sql.mark_lost(connection, [tx.id for tx in lost])
+        for tx in lost:
+            account.was_lost(tx)
+    return len(lost)
+
+
+async def _others_have(rpc: Rpc, account: RelayerAccount, lost: Sequence[PendingTx]) -> bool:
+    """True while another node knows these as mined, or does not count their nonces as used: a nonce that is given up
+    on one node's word may be sent for a second time."""
+    hashes = [version.hash for tx in lost for version in tx.versions]
+    for other in rpc.others:
+        receipts, count = await receipts_and_count(other, account.address, hashes)
+        if receipts or count <= max(tx.nonce for tx in lost):
+            log.warning("another node does not see these nonces lost", nonces=[tx.nonce for tx in lost])
+            return True
+    return False
+
+
+async def _undo_deep(term: RoleConnection, rpc: Rpc, account: RelayerAccount, suspects: Sequence[int]) -> int:
+    """Nonces recorded as mined that the chain waits for: a reorganisation went below the blocks that are looked at when
+    one is seen."""
+    async with term.transaction() as connection:
+        mined = await transactions_sql.blocks_among(connection, account.chain_id, account.address, suspects)
+    return await revive_unmined(term, rpc, account, mined)
+
+
+async def _close_gaps(term: RoleConnection, account: RelayerAccount, suspects: Sequence[int]) -> int:
+    fills: list[PendingTx] = []
+    async with term.transaction() as connection:
+        for gap in await transactions_sql.gaps_among(connection, account.chain_id, account.address, suspects):
+            log.warning("gap in the nonces closed", nonce=gap.nonce)
+            fills.append(await sign_fill(connection, account, gap))
+    for fill in fills:
+        if (lost := account.lost.with_id(fill.id)) is not None:
+            account.lost.remove(lost)
+        account.pending.add(fill)
+    return len(fills)
+
+
+async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within: float) -> bool:
+    """New versions where the market or a node demands more, or the one whose turn it is waits in vain. True when there
+    is something to send."""
+    _find_stuck(account, mined_within)
+    cheap = [
+        tx
+        for tx in account.pending
+        if tx.unsendable or replacement(tx.fee, account.market, refused=tx.underpriced, ceiling=account.ceiling)
+    ]
+    if not cheap:
+        return False
+    async with term.transaction() as connection:
+        contents = await transactions_sql.contents(connection, [tx.id for tx in cheap])
+        versions = [(tx, version) for tx in cheap if (version := await dearer(account, tx, contents[tx.id]))]
+        await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
+    for tx, version in versions:
+        account.pending.replace(tx, version)
+        metrics.relay_replacements.inc()
+        log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
+    return True
+
+
+def _find_stuck(account: RelayerAccount, mined_within: float) -> None:
+    """A node may know a transaction and never offer it to a block: a pool that lost its place, or that took it and
+    hides it. It answers "known" to the same bytes for ever; dearer ones it has to place anew."""
+    first = next(iter(account.pending), None)
+    if first is None or first.nonce != account.nonce_floor or first.underpriced:
+        return
+    if first.waits_in_vain(account.nonce_floor_since, anyio.current_time(), mined_within):
+        log.warning("transaction not mined in its turn", nonce=first.nonce, versions=len(first.versions))
+        first.underpriced = True
+
+
+async def drop_unserved(term: RoleConnection, account: RelayerAccount) -> None:
+    """End what the endpoint does not let us send: its callers hear so at once, instead of waiting for a receipt.
+
+    Only bytes that nobody can have: their nonces are left to self-transfers, which are sent on until the endpoint
+    serves again. Whatever may be out there stays as it is.
+    """
+    kept = [tx for tx in account.pending if tx.unsent and not tx.latest.fills]
+    if not kept:
+        return
+    log.warning("the endpoint serves no sending of transactions", dropped=len(kept))
+    versions = [(tx, await self_transfer(account, tx)) for tx in kept]
+    async with term.transaction() as connection:
+        await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
+        dropped = await results_sql.drop_unsent(connection, [tx.id for tx in kept], "endpoint_refused")
+    for tx, version in versions:
+        account.pending.replace(tx, version)
+    for kind in dropped:
+        metrics.relay_outcomes.labels(kind.value, "endpoint_refused").inc()

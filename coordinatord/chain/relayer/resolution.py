@@ -1,0 +1,155 @@
+"""From receipts to the ends of relays."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from common.artifacts import decode_error
+from coordinatord.base import metrics
+from coordinatord.chain.contracts.logs import refused_calls
+from coordinatord.chain.relayer import budgets_sql, results_sql, transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.budgets_sql import GasCost
+from coordinatord.chain.relayer.fees import WINDOW, blocks_by_number
+from coordinatord.chain.relayer.in_flight import PendingTx
+from coordinatord.chain.relayer.receipts import TxReceipt, confirmed
+from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.chain.relayer.role import LACKING
+from coordinatord.chain.relayer.simulate import replay
+from coordinatord.chain.relayer.transactions_sql import NewestBlock
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.locks import RoleConnection, is_held, role_of
+
+_RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one, is there long before
+
+
+async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
+    """Refused relays that may pass yet: those behind an older one that is under way; and all of them while the node has
+    not got a block that an account's transactions are recorded in. Its newest one tells: a reorganisation takes the
+    highest blocks first."""
+    if not refused:
+        return set()
+    newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)
+    blocks = await blocks_by_number(rpc, [block.number for block in newest])
+    for block, there in zip(newest, blocks, strict=True):
+        stands = there is not None and there.hash == "0x" + block.hash.hex()
+        if not stands and not await _is_retired(connection, chain_id, block):
+            return set(refused)
+    return await results_sql.behind_undecided(connection, refused)
+
+
+async def _is_retired(connection: Connection, chain_id: int, newest: NewestBlock) -> bool:
+    """Nobody relays from the account, and has not for a while: nobody will see that its block is gone, and waiting for
+    that would hold every refusal back."""
+    return newest.quiet > _RETIRED_AFTER and not await is_held(connection, role_of(chain_id, newest.account))
+
+
+log = structlog.get_logger(__name__)
+
+
+async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
+    """End all relays of these mined transactions, in one database transaction. Raises Retryable, with nothing ended,
+    while other nodes do not tell the same receipts."""
+    # One for each: nodes of two branches may each have mined another version of one transaction.
+    found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
+    if not found:
+        return
+    await confirmed(rpc, [receipt for _, receipt in found])
+    filled = [tx.id for tx, r in found if _is_fill(tx, r.tx_hash)]
+    carrying = [(tx, r) for tx, r in found if not _is_fill(tx, r.tx_hash)]
+    refused = [call for tx, r in carrying if r.succeeded for call in _refused_calls(tx, r)]
+    reverted_refused, passing = await _reverted(term, rpc, account, [(tx, r) for tx, r in carrying if not r.succeeded])
+    refused += reverted_refused
+    passing += await _refused_too_early(term, rpc, account, refused)
+    async with term.transaction() as connection:
+        await results_sql.record_mined(
+            connection,
+            [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
+        )
+        taken_back = await results_sql.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
+        booked = await budgets_sql.book(
+            connection, [GasCost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
+        )
+        passing = [relay_id for relay_id in passing if relay_id not in taken_back]
+        await results_sql.requeue(
+            connection,
+            passing + [relay.id for relay in await results_sql.carried(connection, filled)],
+            "rpc_internal",
+        )
+        ended = await results_sql.end_carried(connection, [tx.id for tx, _ in carrying], refused)
+    for tx, receipt in found:
+        account.was_mined(tx)
+        _learn(account, tx, receipt, refused)
+    for cost in booked:
+        metrics.relay_gas.labels(cost.kind).inc(cost.gas)
+    for relay in ended:
+        metrics.relay_outcomes.labels(relay.kind.value, relay.state).inc()
+        metrics.relay_mined_seconds.labels(relay.kind.value).observe(relay.seconds)
+    log.debug("transactions mined", transactions=len(found), relays=len(ended))
+
+
+def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
+    """Gas that the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
+    metrics.relay_gas_planned.inc(tx.gas)
+    metrics.relay_gas_used.inc(receipt.gas_used)
+    if _is_fill(tx, receipt.tx_hash):
+        return
+    if receipt.succeeded and not any(call.tx_id == tx.id for call in refused):
+        account.gas.was_used(tx.kinds, receipt.gas_used - tx.intrinsic)
+    elif not receipt.succeeded and len(tx.kinds) > 1:
+        account.gas.starved(tx.kinds)
+
+
+def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:
+    return any(version.fills and version.hash == mined_hash for version in tx.versions)
+
+
+def _refused_calls(tx: PendingTx, receipt: TxReceipt) -> list[RefusedCall]:
+    refused = refused_calls(receipt.logs, tx.target)
+    return [RefusedCall(tx.id, index, decode_error(data), data) for index, data in refused.items()]
+
+
+async def _reverted(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, found: Sequence[tuple[PendingTx, TxReceipt]]
+) -> tuple[list[RefusedCall], list[int]]:
+    """For relays of transactions that reverted as a whole: (why the chain refuses them, the ids of those that it would
+    take: they ran out of gas, shared a transaction that did, or were sent by an account that had lost its role).
+
+    A receipt does not say why; the state after its block does, as far as anything can."""
+    refused: list[RefusedCall] = []
+    passing: list[int] = []
+    for tx, receipt in found:
+        async with term.transaction() as connection:
+            relays = await results_sql.carried(connection, [tx.id])
+        calls = [(relay.target, relay.calldata) for relay in relays]
+        reasons = await replay(rpc, account.address, calls, receipt.block_number)
+        for relay, reason in zip(relays, reasons, strict=True):
+            if reason is None or reason.name in LACKING:
+                passing.append(relay.id)
+            else:
+                refused.append(RefusedCall(tx.id, relay.call_index, reason.name, reason.raw))
+    return refused, passing
+
+
+async def _refused_too_early(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, refused: Sequence[RefusedCall]
+) -> list[int]:
+    """The ids of refused relays that are to be tried again: what they build on was not there when they were mined.
+
+    Nonces keep the order of one account. Of several, a reorganisation may mine a settle before the claim that it
+    settles: refused for good, it would leave a job claimed that its provider has long done with.
+    """
+    if not refused:
+        return []
+    async with term.transaction() as connection:
+        relays = await results_sql.refused_alive(connection, refused)
+        without_ground = await inconclusive(connection, rpc, account.chain_id, [relay.id for relay in relays])
+    reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
+    for relay in relays:
+        if relay.id in without_ground:
+            metrics.relay_taken_apart.labels(relay.kind.value).inc()
+    return [
+        relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in without_ground or reason is None
+    ]

@@ -1,0 +1,157 @@
+"""Simulation of relays against the latest state, from the relayer's account, in batches: each alone, or upon others.
+
+A call under a gas limit that its like has needed settles most of them. What fails so, or is of a new kind, is
+estimated: without a limit of ours, so that no refusal is ever an artefact of it.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import attrs
+import msgspec
+
+from common.artifacts import decode_error
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.relayer.gas_book import GasBook
+from coordinatord.chain.rpc.client import Json, Quantity, Rpc, RpcCall, decode_result, quantity, retryable_of
+from coordinatord.chain.rpc.errors import Meaning, RpcError
+
+
+@attrs.frozen(slots=True)
+class WouldPass:
+    gas: int
+
+
+@attrs.frozen(slots=True)
+class WouldRevert:
+    """The contract error's name, or None and the revert data when no contract of ours has it."""
+
+    name: str | None
+    raw: bytes
+
+
+@attrs.frozen(slots=True)
+class NoVerdict:
+    """The node answered something else than a verdict; `code` tells the caller."""
+
+    code: str
+
+
+Verdict: TypeAlias = WouldPass | WouldRevert | NoVerdict
+CallData: TypeAlias = tuple[bytes, bytes]  # target, calldata
+
+
+async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], book: GasBook) -> list[Verdict]:
+    """A verdict for each (target, calldata). Retryable when the node does not answer at all."""
+    limits = [book.limit(target, calldata) for target, calldata in calls]
+    verdicts: dict[int, Verdict] = {}
+    known = [(place, limit) for place, limit in enumerate(limits) if limit is not None]
+    requests = [_request("eth_call", account, calls[place], "latest", gas=limit) for place, limit in known]
+    for (place, limit), answer in zip(known, await _all(rpc, requests), strict=True):
+        if not isinstance(answer, RpcError):
+            verdicts[place] = WouldPass(limit)
+    others = [place for place in range(len(calls)) if place not in verdicts]
+    requests = [_request("eth_estimateGas", account, calls[place], "latest") for place in others]
+    for place, answer in zip(others, await _all(rpc, requests), strict=True):
+        verdicts[place] = verdict = _verdict(answer)
+        if isinstance(verdict, WouldPass):
+            book.learn(*calls[place], verdict.gas)
+    return [verdicts[place] for place in range(len(calls))]
+
+
+async def replay(
+    rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
+) -> list[WouldRevert | None]:
+    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass.
+
+    Where the node has not got the state of that block any more, the latest has to do.
+    """
+    reasons: list[WouldRevert | None] = []
+    block = "latest" if block_number is None else hex(block_number)
+    requests = [_request("eth_call", account, call, block) for call in calls]
+    for answer in await _all(rpc, requests):
+        if isinstance(answer, RpcError) and answer.meaning not in (Meaning.REVERTED, Meaning.GAS):
+            if block_number is not None:
+                return await replay(rpc, account, calls)
+            raise retryable_of(answer, "eth_call")
+        reasons.append(reverted(answer.data) if isinstance(answer, RpcError) else None)
+    return reasons
+
+
+@attrs.frozen(slots=True)
+class Ran:
+    """Result of one of several calls that ran one after the other."""
+
+    passed: bool
+    used: int
+
+
+class _RanCall(msgspec.Struct):
+    status: str
+    gasUsed: Quantity  # noqa: N815 - the node's name
+
+
+class _RanBlock(msgspec.Struct):
+    calls: list[_RanCall]
+
+
+async def simulate_in_turn(
+    rpc: Rpc, account: bytes, runs: Sequence[Sequence[tuple[CallData, int]]]
+) -> list[list[Ran] | RpcError]:
+    """Runs of (call, gas limit), each run on the latest state and by itself, its calls upon one another. An error where
+    the node does not serve it; Retryable when it does not answer at all."""
+    requests = [
+        RpcCall(
+            "eth_simulateV1",
+            ({"blockStateCalls": [{"calls": [_call(account, call, gas) for call, gas in run]}]}, "latest"),
+        )
+        for run in runs
+    ]
+    found: list[list[Ran] | RpcError] = []
+    for run, answer in zip(runs, await _all(rpc, requests), strict=True):
+        if isinstance(answer, RpcError):
+            found.append(answer)
+            continue
+        blocks = decode_result(answer, list[_RanBlock], "eth_simulateV1")
+        calls = [call for block in blocks for call in block.calls]
+        if len(calls) != len(run):
+            raise Retryable(
+                "chain_unreachable", f"eth_simulateV1 told of {len(calls)} calls where {len(run)} were sent"
+            )
+        found.append([Ran(quantity(call.status) == 1, quantity(call.gasUsed)) for call in calls])
+    return found
+
+
+def reverted(data: bytes) -> WouldRevert:
+    return WouldRevert(decode_error(data), data)
+
+
+def _request(method: str, account: bytes, call: CallData, block: str, *, gas: int | None = None) -> RpcCall:
+    return RpcCall(method, (_call(account, call, gas), block))
+
+
+def _call(account: bytes, call: CallData, gas: int | None) -> dict[str, Json]:
+    target, calldata = call
+    request: dict[str, Json] = {
+        "from": "0x" + account.hex(),
+        "to": "0x" + target.hex(),
+        "data": "0x" + calldata.hex(),
+    }
+    if gas is not None:
+        request["gas"] = hex(gas)
+    return request
+
+
+async def _all(rpc: Rpc, requests: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
+    try:
+        return await rpc.batch(requests)
+    except RpcError as error:  # one error for the whole batch
+        raise retryable_of(error, requests[0].method) from error
+
+
+def _verdict(answer: msgspec.Raw | RpcError) -> Verdict:
+    if isinstance(answer, RpcError):
+        if answer.meaning is Meaning.REVERTED:
+            return reverted(answer.data)
+        return NoVerdict(retryable_of(answer, "eth_estimateGas").code or "rpc_internal")
+    return WouldPass(quantity(decode_result(answer, str, "eth_estimateGas")))

@@ -1,0 +1,223 @@
+"""The relayer of one account, in whichever process holds its role."""
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import asyncpg
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.concurrency import Wake
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.relayer import outbox_sql, queue_sql, transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast, note_sendings
+from coordinatord.chain.relayer.coalesce import TxRoom
+from coordinatord.chain.relayer.fees import offer
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.intake import RelayIntake
+from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.receipt_watcher import ReceiptWatcher
+from coordinatord.chain.relayer.repair import drop_unserved, raise_fees, repair_nonces
+from coordinatord.chain.relayer.role import RelayerRole
+from coordinatord.chain.relayer.settings import RelayerSettings
+from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.locks import RoleConnection, hold_role, role_of
+from coordinatord.storage.database.notices import RELAY_QUEUED, Notices
+
+log = structlog.get_logger(__name__)
+
+_RETRY: Final = 0.25  # seconds after a node did not answer
+_OBSERVE: Final = 2.0  # seconds between looks at the queue for metrics and overdue relays
+_REFRESH: Final = 1.0  # seconds between readings of the account while the head stays
+
+
+async def run_relayer(
+    database: Database,
+    notices: Notices,
+    rpc: Rpc,
+    signer: AccountSigner,
+    *,
+    chain_id: int,
+    settings: RelayerSettings,
+    role: RelayerRole | None = None,
+) -> None:
+    """Relay from the signer's account whenever this process holds its role, until cancelled."""
+    if settings.fee_ceiling.cap is None or settings.fee_ceiling.tip is None:
+        log.warning("fees have no ceiling: set RELAY_MAX_FEE_GWEI and RELAY_MAX_TIP_GWEI", chain_id=chain_id)
+
+    async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        term = RoleConnection(connection)
+        async with term.transaction() as inside:
+            pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, signer.address)))
+            lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, signer.address)))
+        account = RelayerAccount(
+            chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
+        )
+        log.info(
+            "following a former account" if settings.former else "relaying",
+            account="0x" + signer.address.hex(),
+            pending=len(pending),
+        )
+        await _Worker(term, rpc, account, notices, settings).run()
+
+    await hold_role(database, role_of(chain_id, signer.address), work)
+
+
+class _Worker:
+    """One term's tasks: the queue is drained, bytes are sent and blocks are followed side by side, so that no nonce
+    waits for another's receipt."""
+
+    def __init__(
+        self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, notices: Notices, settings: RelayerSettings
+    ) -> None:
+        self._term = term
+        self._rpc = rpc
+        self._account = account
+        self._notices = notices
+        self._settings = settings
+        self._follower = ReceiptWatcher(term, rpc, account)
+        self._intake = RelayIntake(term, rpc, account, settings)
+        self._caught_up = anyio.Event()
+        self._to_sign, self._to_send, self._to_look = Wake(), Wake(), Wake()
+        self._read_at = 0.0
+        self._headed_at = -math.inf  # when the head was first seen
+
+    async def run(self) -> None:
+        async with (
+            self._notices.subscribe(RELAY_QUEUED, lambda _: self._to_sign()),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._follow)
+            tasks.start_soon(self._send)
+            if self._settings.former:
+                tasks.start_soon(self._observe_former)
+            else:
+                tasks.start_soon(self._drain)
+                tasks.start_soon(self._observe)
+
+    async def _follow(self) -> None:
+        """The head, and all that follows from it."""
+        while True:
+            looked = await self._try("follow the chain", self._look, leads=True)
+            busy = len(self._account.pending) > 0
+            pause = self._settings.busy_poll if busy else self._settings.idle_poll
+            await self._to_look.wait(pause if looked else max(pause, _RETRY))
+
+    async def _look(self) -> None:
+        pending_before = len(self._account.pending)
+        last_head = self._follower.head
+        block = await self._follower.step()
+        if block is None:
+            return
+        if block.hash != last_head:
+            self._account.pending.remind_of_lost(self._headed_at, block.gas_left)
+            self._headed_at = anyio.current_time()
+        if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH:
+            await self._account.read(self._rpc, block)
+            self._read_at = anyio.current_time()
+            self._show_fees()
+            # Without a signature, what is signed is followed and sent on all the same; the next look asks again.
+            with suppress(SignerAway):
+                if await repair_nonces(self._term, self._rpc, self._account, block):
+                    self._to_sign()
+        with suppress(SignerAway):
+            await raise_fees(self._term, self._account, self._settings.mined_within)
+        if not self._caught_up.is_set():
+            self._caught_up.set()
+        if len(self._account.pending) < pending_before:
+            self._to_sign()  # there is room again
+        self._to_send()
+
+    def _show_fees(self) -> None:
+        account = self._account
+        if self._settings.former:
+            return  # those of the account that relays count
+        metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
+        metrics.relay_base_fee.set(account.market.base_fee)
+        reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
+        metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
+
+    async def _drain(self) -> None:
+        """The queue, as fast as it fills."""
+        await self._caught_up.wait()
+        while True:
+            if not await self._try("sign relays", self._drain_once):
+                await anyio.sleep(_RETRY)
+            await self._to_sign.wait(_OBSERVE)
+
+    async def _drain_once(self) -> None:
+        moved = True
+        while moved:
+            done = await self._intake.round()
+            moved = done.moved
+            if done.signed:
+                self._to_send()
+                self._to_look()
+
+    async def _send(self) -> None:
+        """Stored bytes that are due, in nonce order."""
+        await self._caught_up.wait()
+        while True:
+            due = self._account.pending.due(anyio.current_time())
+            if due:
+                await self._note(await broadcast(self._rpc, due))
+                self._to_sign()  # intake waits while signed bytes are unsent
+            following = self._account.pending.next_due()
+            pause = 60.0 if following is None else following - anyio.current_time()
+            await self._to_send.wait(max(pause, 0.0))
+
+    async def _note(self, sendings: list[Sending]) -> None:
+        changed = note_sendings(self._account, sendings, anyio.current_time())
+        if any(sending.outcome is Sent.NONCE_USED for sending in sendings):
+            self._read_at = 0.0  # look the nonce up now, not only with the next block
+        if self._account.endpoint_refuses:
+            with suppress(SignerAway):
+                await drop_unserved(self._term, self._account)
+            self._to_sign()
+        self._to_look()
+        taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
+        if taken or changed:
+            async with self._term.transaction() as connection:
+                await transactions_sql.mark_broadcast(connection, taken)
+                await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
+
+    async def _observe(self) -> None:
+        """Relays whose waiter died with its process, and figures for the operator: nobody else would see them."""
+        while True:
+            async with self._term.transaction() as connection:
+                dropped = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
+                waiting, age = await queue_sql.queue_lengths(connection)
+            for kind in dropped.values():
+                metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+            for priority in outbox_sql.Priority:
+                metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
+            metrics.relay_queue_age.set(age)
+            metrics.relay_transactions_pending.set(len(self._account.pending))
+            await anyio.sleep(_OBSERVE)
+
+    async def _observe_former(self) -> None:
+        """How far an account that was replaced is from its end."""
+        account = "0x" + self._account.address.hex()
+        while True:
+            metrics.relay_former_pending.labels(account).set(len(self._account.pending))
+            await anyio.sleep(_OBSERVE)
+
+    async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
+        """One decision, on one node's view. Errors of the node are met by trying again; errors of the database end the
+        term."""
+        try:
+            async with self._rpc.decision(leads=leads):
+                await do()
+        except SignerAway:
+            return False  # told where it is asked
+        except (Retryable, RpcError) as error:
+            log.warning("the node does not let us " + what, reason=str(error))
+            return False
+        return True

@@ -1,0 +1,88 @@
+"""Files that hold keys: encrypted keystores with their passwords, and keys in hex that their owner alone may read.
+
+A key is never an argument: those show in the list of processes and in a shell's history.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from getpass import getpass
+from pathlib import Path
+from typing import Final
+
+from common.daemon.process import Fatal
+from common.keystores import new_key, open_keystore, write_keystore
+from common.refusal import Refused
+from coordinatord.chain.signing.signers import LocalKey
+
+PASSWORD_VARIABLE: Final = "MARKET_KEYSTORE_PASSWORD"  # noqa: S105 - the name of a variable
+CREDENTIAL: Final = "market_keystore_password"
+
+
+def from_keystore(path: Path, password: Callable[[], str], setting: str = "--keystore") -> LocalKey:
+    """An encrypted file as geth, clef, cast or eth-account write it."""
+    document = read_private(path, setting)
+    try:
+        return LocalKey.of_wallet(open_keystore(document, password()))
+    except Refused as wrong:
+        raise Fatal(f"{setting} {path} {wrong}") from None
+
+
+def new_keystore(path: Path, password: str) -> str:
+    """Make a key and write it, encrypted, to a file that must not be there yet; its address."""
+    key = new_key()
+    try:
+        document = write_keystore(key, password)
+    except Refused as wrong:
+        raise Fatal(str(wrong)) from None
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(document)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Fatal(f"--out {path}: {error.strerror}") from None
+    return LocalKey.of(key).address
+
+
+def from_key_file(path: Path) -> LocalKey:
+    """A file of one key in hex, which nobody but its owner may read."""
+    text = read_private(path, "--key-file").strip()
+    try:
+        return LocalKey.of(bytes.fromhex(text.removeprefix("0x")))
+    except ValueError:
+        raise Fatal(f"--key-file {path} must hold one private key of 32 bytes in hex") from None
+
+
+def keystore_password(file: Path | None, environ: Mapping[str, str]) -> str:
+    """From the file, the variable, the systemd credential, or the terminal: the first that there is."""
+    if file is not None:
+        return read_private(file, "--password-file").rstrip("\r\n")
+    if environ.get(PASSWORD_VARIABLE):
+        return environ[PASSWORD_VARIABLE]
+    if environ.get("CREDENTIALS_DIRECTORY"):
+        credential = Path(environ["CREDENTIALS_DIRECTORY"]) / CREDENTIAL
+        if credential.exists():
+            return read_private(credential, CREDENTIAL).rstrip("\r\n")
+    return getpass("Password of the keystore: ")
+
+
+def read_private(path: Path, option: str) -> str:
+    """Text of a file that nobody but its owner may read."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            mode = status.st_mode
+            # Of a file that is not ours, such as a systemd credential, the group's bits are those of its access list.
+            forbidden = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)
+            if mode & forbidden:
+                raise Fatal(
+                    f"{option} {path} must be readable by its owner alone: it has mode {stat.S_IMODE(mode):04o}; "
+                    f"run `chmod 600 {path}`"
+                )
+            return file.read().decode("utf-8")
+    except OSError as missing:
+        raise Fatal(f"{option} {path}: {missing.strerror}") from None
+    except UnicodeDecodeError:
+        raise Fatal(f"{option} {path} must be text") from None

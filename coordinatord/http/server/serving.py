@@ -1,0 +1,87 @@
+"""Hypercorn's HTTP over connections of our own, served until told to stop.
+
+It is stopped by its own trigger and shielded from cancellation: cancelling the scope round `serve_until` would drop
+requests in flight.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+from hypercorn.config import Config as HypercornConfig
+from starlette.types import ASGIApp
+
+from common.api import limits
+from common.daemon.process import Fatal
+from coordinatord.http.middleware import Origins
+from coordinatord.http.server.connection import ClientConnection, Service, Timeouts
+from coordinatord.http.server.connections import ConnectionLimits, Connections
+
+_BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
+_TIMEOUTS: Final = Timeouts()
+_ROOM: Final = ConnectionLimits()
+_NO_ORIGINS: Final = Origins()
+
+
+async def serve_until(
+    app: ASGIApp,
+    listening: socket.socket,
+    stop: Callable[[], Awaitable[None]],
+    *,
+    grace_seconds: float,
+    timeouts: Timeouts = _TIMEOUTS,
+    room: ConnectionLimits = _ROOM,
+    origins: Origins = _NO_ORIGINS,
+) -> None:
+    """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
+    read what is answered before `app` hears of a request."""
+    service = Service(app, _hypercorn_config(), origins)
+    connections = Connections(room)
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as tasks:
+
+            async def serve(connection: ClientConnection) -> None:
+                with connections.holding(connection):
+                    await connection.run(service)
+
+            def made(connection: ClientConnection) -> None:
+                if connections.admit(connection):
+                    tasks.start_soon(serve, connection)
+                else:
+                    connection.abort()
+
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(
+                lambda: ClientConnection(timeouts, made), sock=listening, backlog=_BACKLOG
+            )
+            await stop()
+            server.close()
+            await service.context.terminated.set()
+            await connections.finish(grace_seconds)
+            tasks.cancel_scope.cancel()
+
+
+def _hypercorn_config() -> HypercornConfig:
+    config = HypercornConfig()
+    config.keep_alive_max_requests = 1_000_000  # clients are limited by caller, not by connection
+    config.h11_max_incomplete_size = limits.HEAD_BYTES
+    config.include_server_header = False
+    config.errorlog = logging.getLogger("hypercorn")  # its own handler would print beside our log
+    return config
+
+
+def listening_socket(port: int, host: str) -> socket.socket:
+    """Socket that this process takes connections from, bound: a port that is taken (Fatal) is known before anything
+    else starts. Several processes may share it (SO_REUSEPORT); the kernel shares connections out among them."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise Fatal(f"PORT, BIND_HOST: {host}:{port}: {error.strerror or error}") from None
+    return listening

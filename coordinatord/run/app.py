@@ -1,0 +1,278 @@
+"""The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
+
+pool, node, store, keys  closed last
+  background             indexer, relayer, reclaims, batches, janitor, notices, events: go on while requests end
+    intake               HTTP; told first, ends first
+"""
+
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from common.daemon.process import RELEASE, Systemd
+from common.daemon.supervision import Loop, Supervisor
+from coordinatord.api.batches.expansion import Expansion, LineAllowances
+from coordinatord.api.batches.lines import LineContainers
+from coordinatord.api.batches.worker import BatchWorker, Finalising
+from coordinatord.api.book.pending_offers import keep_offers
+from coordinatord.api.escrow.hosting import Escrow
+from coordinatord.api.provider_ops.reclaimer import ReclaimWorker
+from coordinatord.api.system.routes import Stopping
+from coordinatord.api.webhooks.delivery import run_deliveries
+from coordinatord.base import metrics
+from coordinatord.base.clock import system_clock
+from coordinatord.base.concurrency import StartupPatience, Wake
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.indexer.agreement import CheckedSource
+from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
+from coordinatord.chain.relayer.budgets import GasBudgets, Promises
+from coordinatord.chain.relayer.relaying import Relaying
+from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.relayer.worker import run_relayer
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.pinned import PinnedRpc
+from coordinatord.http.middleware import Origins
+from coordinatord.http.server.connections import ConnectionLimits
+from coordinatord.http.server.serving import listening_socket, serve_until
+from coordinatord.run.application import compose
+from coordinatord.run.config import Config
+from coordinatord.run.constructors import gas_policy, relayer_settings
+from coordinatord.run.dependencies import (
+    Dependencies,
+    containers_of,
+    files_of,
+    former_relayers,
+    open_dependencies,
+    prepare,
+)
+from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
+from coordinatord.run.escrow import EscrowDependencies, open_escrow
+from coordinatord.run.janitor import Janitor
+from coordinatord.run.operators_port import open_metrics
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.pins.containers import Containers
+
+log = structlog.get_logger(__name__)
+
+_UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
+
+
+async def run(config: Config) -> None:
+    """The daemon, until SIGTERM or SIGINT."""
+    systemd = Systemd()
+    stopping = Stopping()
+    listening = listening_socket(config.port, config.bind_host)
+    room = connection_limits(config, raise_descriptor_limit())
+    async with AsyncExitStack() as stack:
+        patience = StartupPatience(config.boot_patience_s)
+        dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
+        await prepare(dependencies, patience)
+        escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
+        if escrow is not None:
+            await escrow.custody.begin()
+        relaying = relaying_of(dependencies)
+        containers = containers_of(dependencies)
+        loops = background_tasks(dependencies, relaying, janitor_of(dependencies, containers), escrow)
+        loops["watchdog"] = systemd.keep_alive
+        if config.metrics_port:
+            refresh = _pool_metrics(dependencies.database)
+            metrics_port = open_metrics(config.metrics_host, config.metrics_port, refresh)
+            loops["metrics"] = (await stack.enter_async_context(metrics_port)).serve
+        async with anyio.create_task_group() as background:
+            start_background(background, dependencies.supervisor, loops)
+            stop = anyio.Event()
+            await background.start(_stop_on_signal, stop)
+            app = compose(dependencies, relaying, containers, escrow, stopping)
+
+            async def stopped() -> None:
+                await stop.wait()
+                stopping.begun = True
+                systemd.say("STOPPING=1")
+                log.info("stopping", grace_seconds=config.shutdown_grace_s)
+                await anyio.sleep(_UNREADY_PAUSE)
+                dependencies.events.close()  # streams would be in flight until the grace is over
+
+            systemd.say("READY=1")
+            log.info("serving", release=RELEASE, host=config.bind_host, port=config.port)
+            await serve_until(
+                app,
+                listening,
+                stopped,
+                grace_seconds=config.shutdown_grace_s,
+                room=room,
+                origins=Origins.of(config.cors_origins),
+            )
+            background.cancel_scope.cancel()
+    log.info("stopped")
+
+
+def connection_limits(config: Config, descriptors: int) -> ConnectionLimits:
+    """The configured limits, with fewer connections where the process may not have enough descriptors for them."""
+    connections = connections_within(descriptors, config)
+    if connections < config.connections_max:
+        log.warning("connections limited", limit=descriptors, connections=connections)
+    return ConnectionLimits(connections, config.connections_per_caller, frozenset(config.trusted_proxies))
+
+
+def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:
+    providers = ProviderRegistry(dependencies.rpc, dependencies.config.addresses.provider_registry)
+    return EscrowDependencies(dependencies.domains, dependencies.database, dependencies.rpc, providers)
+
+
+def relaying_of(dependencies: Dependencies) -> Relaying:
+    config = dependencies.config
+    return Relaying(
+        dependencies.database,
+        dependencies.notices,
+        budgets=GasBudgets(dependencies.database, gas_policy(config)),
+        max_depth=config.relay_max_depth,
+        queue_timeout_ms=config.relay_queue_timeout_ms,
+        role=dependencies.role,
+    )
+
+
+def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
+    config = dependencies.config
+    return Janitor(
+        dependencies.database,
+        containers,
+        files_of(dependencies),
+        config.file_retention_seconds,
+        config.unsettled_retention_seconds,
+        config.failed_batch_retention_seconds,
+        config.relay_retention_seconds,
+        config.endings_retention_seconds,
+    )
+
+
+def background_tasks(
+    dependencies: Dependencies, relaying: Relaying, janitor: Janitor, escrow: Escrow | None
+) -> dict[str, Loop]:
+    """Every background task of the daemon by its name, the same name in log, metrics and readiness."""
+    config, database, notices = dependencies.config, dependencies.database, dependencies.notices
+    reclaimer = ReclaimWorker(database, notices, config.addresses.job_registry, max_depth=config.relay_max_depth)
+    loops: dict[str, Loop] = {
+        "notices": partial(notices.listen, database),
+        "relay_waits": relaying.run,
+        "events": dependencies.events.run,
+        "progress": dependencies.progress.run,
+        "lasting_requests": dependencies.lasting.run,
+        "poll_times": dependencies.liveness.run,
+        "lapsed_offers": dependencies.offers.run,
+        "pending_offers": partial(keep_offers, database, dependencies.offered),
+        "indexer": partial(index, dependencies),
+        "relayer": partial(relay, dependencies),
+        "reclaimer": reclaimer.run,
+        "batches": batch_worker_of(dependencies).run,
+        "janitor": janitor.run,
+    }
+    if len(dependencies.nodes.all) > 1:
+        loops["nodes"] = partial(watch_nodes, dependencies)
+    for signer in former_relayers(dependencies):
+        loops[f"former_relayer_0x{signer.address.hex()}"] = partial(follow_former, dependencies, signer)
+    if config.webhooks_key:
+        private = config.webhooks_private == "allow"
+        loops["webhooks"] = partial(run_deliveries, database, notices, config.webhooks_key, private=private)
+    if escrow is not None:
+        loops["escrow"] = escrow.custody.run
+    return loops
+
+
+def start_background(tasks: TaskGroup, supervisor: Supervisor, loops: Mapping[str, Loop]) -> None:
+    for name, loop in loops.items():
+        tasks.start_soon(supervisor.run, name, loop)
+
+
+def batch_worker_of(dependencies: Dependencies) -> BatchWorker:
+    config, database, rpc = dependencies.config, dependencies.database, dependencies.rpc
+    expansion = Expansion(
+        domains=dependencies.domains,
+        registry=JobRegistry(rpc, config.addresses.job_registry),
+        allowances=LineAllowances(Promises(PaymentToken(rpc, config.addresses.paytoken)), gas_policy(config)),
+        pins=dependencies.pins,
+        containers=LineContainers(database, dependencies.pins),
+        retention_seconds=config.file_retention_seconds,
+        clock=system_clock,
+    )
+    finalising = Finalising(files_of(dependencies), config.failed_batch_retention_seconds)
+    return BatchWorker(database, dependencies.notices, expansion, finalising)
+
+
+async def index(dependencies: Dependencies) -> None:
+    config, book = dependencies.config, dependencies.config.addresses
+    settings = IndexerSettings(
+        chain_id=book.chain_id,
+        deploy_block=book.deploy_block,
+        getlogs_cap=config.getlogs_cap,
+        block_time_ms=config.block_time_ms,
+        confirmations=config.confirmations,
+        journal_blocks=config.journal_blocks,
+    )
+    decoder, nodes = Decoder(book), dependencies.nodes
+    source = CheckedSource(nodes, decoder) if len(nodes.all) > 1 else Source(dependencies.rpc, decoder)
+    await run_indexer(dependencies.database, source, settings, dependencies.notices, Wake())
+
+
+async def watch_nodes(dependencies: Dependencies) -> None:
+    config = dependencies.config
+    await dependencies.nodes.watch(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
+
+
+def _decided_by(dependencies: Dependencies) -> Rpc:
+    """One node for each decision, where there are several."""
+    nodes = dependencies.nodes
+    return PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc
+
+
+async def relay(dependencies: Dependencies) -> None:
+    await run_relayer(
+        dependencies.database,
+        dependencies.notices,
+        _decided_by(dependencies),
+        dependencies.relayer,
+        chain_id=dependencies.config.addresses.chain_id,
+        settings=relayer_settings(dependencies.config),
+        role=dependencies.role,
+    )
+
+
+async def follow_former(dependencies: Dependencies, signer: AccountSigner) -> None:
+    """Transactions of an account that another one replaced: nobody else would see them through."""
+    await run_relayer(
+        dependencies.database,
+        dependencies.notices,
+        _decided_by(dependencies),
+        signer,
+        chain_id=dependencies.config.addresses.chain_id,
+        settings=attrs.evolve(relayer_settings(dependencies.config), former=True),
+    )
+
+
+async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    """Set `stop` on a signal, or when another task ends the daemon: serving is shielded from cancellation. Started once
+    signals are received."""
+    try:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                return
+    finally:
+        stop.set()
+
+
+def _pool_metrics(database: Database) -> Callable[[], None]:
+    def refresh() -> None:
+        size, idle = database.pool.get_size(), database.pool.get_idle_size()
+        metrics.database_connections.labels("idle").set(idle)
+        metrics.database_connections.labels("used").set(size - idle)
+
+    return refresh

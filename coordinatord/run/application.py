@@ -1,0 +1,280 @@
+"""The ASGI application: every route, behind the layers that every request passes."""
+
+import attrs
+from starlette.types import ASGIApp
+
+from coordinatord.api.batches.batches import BatchService
+from coordinatord.api.batches.events import BatchEvents
+from coordinatord.api.batches.plan import Plans
+from coordinatord.api.batches.routes import BatchRoutes
+from coordinatord.api.book.polls import Funding, Polls, PollWaits, no_custody
+from coordinatord.api.book.reads import IndexReads, MarketWindows, PostedJobs
+from coordinatord.api.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.api.book.why import WhyReads
+from coordinatord.api.escrow.hosting import Escrow
+from coordinatord.api.escrow.release import Claims, Releases
+from coordinatord.api.escrow.routes import EscrowRoutes, Hosted
+from coordinatord.api.escrow.sql import read_custody
+from coordinatord.api.events.listeners import Places
+from coordinatord.api.events.routes import BeforeBlocks, EventRoutes
+from coordinatord.api.events.sql import read_present
+from coordinatord.api.files.files import Uploads
+from coordinatord.api.files.routes import FileRoutes
+from coordinatord.api.orders.cancel import Cancels, Endings
+from coordinatord.api.orders.preflight import Preflight
+from coordinatord.api.orders.routes import OrderRoutes
+from coordinatord.api.orders.submission import Matchmaker, Submissions
+from coordinatord.api.pages.routes import HistoryRoutes, PageRoutes
+from coordinatord.api.provider_ops.asks import Asks
+from coordinatord.api.provider_ops.ops import Ops
+from coordinatord.api.provider_ops.routes import OperationRoutes
+from coordinatord.api.provider_ops.shared_views import SharedViews
+from coordinatord.api.sessions.routes import SessionRoutes
+from coordinatord.api.sessions.sessions import SessionCache, SessionService
+from coordinatord.api.system.readiness import DeploymentReads, ReadinessCheck
+from coordinatord.api.system.routes import Stopping, SystemRoutes
+from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookEndpoints
+from coordinatord.api.webhooks.routes import WebhookRoutes
+from coordinatord.base.clock import system_clock
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.relayer.budgets import Promises
+from coordinatord.chain.relayer.relaying import Relaying
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.http.bodies import BodyBudget, BodyReader
+from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.middleware import CallerLimits, Cors, Origins, RequestMiddleware, TokenBuckets
+from coordinatord.http.openapi import openapi_route
+from coordinatord.http.response_cache import BlockCache
+from coordinatord.http.routing import Route
+from coordinatord.http.uploads import HELD_BYTES, UploadReader, UploadsAtOnce
+from coordinatord.run.config import Config
+from coordinatord.run.constructors import storage_budgets
+from coordinatord.run.dependencies import Dependencies, files_of
+from coordinatord.storage.database.batched_reads import BatchedReads, with_snapshot
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.notices import JOB_OFFERED
+from coordinatord.storage.pins.containers import Containers
+
+
+@attrs.frozen(slots=True)
+class Endpoints:
+    """Handlers by topic, with the services under them."""
+
+    system: SystemRoutes
+    handshake: SessionRoutes
+    models: ModelRoutes
+    jobs: OrderRoutes
+    files: FileRoutes
+    book: BookRoutes
+    operations: OperationRoutes
+    providers: ProviderRoutes
+    escrow: EscrowRoutes
+    batches: BatchRoutes
+    events: EventRoutes
+    webhooks: WebhookRoutes
+    history: HistoryRoutes
+    page: PageRoutes
+
+    def routes(self) -> list[Route]:
+        topics = (
+            self.system,
+            self.handshake,
+            self.models,
+            self.jobs,
+            self.files,
+            self.book,
+            self.operations,
+            self.providers,
+            self.escrow,
+            self.batches,
+            self.events,
+            self.webhooks,
+            self.history,
+        )
+        routes = [route for topic in topics for route in topic.routes()]
+        return [*routes, openapi_route(routes), *self.page.routes()]
+
+
+def build_application(
+    config: Config,
+    endpoints: Endpoints,
+    readiness: ReadinessCheck,
+    sessions: SessionService,
+    reads: IndexReads,
+    *,
+    buckets: TokenBuckets,
+) -> ASGIApp:
+    routes = endpoints.routes()
+    longest_body = max(route.body.limit for route in routes if route.body is not None)
+    gates = Gates(
+        is_ready=readiness.is_ready,
+        find_session=sessions.find,
+        bodies=BodyReader(config.body_deadline_s, config.body_least_rate, config.body_silence_s),
+        budget=BodyBudget(config.body_memory_bytes, max(config.body_memory_bytes // 2, longest_body)),
+        uploads=UploadReader(
+            BodyBudget(config.upload_memory_bytes, max(config.upload_memory_bytes // 2, HELD_BYTES)),
+            UploadsAtOnce(config.uploads_per_caller, config.uploads_per_wallet),
+            config.max_blob_bytes,
+            config.upload_least_rate,
+            config.body_silence_s,
+        ),
+        cache=BlockCache(reads.position),
+    )
+    app: ASGIApp = Dispatcher(routes, gates)
+    app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))
+    origins = Origins.of(config.cors_origins)
+    if config.cors_origins:
+        app = Cors(app, origins)
+    return RequestMiddleware(app, origins)
+
+
+def compose(
+    dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
+) -> ASGIApp:
+    """Services, and the routes over them."""
+    config, database, domains = dependencies.config, dependencies.database, dependencies.domains
+    book = config.addresses
+    asked = dependencies.rpc_for_callers
+    jobs = JobRegistry(asked, book.job_registry)
+    providers = ProviderRegistry(asked, book.provider_registry)
+    reads = IndexReads.over(database, dependencies.replicas)
+    posted = PostedJobs.over(
+        database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
+    )
+    readiness = ReadinessCheck(
+        database,
+        dependencies.rpc,
+        block_time_ms=config.block_time_ms,
+        ready_lag_blocks=config.ready_lag_blocks,
+        role=dependencies.role,
+        supervisor=dependencies.supervisor,
+    )
+    windows = MarketWindows(reads.lists, readiness.is_ready)
+    sessions = SessionService(domains, database, providers, SessionCache(database))
+    uploads = Uploads(database, config.file_retention_seconds)
+    budgets = relaying.budgets
+    waiting, offers = dependencies.waiting, dependencies.offers
+    dependencies.notices.always(JOB_OFFERED, offers.hear)
+    submissions = Submissions(
+        domains=domains,
+        registry=jobs,
+        promises=Promises(PaymentToken(asked, book.paytoken)),
+        budgets=budgets,
+        relayer=dependencies.relayer.address,
+        market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
+        offered=dependencies.offered,
+        containers=containers,
+        uploads=uploads,
+        relaying=relaying,
+        windows=windows,
+        clock=system_clock,
+    )
+    preflight = Preflight(
+        domains=domains,
+        registry=jobs,
+        promises=submissions.promises,
+        budgets=budgets,
+        relayer=dependencies.relayer.address,
+        market=submissions.market,
+        uploads=uploads,
+        windows=windows,
+        clock=system_clock,
+    )
+    ops = Ops(
+        domains=domains,
+        jobs=jobs,
+        providers=providers,
+        posted=posted,
+        offers=offers,
+        relayer=dependencies.relayer.address,
+        database=database,
+        budgets=budgets,
+        containers=containers,
+        uploads=uploads,
+        relaying=relaying,
+        clock=system_clock,
+        views=SharedViews(asked),
+    )
+    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
+    buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
+    hub = dependencies.events
+    hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
+    hub.watch(waiting.hear)
+    places = Places(min(config.event_listeners_max, config.connections_max // 2), config.event_listeners_per_caller)
+    # Only keys that live in memory can be lost.
+    custody = read_custody if config.escrow_mode == "mock" else no_custody
+    polls = Polls(
+        database,
+        Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
+        reads.position,
+        lease_ms=config.match_lease_ms,
+        liveness=dependencies.liveness,
+        custody=custody,
+        waits=PollWaits(waiting, places),
+        offers=offers,
+    )
+    why = WhyReads(
+        reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms
+    )
+    endings = Endings(database, jobs, config.getlogs_cap)
+    cancels = Cancels(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
+    deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
+    before_blocks = BeforeBlocks(dependencies.lasting, dependencies.progress)
+    endpoints = Endpoints(
+        system=SystemRoutes(readiness, deployment, stopping),
+        handshake=SessionRoutes(sessions, book.chain_id),
+        models=ModelRoutes(reads),
+        jobs=OrderRoutes(book, submissions, preflight, cancels, reads, before_blocks),
+        files=FileRoutes(files_of(dependencies)),
+        book=BookRoutes(reads, polls, why),
+        operations=OperationRoutes(ops, asks, jobs, posted, before_blocks),
+        providers=ProviderRoutes(reads),
+        escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),
+        batches=BatchRoutes(
+            BatchService(database, config.file_retention_seconds, storage_budgets(config)),
+            Plans(database, config.match_liveness_ms),
+            BatchEvents(hub, places, dependencies.notices),
+        ),
+        events=EventRoutes(
+            hub,
+            places,
+            BatchedReads(database.prepared_connection(), with_snapshot(read_present)),
+            dependencies.progress,
+            buckets,
+        ),
+        webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(asked, book.paytoken))),
+        history=HistoryRoutes(reads, database),
+        page=PageRoutes(config.web == "on"),
+    )
+    return build_application(config, endpoints, readiness, sessions, reads, buckets=buckets)
+
+
+def webhook_endpoints(config: Config, database: Database, token: PaymentToken) -> WebhookEndpoints | None:
+    """None where they are switched off."""
+    if not config.webhooks_key:
+        return None
+    return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), token, config.webhooks_private == "allow")
+
+
+def hosted_escrow(dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs) -> Hosted | None:
+    if escrow is None:
+        return None
+    book = dependencies.config.addresses
+    # A key given to the wrong wallet cannot be taken back: two nodes, where there are two, have to name the claimer.
+    agreed = Rpc(dependencies.nodes.agreed_transport()) if len(dependencies.nodes.all) > 1 else posted.registry.rpc
+    claims = Claims(
+        JobRegistry(agreed, book.job_registry),
+        ProviderRegistry(agreed, book.provider_registry),
+        dependencies.config.confirmations,
+    )
+    releases = Releases(
+        domains=dependencies.domains,
+        chain_id=book.chain_id,
+        registry=book.job_registry,
+        custody=escrow.custody,
+        claims=claims,
+        posted=posted,
+        clock=system_clock,
+    )
+    return Hosted(escrow, releases, system_clock)

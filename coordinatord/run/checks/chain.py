@@ -1,0 +1,143 @@
+"""The chain as a coordinator will need it: its nodes, the contracts, and the relayer's account."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import attrs
+
+from common import abi
+from common.address_book import AddressBook
+from common.daemon.process import Fatal
+from common.domains import Domains
+from common.scalars import hex_of
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.fees import latest_block, offer
+from coordinatord.chain.relayer.in_flight import PendingTxs
+from coordinatord.chain.relayer.role import role_in
+from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.rpc.client import Rpc, View, open_rpc, read_view
+from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.run.checks.nodes import PATIENCE, look_at_nodes
+from coordinatord.run.checks.rows import CheckRow, right, told, wrong
+from coordinatord.run.config import Config
+from coordinatord.run.constructors import relayer_settings
+from coordinatord.run.dependencies import check_chain
+from coordinatord.run.signer import open_signer
+
+_DECIMALS: Final = abi.selector("decimals()")
+_ETHER: Final = 10**18
+
+
+@attrs.frozen(slots=True)
+class ChainLook:
+    config: Config
+
+    @property
+    def book(self) -> AddressBook:
+        return self.config.addresses
+
+    async def rows(self) -> AsyncIterator[CheckRow]:
+        """Of every node, and of the market by the first that serves this chain."""
+        looks, of_nodes = await look_at_nodes(self.config)
+        for row in of_nodes:
+            yield row
+        serving = next((look for look in looks if look.head is not None), None)
+        if serving is None or serving.head is None:
+            return
+        async with open_rpc(serving.url, patience=PATIENCE) as rpc:
+            market = {
+                "contracts": self._contracts,
+                "deployBlock": self._deploy_block,
+                "relayer": self._relayer,
+            }
+            for name, look in market.items():
+                try:
+                    async for row in look(rpc, serving.head):
+                        yield row
+                except (Retryable, RpcError) as error:
+                    yield wrong(name, str(error), "the node refuses what a coordinator has to ask: take another")
+
+    async def _contracts(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
+        remedy = "write the addresses of this market into the address book, as `coordinatord market deploy` does"
+        try:
+            await check_chain(rpc, self.book, Domains.of(self.book))
+        except Fatal as other:
+            yield wrong("contracts", str(other), remedy)
+            return
+        yield right("contracts", "code and signing domains are the address book's")
+        view = View(self.book.paytoken, _DECIMALS, "config_read")
+        decimals = await read_view(rpc, view, lambda data: abi.uint_at(data, 0, 8))
+        ours = self.book.payment_token_decimals
+        if decimals == ours:
+            yield right("token decimals", str(decimals))
+        else:
+            detail = f"the address book says {ours}, the token {decimals}"
+            yield wrong("token decimals", detail, f"set paymentTokenDecimals to {decimals} in the address book")
+
+    async def _deploy_block(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
+        """Too high, and the first events are missed; too low, and the first start takes longer."""
+        first = self.book.deploy_block
+        if first > head:
+            detail = f"block {first} is above the node's head, {head}"
+            yield wrong("deployBlock", detail, "take this market's address book, or a node that has caught up")
+            return
+        try:
+            before = first > 0 and await self._deployed(rpc, first - 1)
+            there = await self._deployed(rpc, first)
+        except RpcError:
+            yield told("deployBlock", f"{first}; the node keeps no state of it to compare with")
+            return
+        if before:
+            detail = f"a registry stood there before block {first}, so that its first events would be missed"
+            yield wrong("deployBlock", detail, "set it to the block of the first registry's deployment")
+        elif not there:
+            yield told("deployBlock", f"{first}: no registry stands there yet, a later block would do")
+        else:
+            yield right("deployBlock", f"{first}, where the first registry was deployed")
+
+    async def _deployed(self, rpc: Rpc, block: int) -> bool:
+        book = self.book
+        for address in (book.provider_registry, book.job_registry, book.ask_registry):
+            if await rpc.call("eth_getCode", hex_of(address), hex(block)) not in ("0x", None):
+                return True
+        return False
+
+    async def _relayer(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
+        try:
+            async with open_signer(self.config) as signer:
+                async for row in self._account(rpc, signer):
+                    yield row
+        except Fatal as unfit:
+            yield wrong("relayer", str(unfit), "see README.md: one key, keystore or signer for the relayer's account")
+
+    async def _account(self, rpc: Rpc, signer: AccountSigner) -> AsyncIterator[CheckRow]:
+        config, settings = self.config, relayer_settings(self.config)
+        address, role = hex_of(signer.address), role_in(self.book, signer.address)
+        account = RelayerAccount(
+            self.book.chain_id, signer, PendingTxs(()), PendingTxs(()), ceiling=settings.fee_ceiling, role=role
+        )
+        await account.read(rpc, await latest_block(rpc))
+        if role.missing is None:
+            yield wrong("relayer role", f"the registries do not tell of {address}", "are they this release's?")
+        elif role.missing:
+            remedy = f"its owner gives it: coordinatord market admin grant-relayer {address}"
+            yield wrong("relayer role", f"{address} has none in {', '.join(role.missing)}", remedy)
+        else:
+            yield right("relayer role", f"{address} has it in all three registries")
+        fee = offer(account.market, account.ceiling).cap
+        reserve = settings.reserve_gas * fee
+        holds = f"{address} holds {_ether(account.balance)}, the reserve is {_ether(reserve)} at what gas costs now"
+        if account.balance < reserve:
+            yield wrong("relayer funds", holds, "send it native funds; below the reserve only exits and cancels go")
+        else:
+            yield right("relayer funds", holds)
+        if account.ceiling.is_below(account.market):
+            detail = f"the chain asks for more than {config.relay_max_fee_gwei} gwei"
+            yield wrong(
+                "fees", detail, "raise RELAY_MAX_FEE_GWEI, or wait: until then exits wait and the rest is refused"
+            )
+
+
+def _ether(wei: int) -> str:
+    return f"{wei / _ETHER:.6f}".rstrip("0").rstrip(".")

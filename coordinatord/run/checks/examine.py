@@ -1,0 +1,316 @@
+"""`coordinatord check`: everything that a start, and the years after it, will need, looked at once.
+
+Nothing is left behind: the database is read, and the probe in the pin store is removed again.
+"""
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import attrs
+
+from common.daemon.process import Fatal, Secret
+from common.domains import Domains
+from coordinatord.api.escrow.handover import Operators
+from coordinatord.api.escrow.keys import KeyPair
+from coordinatord.api.escrow.peer import NoKeys, open_peer
+from coordinatord.base.clock import system_clock
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import Http, NoResponse, open_http
+from coordinatord.base.metrics import REGISTRY
+from coordinatord.http.server.serving import listening_socket
+from coordinatord.run.checks.chain import ChainLook
+from coordinatord.run.checks.nodes import NODE_REMEDY
+from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_parts, told, wrong
+from coordinatord.run.config import ANY_HOST, Config, read_config, unknown_settings, variables
+from coordinatord.run.dependencies import open_pins
+from coordinatord.run.descriptors import (
+    DATABASE_CONNECTIONS_BESIDE_POOL,
+    connections_within,
+    raise_descriptor_limit,
+)
+from coordinatord.run.environment import read_fields, set_variables
+from coordinatord.storage.database.connections import open_database, server_facts
+from coordinatord.storage.database.migrate import compare, server_refusal
+from coordinatord.storage.pins.kubo import KuboStore
+from coordinatord.storage.pins.store import PinStore
+
+_CLOCK_TOLERANCE: Final = 60.0  # seconds, of the fifteen minutes within which the store takes requests
+_STORE_SECONDS: Final = 60.0
+_GATEWAY_PATIENCE: Final = 20.0  # a public gateway finds new content after some seconds
+_FULL: Final = 0.9  # of a node's storage
+_STORE_REMEDY: Final = "see PIN_STORE and PIN_STORE_* in PINNING.md, and whether the store is up"
+_DATABASE_REMEDY: Final = "see DATABASE_URL, and whether PostgreSQL is up"
+_MODES: Final = {
+    "off": "off: clients can only seal to a provider; open orders are refused (403 escrow_unavailable)",
+    "static": "static: open orders are sealed to the first key of OPERATOR_KEY; whoever holds it can read them, and"
+    " jobs can be opened for as long as you keep it",
+    "mock": "mock: keys that are made here, rotate, and are lost with the last process: for development alone",
+}
+
+
+async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
+    """In the order in which a start needs them."""
+    rows = [_variables(environ)]
+    found = settings_faults(environ)
+    if found:
+        return [
+            *(wrong("settings", fault, "coordinatord --help lists every variable") for fault in found),
+            *rows,
+            told("and the rest", "not looked at before the settings can be read"),
+        ]
+    config = read_config(environ)
+    given = sum(field.metadata["variable"] in environ for field in variables())
+    rows.insert(0, right("settings", f"{given} variables are set, the others have their defaults"))
+    parts = [
+        CheckPart("database", lambda: _database(config), _DATABASE_REMEDY),
+        CheckPart("node", ChainLook(config).rows, NODE_REMEDY, seconds=60),
+        CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, _STORE_SECONDS),
+        CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
+        CheckPart("port", lambda: _port(config), "see PORT"),
+    ]
+    return [*rows, *await run_parts(parts), _open_files(config, raise_descriptor_limit())]
+
+
+def _open_files(config: Config, limit: int) -> CheckRow:
+    connections = connections_within(limit, config)
+    detail = f"{limit} files may be open, which leaves room for {connections} connections"
+    if connections >= config.connections_max:
+        return right("open files", f"enough for {connections} connections")
+    remedy = "raise the hard limit (LimitNOFILE of the unit, `ulimit -Hn` of a shell), or lower CONNECTIONS_MAX"
+    return told("open files", f"{detail} of CONNECTIONS_MAX {config.connections_max}: {remedy}")
+
+
+def settings_faults(environ: Mapping[str, str]) -> list[str]:
+    """All that is wrong with the settings, each by the variable at fault: a boot names the first."""
+    found: list[str] = []
+    present = set_variables(environ)
+    for field in variables():
+        try:
+            read_fields([field], present)
+        except Fatal as fault:
+            found.append(str(fault))
+    try:
+        read_config(environ)
+    except Fatal as fault:
+        found += [str(fault)] if str(fault) not in found else []
+    return found
+
+
+def _variables(environ: Mapping[str, str]) -> CheckRow:
+    unknown = unknown_settings(environ)
+    if not unknown:
+        return right("variables", "none that looks like a setting and is none")
+    names = ", ".join(name if near is None else f"{name} (did you mean {near}?)" for name, near in unknown.items())
+    return wrong("variables", f"no setting: {names}", "correct or remove it; what it was to set has its default")
+
+
+async def _database(config: Config) -> AsyncIterator[CheckRow]:
+    async with (
+        open_database(config.database_url.reveal(), smallest=1, largest=2) as database,
+        database.connection() as connection,
+    ):
+        server, asked_at = await server_facts(connection), time.time()
+        state, major = await compare(connection), connection.get_server_version().major
+    version, most, ahead = server.version, server.max_connections, asked_at - server.clock
+    needed = config.database_pool_max + DATABASE_CONNECTIONS_BESIDE_POOL
+    if (refusal := server_refusal(major)) is not None:
+        yield wrong("database", f"PostgreSQL {version}", refusal)
+    elif needed > most:
+        remedy = "lower DATABASE_POOL_MAX or raise max_connections"
+        yield wrong("database", f"PostgreSQL {version} takes {most} connections, a process up to {needed}", remedy)
+    else:
+        yield right("database", f"PostgreSQL {version}; {most} connections, of which a process takes up to {needed}")
+    if abs(ahead) > _CLOCK_TOLERANCE:
+        yield wrong("clock and database", f"{ahead:+.1f} s", "synchronise both machines' clocks (timedatectl)")
+    if state.changed:
+        detail = f"{', '.join(state.changed)} differ from what this database applied"
+        yield wrong("migrations", detail, "install the release that made it, unchanged")
+    elif state.refusal is not None:
+        yield wrong("migrations", state.refusal, "install that release, or a newer one")
+    elif state.unknown:
+        yield told("migrations", f"newer, and this release may run: {', '.join(state.unknown)}")
+    elif not state.applied:
+        yield told(
+            "migrations", f"the database is empty: `coordinatord migrate` or a start applies {len(state.missing)}"
+        )
+    elif state.missing:
+        names = ", ".join(state.missing)
+        yield told("migrations", f"older: `coordinatord migrate` or a start applies {names}")
+    else:
+        yield right("migrations", f"all {state.applied} are applied")
+
+
+@attrs.frozen(slots=True)
+class _ProbeKeys:
+    """Keys of the probe alone, so that the database is not asked, which may be empty."""
+
+    held: dict[str, str] = attrs.field(factory=dict)
+
+    async def cid_of(self, key: str) -> str | None:
+        return self.held.get(key)
+
+    async def pin(self, key: str, cid: str) -> str | None:
+        self.held[key] = cid
+        return None
+
+    async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None:
+        if key in self.held:
+            await remove(self.held[key])
+            del self.held[key]
+
+
+async def _pin_store(config: Config) -> AsyncIterator[CheckRow]:
+    probe = f"a probe of coordinatord check: {os.urandom(16).hex()}\n".encode()
+    key, host = f"probes/{os.urandom(8).hex()}", urlsplit(config.pin_store_endpoint).netloc
+    rows: list[CheckRow] = []
+    async with AsyncExitStack() as stack:
+        pins = await open_pins(config, _ProbeKeys(), stack)
+        began = time.monotonic()
+        try:
+            cid = (await pins.put(key, probe)).cid
+            if await pins.get(key) != probe:
+                rows.append(wrong("pin store", f"{host} gives back other content than it was given", "take another"))
+            else:
+                took = time.monotonic() - began
+                detail = f"{config.pin_store} at {host}: a probe was stored and read back in {took:.2f} s, as {cid}"
+                rows.append(right("pin store", detail))
+                rows.append(await _gateway(config.gateway_url, cid, probe))
+        finally:
+            with anyio.move_on_after(10, shield=True) as removing:
+                left = await _removed(pins, key)
+            if removing.cancelled_caught:
+                left = "no answer in 10 s"
+        if left:
+            rows.append(wrong("probe", f"{key} could not be removed ({left})", "remove it by hand; allow deletion"))
+        rows += [row async for row in _store_facts(pins)]
+    for row in rows:
+        yield row
+
+
+async def _removed(pins: PinStore, key: str) -> str | None:
+    """None, or why it is still there."""
+    try:
+        await pins.delete(key)
+        return "the store still has it" if await pins.holds(key) else None
+    except Retryable as error:
+        return error.message
+
+
+async def _store_facts(pins: PinStore) -> AsyncIterator[CheckRow]:
+    ahead = REGISTRY.get_sample_value("coordinatord_clock_ahead_seconds", {"source": "pin store"})
+    if ahead is not None and abs(ahead) > _CLOCK_TOLERANCE:
+        yield wrong("clock and pin store", f"{ahead:+.0f} s", "synchronise this clock (timedatectl)")
+    elif ahead is not None:
+        yield right("clock and pin store", f"{ahead:+.1f} s")
+    if isinstance(pins, KuboStore):
+        stat = await pins.repo_stat()
+        detail = f"{stat.RepoSize:,} of {stat.StorageMax:,} bytes"
+        if stat.StorageMax and stat.RepoSize > _FULL * stat.StorageMax:
+            yield wrong("room in Kubo", detail, "raise Datastore.StorageMax, or run `ipfs repo gc`")
+        else:
+            yield right("room in Kubo", detail)
+
+
+async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
+    if gateway is None:
+        return told("gateway", "GATEWAY_URL is not set: whether clients can read what is stored was not looked at")
+    url, answer = f"{gateway}/ipfs/{cid}", "no answer"
+    with anyio.move_on_after(_GATEWAY_PATIENCE):
+        async with open_http(connections=1, patience=8) as http:
+            while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(1)
+            return right("gateway", f"{gateway} serves the probe")
+    remedy = "see PINNING.md: clients read containers and results there"
+    return wrong("gateway", f"{url} does not serve the probe within {_GATEWAY_PATIENCE:g} s ({answer})", remedy)
+
+
+async def _served(http: Http, url: str, probe: bytes) -> str:
+    """Empty once it is there, else what is there instead."""
+    try:
+        async with http("GET", url, {}) as response:
+            content = await response.read(1 << 16)
+    except NoResponse as error:
+        return str(error)
+    if response.status != 200:
+        return f"HTTP {response.status}"
+    return "" if content == probe else "other content"
+
+
+async def _escrow(config: Config) -> AsyncIterator[CheckRow]:
+    yield told("escrow", _MODES[config.escrow_mode])
+    if config.escrow_mode == "off":
+        return
+    keys = [key.reveal() for key in config.operator_keys]
+    if len(set(keys)) != len(keys):
+        yield wrong("escrow keys", "OPERATOR_KEY names a key twice", "name each once")
+    elif config.relayer_key is not None and config.relayer_key.reveal() in keys:
+        remedy = "make another: one is used daily and pays gas, the other opens what clients sealed"
+        yield wrong("escrow keys", "OPERATOR_KEY has the relayer's key", remedy)
+    elif config.escrow_mode == "static":
+        yield right("escrow keys", f"{len(keys)}; announced is {_announced(config.operator_keys[0])}")
+    if config.peer_url is not None:
+        yield await _peer(config, config.peer_url)
+
+
+def _announced(key: Secret) -> str:
+    pair = KeyPair.of_operator(bytes.fromhex(key.reveal()))
+    try:
+        return pair.public.raw.hex()
+    finally:
+        pair.erase()
+
+
+async def _port(config: Config) -> AsyncIterator[CheckRow]:
+    """Processes of one market may share a port. The kernel deals callers out among all that listen there, another
+    market's, too, and neither would be told."""
+    listening_socket(config.port, config.bind_host).close()
+    if config.bind_host in (ANY_HOST, "::"):
+        yield told(
+            "bind host",
+            f"port {config.port} is open on every address of this machine: behind a proxy here, BIND_HOST=127.0.0.1",
+        )
+    host, book = _reached(config.bind_host), config.addresses
+    try:
+        await (await anyio.connect_tcp(host, config.port)).aclose()
+    except OSError:
+        yield right("port", f"{config.port} is free")
+        return
+    url = f"http://{host}:{config.port}/evm/chain"
+    try:
+        async with open_http(connections=1, patience=5) as http, http("GET", url, {}) as response:
+            told_there = json.loads(await response.read(1 << 16))
+            there = (told_there["chain_id"], told_there["contracts"]["job_registry"])
+    except (NoResponse, ValueError, LookupError, TypeError):
+        yield wrong("port", f"something else answers at {config.port}", "take another PORT, or end that program")
+    else:
+        if there == (book.chain_id, "0x" + book.job_registry.hex()):
+            yield right("port", f"{config.port} is served by a process of this market, which may share it")
+        else:
+            detail = f"{config.port} is served by another market's coordinator, and callers of both would be mixed"
+            yield wrong("port", detail, "take another PORT")
+
+
+def _reached(host: str) -> str:
+    """Where this machine reaches what binds `host`."""
+    return "127.0.0.1" if host == ANY_HOST else host
+
+
+async def _peer(config: Config, url: str) -> CheckRow:
+    """What the peer hands over is wiped at once."""
+    operators = Operators.of(Domains.of(config.addresses), config.operator_keys)
+    async with open_peer(url, operators, config.release_ordinal, system_clock) as peer:
+        pulled = await peer.pull()
+    host = urlsplit(url).netloc
+    if isinstance(pulled, NoKeys):
+        return wrong(
+            "escrow peer", f"{host}: {pulled.reason}", "see PEER_URL, and that both have OPERATOR_KEY in common"
+        )
+    for generation in pulled:
+        generation.key.erase()
+    return right("escrow peer", f"{host} hands over {len(pulled)} keys")

@@ -1,0 +1,190 @@
+"""Nodes of RPC_URL and RPC_URLS, each asked all that a coordinator will ask of it: chain, head, history, state, ranges
+of logs, and a call as large as the largest transaction.
+
+Any of them may be the one that answers, so a node that is too small is wrong whatever its place.
+"""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import attrs
+import msgspec
+
+from common import abi
+from common.address_book import AddressBook
+from common.scalars import hex_of
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.relayer.coalesce import TX_GAS_CAP
+from coordinatord.chain.relayer.fees import latest_block
+from coordinatord.chain.rpc.client import Quantity, Rpc, open_rpc, quantity
+from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.nodes import node_names
+from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_each, told, wrong
+from coordinatord.run.config import Config
+
+NODE_REMEDY: Final = "point RPC_URL to a node that answers"
+PATIENCE: Final = 8.0  # seconds for one answer
+_OTHER_REMEDY: Final = "take another address into RPC_URLS, or leave this one out"
+_SECONDS: Final = 30.0  # for all that one node is asked
+_LEAST_BLOCK_GAS: Final = 8_000_000  # half of it holds the dearest op alone, and what a transaction of many needs once
+_STALE: Final = 600.0  # seconds: signatures count for as long
+_AHEAD: Final = 15.0  # seconds that a block may be ahead of a clock that is right
+_DEPTH: Final = 128  # blocks whose state every node keeps
+
+
+class _Block(msgspec.Struct):
+    number: Quantity
+    timestamp: Quantity
+
+
+@attrs.define(slots=True)
+class NodeLook:
+    """A look at one node. `head` is known once it told that it is of this chain."""
+
+    config: Config
+    url: str = attrs.field(repr=False)
+    name: str
+    head: int | None = None
+
+    @property
+    def book(self) -> AddressBook:
+        return self.config.addresses
+
+    async def rows(self) -> AsyncIterator[CheckRow]:
+        async with open_rpc(self.url, patience=PATIENCE) as rpc:
+            seen = quantity(await rpc.call("eth_chainId"))
+            if seen != self.book.chain_id:
+                detail = f"{self.name} serves chain {seen}, and the address book is for chain {self.book.chain_id}"
+                yield wrong("node", detail, "point RPC_URL to a node of that chain, or take the right address book")
+                return
+            head = await rpc.call_as(_Block, "eth_getBlockByNumber", "latest", False)
+            number = self.head = int(head.number, 16)
+            yield right("node", f"{self.name}: chain {seen}, block {number}")
+            yield _clock(int(head.timestamp, 16))
+            looks = {
+                "history": self._history,
+                "state": self._state,
+                "log range": self._log_range,
+                "gas": self._gas,
+            }
+            for name, look in looks.items():
+                try:
+                    async for row in look(rpc, number):
+                        yield row
+                except (Retryable, RpcError) as error:
+                    yield wrong(name, str(error), "the node refuses what a coordinator has to ask: take another")
+
+    async def _history(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
+        first = self.book.deploy_block
+        if first > head:
+            return  # the address book's fault or the node's lag, each of which has a row
+        block = await rpc.call("eth_getBlockByNumber", hex(first), False)
+        logs = {**registries(self.book), "fromBlock": hex(first), "toBlock": hex(first)}
+        try:
+            await rpc.call("eth_getLogs", logs)
+        except RpcError as error:
+            block = None if error.meaning is not Meaning.RATE_LIMITED else block
+        if block is None:
+            detail = f"the node has no blocks and logs from {first} on"
+            yield wrong("history", detail, "take a node that keeps them: the index is made of them, also anew")
+        else:
+            yield right("history", f"blocks and logs from deployBlock on ({head - first} blocks)")
+
+    async def _state(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
+        """Claims are read at CONFIRMATIONS below the head, and refusals at the block that they were mined in."""
+        needed = self.config.confirmations
+        for depth in sorted({needed, min(_DEPTH, head), min(10 * _DEPTH, head)}, reverse=True):
+            try:
+                await rpc.call("eth_getBalance", hex_of(self.book.job_registry), hex(max(head - depth, 0)))
+            except RpcError as error:
+                if depth <= needed:
+                    detail = f"the node has no state of {depth} blocks ago ({error})"
+                    yield wrong("state", detail, "lower CONFIRMATIONS, or take a node that keeps it")
+                continue
+            yield right("state", f"the node has that of {depth} blocks ago")
+            return
+
+    async def _log_range(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
+        width = cap = self.config.getlogs_cap
+        while True:
+            asked = {**registries(self.book), "fromBlock": hex(max(head - width + 1, 0)), "toBlock": hex(head)}
+            try:
+                await rpc.call("eth_getLogs", asked)
+                break
+            except RpcError as error:
+                if width == 1 or error.meaning is Meaning.RATE_LIMITED:
+                    yield wrong("log range", f"the node answers no eth_getLogs ({error})", "take another node")
+                    return
+            width = max(width // 2, 1)
+        if width == cap:
+            yield right("log range", f"the node takes {cap} blocks at a time")
+        else:
+            detail = f"the node takes {width} blocks at a time: GETLOGS_CAP={width} spares the index finding that out"
+            yield told("log range", detail)
+
+    async def _gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
+        limit = (await latest_block(rpc)).gas_limit
+        if limit < _LEAST_BLOCK_GAS:
+            detail = f"a block holds {limit:,} gas, and transactions may take half of it"
+            yield wrong("gas", detail, f"the chain must allow {_LEAST_BLOCK_GAS:,} for the largest ops to be relayed")
+            return
+        most = min(TX_GAS_CAP, limit // 2, self.config.relay_max_tx_gas)
+        trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(most)}
+        try:
+            await rpc.call("eth_call", {**trial, "data": hex_of(abi.selector("DOMAIN_SEPARATOR()"))}, "latest")
+        except RpcError as error:
+            remedy = "lower RELAY_MAX_TX_GAS, or raise what the node lets a call use (--rpc.gascap)"
+            yield wrong("gas", f"the node tries no transaction of {most:,} gas ({error})", remedy)
+            return
+        why = "EIP-7825, half a block, RELAY_MAX_TX_GAS"
+        yield right("gas", f"a block holds {limit:,}; a transaction takes {most:,} at most ({why})")
+
+
+async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]:
+    """Looks, side by side, and their rows: a row for each thing that the first was asked, and one for each further
+    node."""
+    names = node_names(config.node_urls)
+    looks = [NodeLook(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
+    found = await run_each([CheckPart("node", look.rows, NODE_REMEDY, _SECONDS) for look in looks])
+    for look, rows in zip(looks, found, strict=True):
+        apart = _out_of_step(look, looks, config.rpc_lag_blocks)
+        if apart is not None:
+            rows[0] = wrong("node", apart, "see which of the nodes is behind, or on another chain")
+    others = [_one_row(place, look, rows) for place, (look, rows) in enumerate(zip(looks, found, strict=True), 1)]
+    return looks, found[0] + others[1:]
+
+
+def _out_of_step(look: NodeLook, looks: Sequence[NodeLook], lag: int) -> str | None:
+    """As the running coordinator sees it: beside the middle head of all, the higher one of two."""
+    heads = sorted((other.head, other.name) for other in looks if other.head is not None)
+    if look.head is None or abs(look.head - heads[len(heads) // 2][0]) <= lag:
+        return None
+    reference, name = heads[len(heads) // 2]
+    return f"{look.name} is at block {look.head}, {name} at {reference}: more than RPC_LAG_BLOCKS ({lag}) apart"
+
+
+def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
+    """All that one of RPC_URLS was asked: what is wrong with it, or everything that it told."""
+    faults = [row for row in rows if row.right is False]
+    if not faults:
+        return right(f"node {place}", "; ".join(row.detail for row in rows))
+    told_of = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
+    detail = "; ".join(told_of)
+    return wrong(f"node {place}", detail if look.name in detail else f"{look.name}: {detail}", _OTHER_REMEDY)
+
+
+def registries(book: AddressBook) -> dict[str, object]:
+    """The filter of logs by who emits them."""
+    return {"address": [hex_of(a) for a in (book.provider_registry, book.job_registry, book.ask_registry)]}
+
+
+def _clock(block_time: int) -> CheckRow:
+    age = time.time() - block_time
+    if age < -_AHEAD:
+        detail = f"this clock is {-age:.0f} s behind the newest block"
+        return wrong("clock and chain", detail, "set it (timedatectl): what is signed would be refused as StaleOp")
+    if age > _STALE:
+        detail = f"the newest block is {age:.0f} s old"
+        return wrong("clock and chain", detail, "is this clock right, does the chain make blocks, is the node behind?")
+    return right("clock and chain", f"the newest block is {max(age, 0):.0f} s old")

@@ -1,0 +1,169 @@
+"""Commands of `coordinatord`: what each does with the settings, once the command line is read.
+
+Imported by `cli.py` when a command is run: `--help`, `--version` and a wrong command line do without them. What a
+command alone works with (the database, the node, the server) is imported by that command, once its settings are read.
+"""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import structlog
+from structlog.typing import Processor
+
+from common.daemon.logs import error_reporting, set_up_logging
+from common.daemon.process import RELEASE, Fatal
+from common.secp256k1 import Wallet
+from common.text_table import grid, hanging, terminal_columns
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.run.config import Config, read_config, unknown_settings
+from coordinatord.run.keys import key_lines, new_key, relayer_table
+
+if TYPE_CHECKING:
+    from coordinatord.chain.relayer.budgets_sql import TopSpender
+
+log = structlog.get_logger(__name__)
+
+_HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
+
+
+def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) -> str:
+    """Table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
+    if not spenders:
+        return "no gas was spent in the last 24 hours"
+    rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
+    return "\n".join(grid(rows, columns, right={2, 3}))
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    columns = terminal_columns()
+    for line in lines:
+        print(hanging("", line, columns))
+
+
+def _name(signer: bytes) -> str:
+    from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS  # noqa: PLC0415
+
+    if signer == ALL_NEWCOMERS:
+        return "all newcomers"
+    return "0x" + signer.hex() if signer else "the coordinator"
+
+
+_SPENDERS: Final = 40  # lines of the table
+_INTERRUPTED: Final = 130  # the exit status that shells use for SIGINT
+
+
+async def _serve(config: Config) -> None:
+    from coordinatord.run import app  # noqa: PLC0415
+
+    await app.run(config)
+
+
+async def _migrate(config: Config) -> None:
+    from coordinatord.run.dependencies import open_dependencies  # noqa: PLC0415
+    from coordinatord.storage.database.migrate import migrate  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        dependencies = await open_dependencies(config, stack)
+        async with dependencies.database.unhurried() as connection:
+            applied = await migrate(connection)
+    print("\n".join(applied) if applied else "nothing to apply")
+
+
+async def _budgets(config: Config) -> None:
+    """From the database alone: it answers while the node is away."""
+    from coordinatord.chain.relayer.budgets_sql import top_spenders  # noqa: PLC0415
+    from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
+
+    database = open_database(config.database_url.reveal(), smallest=1, largest=2)
+    async with database as opened, opened.connection() as connection:
+        print(spender_table(await top_spenders(connection, _SPENDERS), terminal_columns()))
+
+
+def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
+    """What runs, for the metrics, and a line for each variable that looks like a setting and is none."""
+    metrics.build_info.labels(release).set(1)
+    metrics.unknown_variables.set(len(unknown))
+    for name, near in unknown.items():
+        log.warning("unknown variable", name=name, nearest=near)
+
+
+async def _relayers(config: Config) -> None:
+    """From the database alone, too: a rotation is watched while the node is away as well."""
+    from coordinatord.chain.relayer.transactions_sql import account_uses  # noqa: PLC0415
+    from coordinatord.run.signer import open_signer  # noqa: PLC0415
+    from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
+
+    former = [Wallet(bytes.fromhex(key.reveal())).address for key in config.former_relayer_keys]
+    database = open_database(config.database_url.reveal(), smallest=1, largest=2)
+    async with open_signer(config) as signer, database as opened, opened.connection() as connection:
+        uses = await account_uses(connection, config.addresses.chain_id)
+        _print_lines(relayer_table(uses, signer.address, former).splitlines())
+
+
+async def _keys(config: Config) -> None:
+    """From the settings alone."""
+    _print_lines(key_lines(config))
+
+
+_COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
+    "serve": _serve,
+    "migrate": _migrate,
+    "keys": _keys,
+    "relayers": _relayers,
+    "budgets": _budgets,
+}
+
+
+def run(command: str) -> None:
+    """One of `_COMMANDS`, with the settings of the environment. Exits with 1 when it cannot."""
+    try:
+        config = read_config(os.environ)
+        set_up_logging(config.log_level, *_reporting(config))
+        note_build(RELEASE, unknown_settings(os.environ))
+        anyio.run(_COMMANDS[command], config, backend="asyncio", backend_options={"use_uvloop": True})
+    except* (Fatal, Retryable, OSError) as errors:
+        for error in _leaves(errors):
+            print(f"coordinatord: {error}", file=sys.stderr)
+        sys.exit(1)
+    except* KeyboardInterrupt:  # before the daemon received signals
+        sys.exit(_INTERRUPTED)
+
+
+def check(as_json: bool) -> int:
+    """The exit status: 1 when something is wrong."""
+    from coordinatord.run.checks.examine import examine  # noqa: PLC0415
+    from coordinatord.run.checks.rows import check_json, check_table  # noqa: PLC0415
+
+    set_up_logging("error")  # the table tells what a warning would
+    rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
+    print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
+    return 1 if any(row.right is False for row in rows) else 0
+
+
+def make_key(file: Path) -> None:
+    """Exits with 1 when the file cannot be made."""
+    try:
+        print(new_key(file))
+    except Fatal as error:
+        print(f"coordinatord: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _reporting(config: Config) -> list[Processor]:
+    if config.sentry_dsn is None:
+        return []
+    return [error_reporting(config.sentry_dsn.reveal(), config.sentry_environment, config.sentry_release)]
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
+    """The exceptions themselves, out of however many task groups they came through."""
+    leaves: list[BaseException] = []
+    for inner in group.exceptions:
+        leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
+    return leaves

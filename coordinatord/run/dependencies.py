@@ -1,0 +1,229 @@
+"""Dependencies of every service: database, node, pin store, keys; opened and checked before anything is served."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final
+
+import attrs
+import structlog
+
+from common import abi
+from common.address_book import AddressBook
+from common.daemon.logs import log_task_failure
+from common.daemon.process import Fatal
+from common.daemon.supervision import Supervisor
+from common.domains import Domains
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.pending_offers import MOST_HANDED_OVER, PendingOffers
+from coordinatord.api.book.pending_offers_sql import PendingJob
+from coordinatord.api.book.waiting import WaitingPolls
+from coordinatord.api.events.hub import EventHub
+from coordinatord.api.events.progress import ProgressHub
+from coordinatord.api.files.files import FileStore
+from coordinatord.base import metrics
+from coordinatord.base.concurrency import InTray, LastingTasks, StartupPatience
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.relayer.role import RelayerRole, role_in
+from coordinatord.chain.relayer.signers import AccountSigner, WalletSigner
+from coordinatord.chain.rpc.client import Reverted, Rpc, View, quantity, read_many, retryable_of
+from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.nodes import Nodes, open_nodes
+from coordinatord.run.config import Config
+from coordinatord.run.constructors import storage_budgets
+from coordinatord.run.signer import open_signer
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.notices import Notices
+from coordinatord.storage.database.replicas import Replica, open_replicas
+from coordinatord.storage.pins.addressed import AddressedStore
+from coordinatord.storage.pins.containers import Containers
+from coordinatord.storage.pins.kubo import open_kubo
+from coordinatord.storage.pins.pinned_sql import KeyBook, PinnedKeys
+from coordinatord.storage.pins.store import PinningStore, PinStore, open_bucket
+
+# What must be true of the chain before anything is signed or verified for it.
+
+_SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
+
+
+async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
+    """Fatal, naming what differs: another chain, or a contract whose signing domain is not the address book's.
+
+    Raises Retryable when the node does not answer, or answers with trouble of its own that may pass; the caller decides
+    how long to wait for it.
+    """
+    try:
+        chain_id = quantity(await rpc.call("eth_chainId"))
+    except RpcError as error:
+        if error.meaning is not Meaning.REFUSED:
+            raise retryable_of(error, "eth_chainId") from error
+        raise Fatal(f"the RPC endpoint does not tell its chain id: {error}") from error
+    if chain_id != book.chain_id:
+        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
+    expected = {
+        "jobRegistry": (book.job_registry, domains.jobs.separator),
+        "providerRegistry": (book.provider_registry, domains.providers.separator),
+        "askRegistry": (book.ask_registry, domains.asks.separator),
+        "paytoken": (book.paytoken, domains.token.separator),
+    }
+    views = [View(address, abi.call(_SEPARATOR), "config_read") for address, _ in expected.values()]
+    for (name, (address, separator)), answer in zip(
+        expected.items(), await read_many(rpc, views, "config_read"), strict=True
+    ):
+        if isinstance(answer, Reverted) or answer[:32] != separator:
+            raise Fatal(
+                f"{name}: the contract at {hex_of(address)} does not have the signing domain of the address book"
+            )
+
+
+async def check_nodes(nodes: Nodes, book: AddressBook, domains: Domains) -> None:
+    """`check_chain` of every node. One that does not answer is left for later where another does: `Retryable` only when
+    none does. Fatal names the node where there are several."""
+    away: list[Retryable] = []
+    for node in nodes.all:
+        try:
+            await check_chain(node.rpc, book, domains)
+        except Retryable as error:
+            away.append(error)
+            log.warning("node does not answer at the start", node=node.name, reason=error.message)
+        except Fatal as wrong:
+            raise wrong if len(nodes.all) == 1 else Fatal(f"node {node.name}: {wrong}") from None
+    if len(away) == len(nodes.all):
+        raise away[0]
+
+
+log = structlog.get_logger(__name__)
+
+_CONNECTIONS_FOR_CALLERS: Final = 32  # to the node
+
+
+@attrs.frozen(slots=True)
+class Dependencies:
+    """Connections, keys and settings that the services share.
+
+    `rpc` asks whichever node is fit; `rpc_for_callers` the same nodes through connections of its own: what callers ask
+    must not wait in the way of the relayer, the indexer and the readiness of all.
+    """
+
+    config: Config
+    domains: Domains
+    relayer: AccountSigner
+    database: Database
+    replicas: Sequence[Replica]
+    nodes: Nodes
+    rpc: Rpc
+    rpc_for_callers: Rpc
+    pins: PinStore
+    notices: Notices
+    role: RelayerRole = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: role_in(self.config.addresses, self.relayer.address), takes_self=True),
+    )
+    events: EventHub = attrs.field(
+        init=False, default=attrs.Factory(lambda self: EventHub(self.database, self.notices), takes_self=True)
+    )
+    progress: ProgressHub = attrs.field(
+        init=False, default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices), takes_self=True)
+    )
+    supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures, log_task_failure))
+    lasting: LastingTasks = attrs.field(init=False, factory=LastingTasks)
+    waiting: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)
+    offers: PendingOffers = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: PendingOffers(self.database, self.waiting.offered), takes_self=True),
+    )
+    liveness: Liveness = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: Liveness(self.database, self.config.match_liveness_ms), takes_self=True),
+    )
+    offered: InTray[PendingJob | bytes] = attrs.field(init=False, factory=lambda: InTray(MOST_HANDED_OVER))
+
+
+def _count_task_failures(task: str, number: int) -> None:
+    metrics.task_failures.labels(task).inc(number)
+
+
+async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:
+    """Connections, closed with `stack` in the opposite order. `Retryable`, with nothing opened, when the database does
+    not answer."""
+    database = await stack.enter_async_context(
+        open_database(
+            config.database_url.reveal(),
+            smallest=config.database_pool_min,
+            largest=config.database_pool_max,
+            statement_timeout=config.database_statement_timeout_s,
+        )
+    )
+    replicas = await stack.enter_async_context(
+        open_replicas(
+            [url.reveal() for url in config.database_replica_urls],
+            largest=config.database_pool_max,
+            statement_timeout=config.database_statement_timeout_s,
+        )
+    )
+    pins = await open_pins(config, PinnedKeys(database), stack)
+    nodes = await stack.enter_async_context(
+        open_nodes(config.node_urls, for_callers=_CONNECTIONS_FOR_CALLERS, lag_blocks=config.rpc_lag_blocks)
+    )
+    return Dependencies(
+        config=config,
+        domains=Domains.of(config.addresses),
+        relayer=await stack.enter_async_context(open_signer(config)),
+        database=database,
+        replicas=replicas,
+        nodes=nodes,
+        rpc=Rpc(nodes.transport()),
+        rpc_for_callers=Rpc(nodes.transport(for_callers=True)),
+        pins=pins,
+        notices=Notices(),
+    )
+
+
+async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
+    """The pin store of the configured kind. `keys`: for those that know content ids alone."""
+    endpoint = config.pin_store_endpoint
+    user, password = config.pin_store_key, config.pin_store_secret
+    if config.pin_store == "kubo":
+        return await stack.enter_async_context(open_kubo(endpoint, user, password, keys))
+    bucket = open_bucket(endpoint, config.pin_store_bucket, user, password, config.pin_store_region)
+    requests = await stack.enter_async_context(bucket)
+    return PinningStore(requests) if config.pin_store == "filebase" else AddressedStore(requests, keys)
+
+
+async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None:
+    """Migrations under their lock, and the chain held against the address book."""
+
+    async def migrated() -> list[str]:
+        async with dependencies.database.unhurried() as connection:
+            return await migrate(connection)
+
+    if applied := await patience.retry_until_ready("the database", migrated):
+        log.info("migrated", applied=applied)
+    config = dependencies.config
+    await patience.retry_until_ready(
+        "the node", partial(check_nodes, dependencies.nodes, config.addresses, dependencies.domains)
+    )
+
+
+def former_relayers(dependencies: Dependencies) -> list[AccountSigner]:
+    """Accounts that were replaced and whose transactions are still followed."""
+    keys = dependencies.config.former_relayer_keys
+    signers: list[AccountSigner] = [WalletSigner(Wallet(bytes.fromhex(key.reveal()))) for key in keys]
+    if any(signer.address == dependencies.relayer.address for signer in signers):
+        raise Fatal("FORMER_RELAYER_KEYS must not name the account that relays; take its key out of the list")
+    return signers
+
+
+def files_of(dependencies: Dependencies) -> FileStore:
+    config = dependencies.config
+    budgets = storage_budgets(config)
+    return FileStore(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)
+
+
+def containers_of(dependencies: Dependencies) -> Containers:
+    config = dependencies.config
+    budgets = storage_budgets(config)
+    return Containers(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)

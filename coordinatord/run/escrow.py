@@ -1,0 +1,64 @@
+"""Open the escrow that the configuration names, and wipe its keys at the end."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+
+from common.domains import Domains
+from coordinatord.api.escrow.custody import StaticCustody
+from coordinatord.api.escrow.development import MockCustody, MockSettings
+from coordinatord.api.escrow.handover import HandoverService, Operators
+from coordinatord.api.escrow.hosting import Escrow
+from coordinatord.api.escrow.keys import KeyPair
+from coordinatord.api.escrow.peer import open_peer
+from coordinatord.base.clock import Clock
+from coordinatord.chain.contracts.registries import ProviderRegistry
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.run.config import Config
+from coordinatord.storage.database.connections import Database
+
+
+@attrs.frozen(slots=True)
+class EscrowDependencies:
+    """Dependencies of a development escrow."""
+
+    domains: Domains
+    database: Database
+    rpc: Rpc
+    providers: ProviderRegistry
+
+
+@asynccontextmanager
+async def open_escrow(config: Config, ground: EscrowDependencies, clock: Clock) -> AsyncIterator[Escrow | None]:
+    """None with ESCROW_MODE=off. Nothing is minted or pulled before `custody.begin()`."""
+    if config.escrow_mode == "off":
+        yield None
+        return
+    async with AsyncExitStack() as stack:
+        escrow = _static(config) if config.escrow_mode == "static" else await _mock(config, ground, clock, stack)
+        stack.callback(escrow.custody.end)
+        yield escrow
+
+
+def _static(config: Config) -> Escrow:
+    keys = tuple(KeyPair.of_operator(bytes.fromhex(key.reveal())) for key in config.operator_keys)
+    return Escrow(StaticCustody(keys, config.release_ordinal), None)
+
+
+async def _mock(config: Config, ground: EscrowDependencies, clock: Clock, stack: AsyncExitStack) -> Escrow:
+    release = config.release_ordinal
+    operators = Operators.of(ground.domains, config.operator_keys)
+    peer = None
+    if config.peer_url is not None:
+        peer = await stack.enter_async_context(open_peer(config.peer_url, operators, release, clock))
+    settings = MockSettings(
+        release=release,
+        rotate_every_ms=config.escrow_rotate_interval_ms,
+        sweep_every_ms=config.escrow_sweep_interval_ms,
+        sync_every_s=config.peer_sync_s,
+        first_pull_required=config.peer_required,
+        clock_offset_ms=config.escrow_clock_offset_ms,
+    )
+    custody = MockCustody(settings, ground.database, ground.rpc, peer, clock)
+    return Escrow(custody, HandoverService(operators, ground.providers, custody.held, release, clock))

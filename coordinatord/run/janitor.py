@@ -1,0 +1,113 @@
+"""Janitor: sums up how jobs ended lately, and removes lapsed nonces, sessions and leases, ended relays, lines of old
+batches, objects that no job names, files past their time and uploads that died on the way. README.md, "Growth", has the
+rule of each table.
+
+A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+import anyio
+import asyncpg
+import attrs
+import structlog
+
+from coordinatord.api.batches import lines_sql
+from coordinatord.api.book import candidates_sql, leases_sql
+from coordinatord.api.book import pending_offers_sql as pending_sql
+from coordinatord.api.book.reliability_sql import ReliabilitySums
+from coordinatord.api.files import sql as files
+from coordinatord.api.files.files import FileStore
+from coordinatord.api.sessions import sql as sessions
+from coordinatord.api.webhooks import sql as webhooks
+from coordinatord.base import metrics
+from coordinatord.base.concurrency import unwrap_single_error
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.indexer import events_sql
+from coordinatord.chain.relayer import budgets_sql, results_sql
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.locks import hold_role
+from coordinatord.storage.pins import objects_sql
+from coordinatord.storage.pins.containers import Containers
+
+log = structlog.get_logger(__name__)
+
+INTERVAL: Final = 60.0
+_AT_ONCE: Final = 200
+_ROWS_AT_ONCE: Final = 1_000
+_REMOVALS_AT_ONCE: Final = 4  # each waits for the store, and may hold a connection of the pool meanwhile
+_BATCHES_AT_ONCE: Final = 20
+
+
+@attrs.frozen(slots=True)
+class Janitor:
+    database: Database
+    containers: Containers
+    files: FileStore
+    retention_seconds: int
+    unsettled_seconds: int = 172_800
+    failed_batch_seconds: int = 259_200
+    relays_kept_seconds: int = 604_800
+    endings_kept_seconds: int = 31_536_000
+    reliability: ReliabilitySums = attrs.field(factory=ReliabilitySums)
+
+    async def run(self) -> None:
+        """Sweep whenever this process holds the role, until cancelled."""
+        await hold_role(self.database, "janitor", self._term)
+
+    async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        while True:
+            await self.sweep(connection)
+            await anyio.sleep(INTERVAL)
+
+    async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """All that is due now."""
+        await sessions.drop_expired(connection)
+        await leases_sql.drop_lapsed(connection)
+        await pending_sql.drop_ended(connection)
+        await candidates_sql.drop_gone(connection)
+        await events_sql.drop_old(connection)
+        await webhooks.drop_old(connection)
+        while await results_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
+            pass
+        while await results_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
+            pass
+        while await lines_sql.drop_finished(
+            connection, self.retention_seconds, self.failed_batch_seconds, _BATCHES_AT_ONCE
+        ):
+            pass
+        await results_sql.drop_endings(connection, self.endings_kept_seconds)
+        await budgets_sql.drop_old(connection, self.relays_kept_seconds)
+        await objects_sql.decide(
+            connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_seconds
+        )
+        await objects_sql.settle_expired(connection, self.retention_seconds)
+        while keys := await objects_sql.lease_expired(connection, _AT_ONCE):
+            await _remove_all({key: partial(self.containers.remove, key) for key in keys})
+        await files.attach_named(connection, self.retention_seconds)
+        while doomed := await files.lease_expired(connection, _AT_ONCE):
+            await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
+        await objects_sql.drop_empty(connection)
+        await objects_sql.mark_earned(connection)
+        for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
+            metrics.stored_bytes.labels(kind).set(size)
+        await self.reliability.refresh(connection)
+
+
+async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+    """From the store, several at a time: one after another they would take as long as the way to it, every time."""
+    turns = anyio.CapacityLimiter(_REMOVALS_AT_ONCE)
+    async with unwrap_single_error() as tasks:
+        for what, removal in removals.items():
+            tasks.start_soon(_removing, what, removal, turns)
+
+
+async def _removing(what: str, removal: Callable[[], Awaitable[None]], turns: anyio.CapacityLimiter) -> None:
+    try:
+        async with turns:
+            await removal()
+    except Retryable as error:
+        # Its lease lapses, and a later sweep takes it again.
+        log.warning("object not removed", key=what, reason=error.message)

@@ -1,0 +1,84 @@
+"""Keys that an operator changes: made, shown by their public side, and told when they are not needed any more."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from common.box import escrow_key
+from common.daemon.process import Fatal
+from common.refusal import Refused
+from common.scalars import hex_of
+from common.secp256k1 import Wallet
+from coordinatord.run.config import Config
+
+if TYPE_CHECKING:
+    from coordinatord.chain.relayer.transactions_sql import AccountUse
+
+_SETTLED: Final = 3600.0  # seconds: no reorganisation reaches back so far
+
+
+def relayer_table(uses: "Sequence[AccountUse]", current: bytes, former: Sequence[bytes]) -> str:
+    """Table of `coordinatord relayers`: one line for each account, with what its key is needed for."""
+    lines = []
+    for use in uses:
+        ended = not use.pending and use.quiet > _SETTLED
+        match use.account == current, use.account in former, ended:
+            case True, _, _:
+                state = "relays"
+            case _, _, True:
+                state = "ended: its key is not needed any more"
+            case _, True, _:
+                state = "former: followed until nothing is pending and an hour has gone by"
+            case _:
+                state = "NO KEY HERE: name it in FORMER_RELAYER_KEYS, unless another process has it"
+        quiet = f"{use.quiet / 60:,.0f} min ago"
+        lines.append(f"0x{use.account.hex()}  {use.pending:>3} pending, last signed {quiet:>12}  {state}")
+    seen = {use.account for use in uses}
+    if current not in seen:
+        lines.append(f"0x{current.hex()}  signed nothing here yet: relays")
+    idle = [account for account in former if account not in seen]
+    lines += [f"0x{account.hex()}  signed nothing here: its key is not needed" for account in idle]
+    return "\n".join(lines)
+
+
+def key_lines(config: Config) -> list[str]:
+    """The public side of every key that is set: what a change of keys is seen by."""
+    former = [Wallet(bytes.fromhex(key.reveal())) for key in config.former_relayer_keys]
+    lines = [f"relayer           {_relayer(config)}"]
+    lines += [f"former relayer    {hex_of(wallet.address)}" for wallet in former]
+    if config.escrow_mode == "off":
+        return lines
+    operators = [bytes.fromhex(key.reveal()) for key in config.operator_keys]
+    if config.escrow_mode == "mock":  # its escrow keys are made by itself, and change by themselves
+        uses = ["operator, signs  ", *["operator, trusted"] * len(operators)]
+        return lines + [f"{use} {hex_of(Wallet(key).address)}" for use, key in zip(uses, operators, strict=False)]
+    uses = ["escrow, announced", *["escrow, opens    "] * len(operators)]
+    publics = [escrow_key(key).public.raw.hex() for key in operators]
+    return lines + [f"{use} {public}" for use, public in zip(uses, publics, strict=False)]
+
+
+def _relayer(config: Config) -> str:
+    if config.relayer_key is not None:
+        return hex_of(Wallet(bytes.fromhex(config.relayer_key.reveal())).address)
+    if config.relayer_keystore is not None:
+        return f"the account of {config.relayer_keystore}, which is not opened here"
+    return f"{config.relayer_account}, by its signer"
+
+
+def new_key(path: Path) -> str:
+    """Make a private key and write it to a file that must not be there yet, its owner's alone; its address."""
+    key = secrets.token_bytes(32)
+    try:
+        wallet = Wallet(key)
+    except Refused:  # one number in 2**128 is none
+        return new_key(path)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(f"0x{key.hex()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Fatal(f"the new key cannot be written to {path}: {error.strerror}") from None
+    return hex_of(wallet.address)

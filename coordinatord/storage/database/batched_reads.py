@@ -1,0 +1,234 @@
+"""Reads by key, gathered: all that wait while one query runs are answered together by the next.
+
+Under load the cost of a query is shared by everybody waiting; alone, a read waits for nobody.
+"""
+
+import asyncio
+import enum
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+import asyncpg
+import attrs
+
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.connections import PreparedConnection
+
+# Where the index stood when rows were read: taken in the rows' own statement, so that both are of one moment.
+
+
+@attrs.frozen(slots=True)
+class Snapshot:
+    block_number: int
+    block_hash: bytes
+    block_time: int
+
+
+COLUMNS = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
+
+
+async def read_snapshot(line: PreparedConnection) -> Snapshot:
+    """Snapshot of the index as it is now."""
+    return snapshot_of(await line.fetch(f"select {COLUMNS} from index_position p"))
+
+
+def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
+    """Of rows selected `from index_position p left join ...`: at least one once the index has begun."""
+    if not rows:
+        raise Retryable("not_ready", "the index has not begun")
+    row = rows[0]
+    if row["rebuilding"]:  # the tables are being replayed: what they hold is of no block
+        raise Retryable("not_ready", "the index is being rebuilt")
+    return Snapshot(row["as_of_number"], row["as_of_hash"], row["as_of_time"])
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+S = TypeVar("S")
+
+
+@attrs.frozen(slots=True)
+class IndexRead(Generic[V]):
+    """Value that a key of the index names, if any, with the snapshot that it was read in."""
+
+    snapshot: Snapshot
+    value: V | None
+
+
+def with_snapshot(
+    read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
+) -> Callable[[PreparedConnection, list[K]], Awaitable[dict[K, IndexRead[V]]]]:
+    """A reader of index rows as `BatchedReads` takes it: every key gets an answer, all of one snapshot."""
+
+    async def read_all(line: PreparedConnection, keys: list[K]) -> dict[K, IndexRead[V]]:
+        snapshot, values = await read(line, keys)
+        return {key: IndexRead(snapshot, values.get(key)) for key in keys}
+
+    return read_all
+
+
+class _Turn(enum.Enum):
+    """Sentinel: the waiting caller that receives it makes the next read."""
+
+    YOURS = enum.auto()
+
+
+class BatchedReads(Generic[K, V]):
+    """Reader of keys for all callers of an asyncio loop. Callers read for each other: one of those waiting reads the
+    keys of all of them, so no read needs a task of its own."""
+
+    def __init__(
+        self,
+        source: S,
+        read: Callable[[S, list[K]], Awaitable[dict[K, V]]],
+        *,
+        at_once: int = 1,
+        most: int | None = None,
+    ) -> None:
+        """`read` answers every key that it is given, at most `most`. Up to `at_once` reads run at a time; with one,
+        `source` may be a prepared connection."""
+        self._read = partial(read, source)
+        self._at_once = at_once
+        self._most = most
+        self._waiting: dict[K, list[asyncio.Future[V | _Turn]]] = {}
+        self._running = 0
+        self._chosen = False  # a caller has the turn and has not begun its read
+
+    async def get(self, key: K) -> V:
+        """Return the value of the key. Raise what the read raises, to every caller whose key was in it."""
+        future: asyncio.Future[V | _Turn] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(future)
+        self._choose()
+        try:
+            answer = await future
+            if not isinstance(answer, _Turn):
+                return answer
+            await asyncio.sleep(0)  # callers of the same moment share the read
+        except asyncio.CancelledError:
+            if _has_turn(future):
+                self._chosen = False
+                self._choose()
+            raise
+        return await self._read_next(key)
+
+    def _choose(self) -> None:
+        """Have the oldest waiting caller make the next read, unless enough are running."""
+        if self._chosen or self._running >= self._at_once:
+            return
+        for future in _live(self._waiting.values()):
+            future.set_result(_Turn.YOURS)
+            self._chosen = True
+            return
+        self._waiting.clear()
+
+    async def _read_next(self, key: K) -> V:
+        """Read `key` and other keys that are waiting, and answer their callers."""
+        batch = self._next_batch(key)
+        self._chosen = False
+        self._running += 1
+        self._choose()
+        try:
+            values = await self._read(list(batch))
+        except Exception as error:
+            for future in _live(batch.values()):
+                future.set_exception(error)
+            raise
+        except BaseException:  # this caller is cancelled: the others' keys go to the front of the next read
+            for other, futures in self._waiting.items():
+                batch.setdefault(other, []).extend(futures)
+            self._waiting = batch
+            raise
+        finally:
+            self._running -= 1
+            self._choose()
+        for each, futures in batch.items():
+            for future in _live([futures]):
+                if each in values:
+                    future.set_result(values[each])
+                else:
+                    future.set_exception(_omitted(each))
+        if key not in values:
+            raise _omitted(key)
+        return values[key]
+
+    def _next_batch(self, key: K) -> dict[K, list["asyncio.Future[V | _Turn]"]]:
+        """Remove and return the keys of the next read: `key`, then the oldest keys, up to the limit of a read."""
+        batch = {key: self._waiting.pop(key, [])}
+        room = None if self._most is None else self._most - 1
+        for other in [*islice(self._waiting, room)]:
+            batch[other] = self._waiting.pop(other)
+        return batch
+
+
+def _live(waiting: "Iterable[list[asyncio.Future[V | _Turn]]]") -> "Iterator[asyncio.Future[V | _Turn]]":
+    """Futures whose callers still wait."""
+    return (future for futures in waiting for future in futures if not future.done())
+
+
+def _has_turn(future: "asyncio.Future[V | _Turn]") -> bool:
+    answered = future.done() and not future.cancelled() and future.exception() is None
+    return answered and isinstance(future.result(), _Turn)
+
+
+def _omitted(key: object) -> LookupError:
+    return LookupError(f"the read returned no value for the key {key!r}")
+
+
+T = TypeVar("T")
+
+RECENT: Final = 0.010  # seconds that a kept answer may be older than its request: a fraction of any chain's block
+
+
+class FreshValue(Generic[T]):
+    def __init__(
+        self,
+        line: PreparedConnection,
+        read: Callable[[PreparedConnection], Awaitable[T]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reads: BatchedReads[None, T] = BatchedReads(line, self._read_all)
+        self._read = read
+        self._clock = clock
+        self._known: T | None = None
+        self._asked_at = 0.0  # what is not known is not recent, whenever it was asked for
+        self._forgotten_at = -math.inf
+
+    async def get(self) -> T:
+        """As it is now. Raises what the read raises."""
+        return await self._reads.get(None)
+
+    def recent(self, within: float = RECENT) -> T | None:
+        """As it was a moment ago, if that is known."""
+        age = self._clock() - self._asked_at
+        if age >= within or self._asked_at <= self._forgotten_at:
+            return None
+        return self._known
+
+    def asking(self) -> Callable[[T], None]:
+        """Callback for the value that another read brings along. Get it before that read is sent: its age counts from
+        here."""
+        return partial(self._learn, self._clock())
+
+    def forget(self) -> None:
+        """Drop the value that is known, whatever its age: somebody knows of something newer."""
+        self._forgotten_at = self._clock()
+
+    async def lately(self, within: float = RECENT) -> T:
+        """As it was a moment ago, or is now."""
+        known = self.recent(within)
+        return known if known is not None else await self.get()
+
+    async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
+        learn = self.asking()
+        value = await self._read(line)
+        learn(value)
+        return {None: value}
+
+    def _learn(self, asked_at: float, value: T) -> None:
+        """Reads go side by side: one that was asked for earlier may be answered later, and of an older moment."""
+        if asked_at >= self._asked_at:
+            self._known, self._asked_at = value, asked_at

@@ -1,0 +1,135 @@
+"""Roles that one process at a time may hold: the indexer, a relayer account, the janitor.
+
+A role is a PostgreSQL advisory lock on a connection of its own. The holder does its guarded writes through that very
+connection: a process that lost the lock (paused, cut off) has lost the connection too, and its late writes fail instead
+of meeting those of its successor.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import anyio
+import asyncpg
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.connections import DATABASE_ERRORS, Connection, Database
+
+log = structlog.get_logger(__name__)
+
+CLAIM_INTERVAL = 1.0  # seconds between attempts; with the death of a process its lock is free at once
+
+
+_TERM_ENDERS = (Retryable, *DATABASE_ERRORS)
+
+
+def lock_key(role: str) -> int:
+    return int.from_bytes(hashlib.sha256(role.encode()).digest()[:8], "big", signed=True)
+
+
+async def is_held(connection: Connection, role: str) -> bool:
+    """True when any process holds the role."""
+    held: bool = await connection.fetchval(
+        "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 1 and granted"
+        " and database = (select oid from pg_database where datname = current_database())"
+        " and (classid::bigint << 32 | objid::bigint) = $1)",
+        lock_key(role),
+    )
+    return held
+
+
+async def hold_role(
+    database: Database, role: str, work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]]
+) -> None:
+    """Run `work` whenever this process holds `role`, until cancelled. `work` gets the connection with the lock."""
+    key = lock_key(role)
+    while True:
+        try:
+            await _one_term(database, role, key, work)
+        # A group, because the term is a task group and so may the work be.
+        except* _TERM_ENDERS as errors:
+            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(errors)))
+        await anyio.sleep(CLAIM_INTERVAL)
+
+
+async def _one_term(
+    database: Database,
+    role: str,
+    key: int,
+    work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]],
+) -> None:
+    connection = await database.connect()
+    try:
+        while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
+            await anyio.sleep(CLAIM_INTERVAL)
+        log.info("role taken", role=role)
+        metrics.roles_held.labels(role).set(1)
+        async with anyio.create_task_group() as term:
+            # An idle holder would not notice that its connection died, and nobody else's work would wait for it.
+            connection.add_termination_listener(lambda _: term.cancel_scope.cancel())
+            await work(connection)
+            term.cancel_scope.cancel()
+    finally:
+        metrics.roles_held.labels(role).set(0)
+        with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):  # it would hide why the term ended
+            await connection.close(timeout=1)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [leaf for e in group.exceptions for leaf in (_leaves(e) if isinstance(e, BaseExceptionGroup) else [e])]
+
+
+_EVERY: Final = 15.0  # seconds: servers are told to end sessions that are idle in a transaction for a minute
+
+
+@asynccontextmanager
+async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncIterator[None]:
+    """Transaction kept open over work elsewhere, for the sake of its lock.
+
+    While the block runs, which must not use the connection itself, the server hears of it now and then. When the
+    connection is lost, the first statement after the block tells.
+    """
+
+    async def speak() -> None:
+        while True:
+            await anyio.sleep(every)
+            try:
+                with anyio.CancelScope(shield=True):  # a statement that is cut off would take the connection with it
+                    await connection.execute("select")
+            except DATABASE_ERRORS:
+                return
+
+    failure: Exception | None = None  # raised as it is, not in a group
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(speak)
+        try:
+            yield
+        except Exception as caught:  # handed on below
+            failure = caught
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+# One holder's time in office: the connection that carries the role's lock, used by one task at a time.
+
+
+def role_of(chain_id: int, account: bytes) -> str:
+    """The role of relaying from an account, which one process at a time has."""
+    return f"relayer:{chain_id}:0x{account.hex()}"
+
+
+class RoleConnection:
+    """Every write about an account goes through here: who lost the lock has lost the connection with it."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._connection = connection
+        self._turn = anyio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._turn, self._connection.transaction():
+            yield self._connection

@@ -1,0 +1,122 @@
+"""Reads of the index by PostgreSQL standbys, where there are any.
+
+A standby is behind by what it has yet to replay. An answer of one is taken when it is of the very block that the index
+stands at, by the primary's word of a moment ago; else the primary is asked, as if there were no standby. So no caller
+sees the index go back, whichever server answers.
+"""
+
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import structlog
+
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.batched_reads import FreshValue, Snapshot
+from coordinatord.storage.database.connections import DATABASE_ERRORS, Database, PreparedConnection, open_database
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE: Final = 1.0  # seconds for a connection of a standby, and for a read by key: the primary is there, too
+_SHORTEST_REST: Final = 0.05
+_LONGEST_REST: Final = 15.0
+# A standby may be away, cancel a read for what it replays, or not have a migration yet.
+_NO_ANSWER: Final = (Retryable, *DATABASE_ERRORS, ValueError)
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Replica:
+    """One standby. It is left alone for a while after an answer that could not be taken, longer each time."""
+
+    def __init__(self, name: str, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = name
+        self.database = database
+        self._clock = clock
+        self._in_vain = 0
+        self._rests_until = 0.0
+
+    @property
+    def resting(self) -> bool:
+        return self._clock() < self._rests_until
+
+    def answered(self) -> None:
+        metrics.replica_reads.labels("answered").inc()
+        self._in_vain = 0
+
+    def behind(self) -> None:
+        metrics.replica_reads.labels("behind").inc()
+        self._rest()
+
+    def failed(self, error: BaseException) -> None:
+        metrics.replica_reads.labels("failed").inc()
+        log.warning("replica did not answer", replica=self.name, reason=type(error).__name__)
+        self._in_vain = max(self._in_vain, 5)  # no moment's lag: whoever waits for it waits for a second
+        self._rest()
+
+    def _rest(self) -> None:
+        self._rests_until = self._clock() + min(_LONGEST_REST, _SHORTEST_REST * 2.0 ** min(self._in_vain, 10))
+        self._in_vain += 1
+
+
+class IndexSource(Generic[S]):
+    """One kind of source of index rows, a pool or a connection: the primary's, and that of each standby in turn."""
+
+    def __init__(self, primary: S, copies: Sequence[tuple[Replica, S]], position: FreshValue[Snapshot]) -> None:
+        self._primary = primary
+        self._copies = copies
+        self._turns = itertools.count()
+        self._position = position
+
+    async def read(self, ask: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
+        """Answer of `ask`, which reads rows and the index's position in one statement."""
+        awake = [(replica, source) for replica, source in self._copies if not replica.resting]
+        if awake:
+            replica, source = awake[next(self._turns) % len(awake)]
+            try:
+                snapshot, found = await ask(source)
+            except _NO_ANSWER as error:
+                replica.failed(error)
+            else:
+                if await self._is_present(snapshot):
+                    replica.answered()
+                    return snapshot, found
+                replica.behind()
+        learn = self._position.asking()
+        snapshot, found = await ask(self._primary)
+        learn(snapshot)  # so nobody has to ask for it alone as long as rows are read
+        return snapshot, found
+
+    async def _is_present(self, snapshot: Snapshot) -> bool:
+        return snapshot == self._position.recent() or snapshot == await self._position.get()
+
+
+def pools(primary: Database, replicas: Sequence[Replica], position: FreshValue[Snapshot]) -> IndexSource[Database]:
+    return IndexSource(primary, [(replica, replica.database) for replica in replicas], position)
+
+
+def prepared(
+    primary: Database, replicas: Sequence[Replica], position: FreshValue[Snapshot]
+) -> IndexSource[PreparedConnection]:
+    copies = [(replica, replica.database.prepared_connection(_PATIENCE)) for replica in replicas]
+    return IndexSource(primary.prepared_connection(), copies, position)
+
+
+@asynccontextmanager
+async def open_replicas(urls: Sequence[str], *, largest: int, statement_timeout: float) -> AsyncIterator[list[Replica]]:
+    """Nothing is connected before it is needed: a standby that is away holds no start up."""
+    async with AsyncExitStack() as stack:
+        replicas = []
+        for url in urls:
+            opened = open_database(
+                url, smallest=0, largest=largest, acquire_timeout=_PATIENCE, statement_timeout=statement_timeout
+            )
+            parts = urlsplit(url)
+            name = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+            replicas.append(Replica(name, await stack.enter_async_context(opened)))
+        yield replicas

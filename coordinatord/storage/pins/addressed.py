@@ -1,0 +1,118 @@
+"""Plain S3 (MinIO, Ceph, AWS): objects stand at `ipfs/<content id>`, so that the bucket itself is the gateway.
+
+The store knows nothing of content ids: they are computed here, as an import by 1 MiB and 1,024 links yields them, and
+the database holds which key has which (`pinned_sql`). Content that streams in has no id before its end: it goes to
+`incoming/<key>`, and is copied within the store.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import attrs
+from anyio import to_thread
+
+from common.cid import UnixFsHasher, cid_of
+from coordinatord.base.concurrency import thread_pipe
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.pins.pinned_sql import KeyBook
+from coordinatord.storage.pins.requests import StoreRequests, missing, payload_of, rejected
+from coordinatord.storage.pins.store import (
+    SINGLE_BYTES,
+    BeforePart,
+    ComingContent,
+    Pinned,
+    abort,
+    no_parts,
+    pieces_of,
+    put_in_parts,
+)
+
+GATEWAY_PATH: Final = "ipfs/"
+_INCOMING: Final = "incoming/"
+_SMALL: Final = 1 << 16  # hashing more than this is left to a thread
+
+
+@attrs.frozen(slots=True)
+class AddressedStore:
+    requests: StoreRequests
+    keys: KeyBook
+
+    async def put(self, key: str, content: bytes) -> Pinned:
+        cid = str(cid_of(content) if len(content) <= _SMALL else await to_thread.run_sync(cid_of, content))
+        replaced = await self.keys.pin(key, cid)
+        if len(content) > SINGLE_BYTES:
+            await put_in_parts(self.requests, GATEWAY_PATH + cid, pieces_of(content), no_parts)
+        else:
+            await self.requests.send("put", "PUT", GATEWAY_PATH + cid, payload=await payload_of(content))
+        if replaced is not None:
+            await self.keys.unpin(replaced, self._remove)
+        return Pinned(cid, len(content))
+
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
+        content = await ComingContent.begin(pieces)
+        if content.whole:
+            return await self.put(key, b"".join(content.begun))
+        hasher = UnixFsHasher()
+        async with thread_pipe() as thread:
+
+            async def all_pieces() -> AsyncIterator[bytes]:
+                async for piece in content.pieces():
+                    await thread.take(hasher.update, piece)
+                    yield piece
+
+            await put_in_parts(self.requests, _INCOMING + key, all_pieces(), before_part)
+            await thread.idle()
+        cid = str(hasher.finish())
+        replaced = await self.keys.pin(key, cid)
+        source = {"x-amz-copy-source": self.requests.path(_INCOMING + key)}
+        copied = await self.requests.send("copy", "PUT", GATEWAY_PATH + cid, more=source)
+        if b"<Error>" in copied.content:  # S3 says 200 before it knows
+            raise rejected("it could not copy what came in")
+        await self._delete(_INCOMING + key)
+        if replaced is not None:
+            await self.keys.unpin(replaced, self._remove)
+        return Pinned(cid, content.size)
+
+    async def abort(self, key: str, upload: str) -> None:
+        await abort(self.requests, _INCOMING + key, upload)
+
+    async def holds(self, key: str) -> bool:
+        cid = await self.keys.cid_of(key)
+        if cid is None:
+            return False
+        try:
+            await self.requests.send("head", "HEAD", GATEWAY_PATH + cid)
+        except Retryable as error:
+            if error.code == "object_missing":
+                return False
+            raise
+        return True
+
+    async def get(self, key: str) -> bytes:
+        return (await self.requests.send("get", "GET", await self._place(key))).content
+
+    @asynccontextmanager
+    async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with self.requests.stream("read", await self._place(key), first=first, last=last) as response:
+            yield response.pieces
+
+    async def delete(self, key: str) -> None:
+        await self._delete(_INCOMING + key)  # what an upload left that died before its copy
+        await self.keys.unpin(key, self._remove)
+
+    async def _place(self, key: str) -> str:
+        cid = await self.keys.cid_of(key)
+        if cid is None:
+            raise missing(key)
+        return GATEWAY_PATH + cid
+
+    async def _remove(self, cid: str) -> None:
+        await self._delete(GATEWAY_PATH + cid)
+
+    async def _delete(self, key: str) -> None:
+        try:
+            await self.requests.send("delete", "DELETE", key)
+        except Retryable as error:
+            if error.code != "object_missing":
+                raise

@@ -1,0 +1,288 @@
+"""Kubo, which everyone can run: content added, pinned, read and unpinned over its RPC, `/api/v0`.
+
+    add      multipart form, one part; answers lines of JSON, the last of them with the content's id in `Hash`
+    cat      the content, or `length` bytes of it from `offset`
+    pin/rm   lets the next garbage collection take it; pin/add, pin/ls
+    every call is a POST; a failure is a 500 with `{"Message": …, "Code": 0, "Type": "error"}`
+
+The id is Kubo's: it serves what it pins by no other. It is asked to cut as we do (1 MiB, raw leaves, CIDv1); one that
+cuts in another way answers another id of the same bytes, and a CIDv0 is the same block in another spelling.
+"""
+
+import base64
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlencode
+
+import anyio
+import attrs
+import msgspec
+
+from common.cid import Cid, read_cid
+from common.daemon.process import Secret
+from common.refusal import Refused
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
+from coordinatord.storage.pins.pinned_sql import KeyBook
+from coordinatord.storage.pins.requests import StoreClock, insist, missing, observed, payload_of, rejected, unavailable
+from coordinatord.storage.pins.store import (
+    PART_BYTES,
+    BeforePart,
+    ComingContent,
+    Pinned,
+    no_parts,
+    require_of_content,
+)
+
+_CONNECTIONS: Final = 32
+_ATTEMPTS: Final = 3
+_LONGEST_CONTENT: Final = 32 << 20  # that is read whole
+_LONGEST_ANSWER: Final = 1 << 20
+_WHOLE_WITHIN: Final = 90.0  # seconds
+_CLOCK: Final = StoreClock()  # shown to operators; nothing is signed for Kubo
+# One cut for all versions of Kubo, whose own default has changed; roots of many links are cut as the node likes.
+_IMPORT: Final = {
+    "pin": "true",
+    "cid-version": "1",
+    "raw-leaves": "true",
+    "chunker": "size-1048576",
+    "progress": "false",
+    "quieter": "true",
+}
+_OFFLINE: Final = {"offline": "true"}  # what is not here is missing: it must not be looked for in the whole network
+_UNPINNED: Final = "not pinned"
+_NOT_HERE: Final = ("not found locally", "could not find", "not found", "offline", "no link named")
+
+
+class _Added(msgspec.Struct):
+    Hash: str = ""
+
+
+class _Failure(msgspec.Struct):
+    Message: str = ""
+
+
+class RepoStat(msgspec.Struct):
+    """Bytes that the node has, and may have."""
+
+    RepoSize: int = 0
+    StorageMax: int = 0
+
+
+@attrs.frozen(slots=True)
+class KuboStore:
+    http: Http
+    streams: Http
+    endpoint: str
+    authorization: str | None
+    keys: KeyBook
+    attempts: int = _ATTEMPTS
+
+    async def put(self, key: str, content: bytes) -> Pinned:
+        answer = await insist(self.attempts, lambda: self._whole("put", "add", _IMPORT, _form((content,))))
+        cid = _added(answer)
+        require_of_content(cid, await payload_of(content))
+        return await self._pinned(key, cid, len(content))
+
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
+        content = await ComingContent.begin(pieces)
+        if content.whole:
+            return await self.put(key, b"".join(content.begun))
+
+        failed: list[Exception] = []
+
+        async def all_pieces() -> AsyncIterator[bytes]:
+            noted = 0
+            try:
+                await before_part("")
+                async for piece in content.pieces():
+                    if content.size - noted >= PART_BYTES:
+                        noted = content.size
+                        await before_part("")
+                    yield piece
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        # Once: what came in cannot be sent again. Kubo forgets an upload that breaks off.
+        try:
+            cid = _added(await self._whole("put", "add", _IMPORT, _form(all_pieces())))
+        except Retryable:
+            if failed:  # the HTTP client tells of a request that broke off, and not why
+                raise failed[0] from None
+            raise
+        if cid.codec == "raw":  # no block is so large
+            raise rejected("its content id is another content's")
+        return await self._pinned(key, cid, content.size)
+
+    async def abort(self, key: str, upload: str) -> None:
+        """Nothing is left of an upload that broke off."""
+
+    async def holds(self, key: str) -> bool:
+        cid = await self.keys.cid_of(key)
+        if cid is None:
+            return False
+        try:
+            await self._ask("head", "pin/ls", {"arg": cid, "type": "recursive", **_OFFLINE})
+        except Retryable as error:
+            if error.code == "object_missing":
+                return False
+            raise
+        return True
+
+    async def get(self, key: str) -> bytes:
+        return await self._ask("get", "cat", {"arg": await self._cid(key), **_OFFLINE})
+
+    @asynccontextmanager
+    async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        wanted = {"arg": await self._cid(key), **_OFFLINE}
+        if first:
+            wanted["offset"] = str(first)
+        if last is not None:
+            wanted["length"] = str(last - first + 1)
+        async with AsyncExitStack() as stack:
+            response = await insist(self.attempts, lambda: self._opened(wanted, stack))
+            try:
+                yield response.pieces
+            except NoResponse as error:
+                raise unavailable(str(error)) from error
+
+    async def delete(self, key: str) -> None:
+        await self.keys.unpin(key, self._unpin)
+
+    async def repo_stat(self) -> RepoStat:
+        """How full the node's store is."""
+        answer = await self._ask("stat", "repo/stat", {"size-only": "true"})
+        try:
+            return msgspec.json.decode(answer, type=RepoStat, strict=False)  # some nodes write numbers as text
+        except msgspec.DecodeError as broken:
+            raise rejected(f"its answer is none of Kubo's: {broken}") from broken
+
+    async def _pinned(self, key: str, cid: Cid, size: int) -> Pinned:
+        """With the key written down, and pinned for certain: another key's removal may have unpinned the same content
+        between its addition and the note of this key."""
+        replaced = await self.keys.pin(key, str(cid))
+        await self._ask("pin", "pin/add", {"arg": str(cid), **_OFFLINE})
+        if replaced is not None:
+            await self.keys.unpin(replaced, self._unpin)
+        return Pinned(str(cid), size)
+
+    async def _unpin(self, cid: str) -> None:
+        try:
+            await self._ask("delete", "pin/rm", {"arg": cid})
+        except Retryable as error:
+            if error.code != "object_missing":
+                raise
+
+    async def _cid(self, key: str) -> str:
+        cid = await self.keys.cid_of(key)
+        if cid is None:
+            raise missing(key)
+        return cid
+
+    async def _ask(self, operation: str, command: str, arguments: dict[str, str]) -> bytes:
+        return await insist(self.attempts, lambda: self._whole(operation, command, arguments, _NO_FORM))
+
+    async def _whole(self, operation: str, command: str, arguments: dict[str, str], form: "_Form") -> bytes:
+        longest = _LONGEST_CONTENT if command == "cat" else _LONGEST_ANSWER
+        with observed(operation):
+            async with self.http("POST", self._url(command, arguments), self._headers(form), form.body) as response:
+                with anyio.fail_after(_WHOLE_WITHIN):
+                    answer = await response.read(longest)
+                    _CLOCK.look(response.headers)
+                _require_done(response.status, command, answer)
+        return answer
+
+    async def _opened(self, wanted: dict[str, str], stack: AsyncExitStack) -> HttpResponse:
+        with observed("read"):
+            async with AsyncExitStack() as opening:
+                asked = self.streams("POST", self._url("cat", wanted), self._headers(_NO_FORM), ())
+                response = await opening.enter_async_context(asked)
+                if response.status != HTTPStatus.OK:
+                    _require_done(response.status, "cat", await response.read(_LONGEST_ANSWER))
+                response.require_plain()
+                await stack.enter_async_context(opening.pop_all())
+        return response
+
+    def _url(self, command: str, arguments: dict[str, str]) -> str:
+        return f"{self.endpoint}/api/v0/{command}?{urlencode(arguments)}"
+
+    def _headers(self, form: "_Form") -> dict[str, str]:
+        headers = dict(form.headers)
+        if self.authorization is not None:
+            headers["authorization"] = self.authorization
+        return headers
+
+
+@attrs.frozen(slots=True)
+class _Form:
+    """Body of a request with one file in it."""
+
+    headers: dict[str, str]
+    body: Sequence[bytes] | AsyncIterable[bytes]
+
+
+_NO_FORM: Final = _Form({}, ())
+
+
+def _form(content: Sequence[bytes] | AsyncIterable[bytes]) -> _Form:
+    boundary = secrets.token_hex(16)
+    head = (
+        f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="content"\r\n'
+        "content-type: application/octet-stream\r\n\r\n"
+    ).encode()
+    tail = f"\r\n--{boundary}--\r\n".encode()
+    headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
+    if isinstance(content, AsyncIterable):
+        return _Form(headers, _around(head, content, tail))
+    return _Form(headers, (head, *content, tail))
+
+
+async def _around(head: bytes, content: AsyncIterable[bytes], tail: bytes) -> AsyncIterator[bytes]:
+    yield head
+    async for piece in content:
+        yield piece
+    yield tail
+
+
+def _added(answer: bytes) -> Cid:
+    """The id in the last line: a failure after the first bytes comes in the place of one, under a 200."""
+    lines = answer.strip().splitlines()
+    try:
+        text = msgspec.json.decode(lines[-1], type=_Added).Hash if lines else ""
+        return read_cid(text, "cid")
+    except (msgspec.DecodeError, Refused) as wrong:
+        raise rejected(f"its answer names no content id: {wrong}") from wrong
+
+
+def _require_done(status: int, command: str, answer: bytes) -> None:
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        return
+    try:
+        message = msgspec.json.decode(answer, type=_Failure).Message
+    except msgspec.DecodeError:
+        message = ""
+    absent = (_UNPINNED,) if command.startswith("pin/") else (*_NOT_HERE, _UNPINNED)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and any(words in message for words in absent):
+        raise missing(command)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise unavailable(f"HTTP {status} {message}".strip())
+    raise rejected(f"HTTP {status} {message}".strip())
+
+
+@asynccontextmanager
+async def open_kubo(
+    endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, patience: float = 30.0
+) -> AsyncIterator[KuboStore]:
+    """`user` and `password`: of the RPC's basic authorisation, empty for none. `patience`: seconds between any two
+    bytes; connecting gets a third of it."""
+    named = f"{user.reveal()}:{password.reveal()}"
+    authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
+    async with (
+        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
+        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
+    ):
+        yield KuboStore(http, streams, endpoint, authorization, keys)

@@ -1,0 +1,310 @@
+"""The pin store: objects by key, each answered with the content id it is pinned under.
+
+An answer without a content id, or with one that cannot be the content's, fails the upload: nothing is posted that
+could not be fetched again.
+"""
+
+import re
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+import anyio
+import attrs
+import structlog
+
+from common.cid import Cid, dag_leaf, read_cid
+from common.daemon.process import Secret
+from common.refusal import Refused
+from coordinatord.base.concurrency import ThreadPipe, read_ahead, thread_pipe
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import open_http
+from coordinatord.storage.pins.requests import (
+    Answered,
+    Payload,
+    RequestSigner,
+    StoreRequests,
+    cid_header,
+    payload_of,
+    rejected,
+)
+
+log = structlog.get_logger(__name__)
+
+PART_BYTES: Final = 5 << 20  # the least that a store takes of all parts but the last
+_UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
+
+BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
+"""Told the store's id of the upload before each part is sent."""
+
+
+async def put_in_parts(
+    requests: StoreRequests, key: str, pieces: AsyncIterable[bytes], before_part: BeforePart
+) -> Answered:
+    """Store all of `pieces`, more than one part, under `key`; the store's answer to the whole.
+
+    Two parts are in memory at most: one is sent while the next comes in. The store's own upload is aborted when the
+    content does not come whole: its parts would be kept, and charged for, until somebody does.
+    """
+    created = await requests.send("upload", "POST", key, query="uploads=")
+    found = _UPLOAD_ID.search(created.content)
+    if found is None:
+        raise rejected("it began an upload without an id")
+    upload = found[1].decode("ascii", "replace")
+    async with _aborted_unless_done(requests, key, upload):
+        etags: list[str] = []
+        async with thread_pipe() as thread, read_ahead(_parts(pieces, thread)) as parts:
+            async for part in parts:
+                await before_part(upload)
+                query = f"partNumber={len(etags) + 1}&{_named(upload)}"
+                response = await requests.send("part", "PUT", key, query=query, payload=part)
+                etags.append(response.headers.get("etag", ""))
+        listed = "".join(
+            f"<Part><PartNumber>{n}</PartNumber><ETag>{escape(etag)}</ETag></Part>" for n, etag in enumerate(etags, 1)
+        )
+        completion = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
+        payload = await payload_of(completion)
+        response = await requests.send("complete", "POST", key, query=_named(upload), payload=payload)
+        if b"<Error>" in response.content:  # S3 says 200 before it knows
+            raise rejected("it could not put the parts together")
+        return response
+
+
+async def abort(requests: StoreRequests, key: str, upload: str) -> None:
+    """End an upload that will not be completed. One that ended already is no error."""
+    try:
+        await requests.send("abort", "DELETE", key, query=_named(upload))
+    except Retryable as error:
+        if error.code != "object_missing":
+            raise
+
+
+@asynccontextmanager
+async def _aborted_unless_done(requests: StoreRequests, key: str, upload: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except BaseException:
+        with anyio.move_on_after(5, shield=True):
+            try:
+                await abort(requests, key, upload)
+            except Retryable as error:
+                # What went wrong first is what the caller is told.
+                log.warning("upload not aborted", key=key, reason=error.message)
+        raise
+
+
+async def _parts(pieces: AsyncIterable[bytes], thread: ThreadPipe) -> AsyncIterator[Payload]:
+    part = Payload()
+    async for piece in pieces:
+        await part.add(piece, thread)
+        if part.size >= PART_BYTES:
+            await thread.idle()
+            yield part
+            part = Payload()
+    if part.size:
+        await thread.idle()
+        yield part
+
+
+def _named(upload: str) -> str:
+    return f"uploadId={quote(upload, safe='')}"
+
+
+_CONNECTIONS: Final = 32
+SINGLE_BYTES: Final = 8 << 20  # up to this, content goes in one request
+_PIECE_BYTES: Final = 1 << 20
+_ONE_BLOCK_BYTES: Final = 1 << 18  # no store imports so little as more than one block
+
+
+async def no_parts(_: str) -> None:
+    pass
+
+
+@attrs.frozen(slots=True)
+class Pinned:
+    cid: str
+    size: int
+
+
+class PinStore(Protocol):
+    """Objects by the coordinator's own keys. Content of one id may stand under several keys."""
+
+    async def put(self, key: str, content: bytes) -> Pinned:
+        """Store content that is at hand; large content goes in parts."""
+        ...
+
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
+        """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole."""
+        ...
+
+    async def abort(self, key: str, upload: str) -> None:
+        """End the store's upload that a `before_part` was told of, if it has not ended."""
+        ...
+
+    async def holds(self, key: str) -> bool: ...
+
+    async def get(self, key: str) -> bytes:
+        """Retryable `object_missing` when the store does not hold it."""
+        ...
+
+    def read(
+        self, key: str, *, first: int = 0, last: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The object piece by piece, or its bytes from `first` to `last` inclusive."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove the object; removing what is not there succeeds."""
+        ...
+
+
+@attrs.define(slots=True)
+class ComingContent:
+    """Content as it comes: as much of it as one request holds is read ahead. `whole`: that was all of it."""
+
+    _rest: AsyncIterator[bytes]
+    begun: deque[bytes] = attrs.field(factory=deque)
+    size: int = 0
+    whole: bool = False
+
+    @classmethod
+    async def begin(cls, pieces: AsyncIterable[bytes]) -> "ComingContent":
+        content = cls(aiter(pieces))
+        async for piece in content._rest:
+            content.begun.append(piece)
+            content.size += len(piece)
+            if content.size > SINGLE_BYTES:
+                return content
+        content.whole = True
+        return content
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while self.begun:
+            yield self.begun.popleft()
+        async for piece in self._rest:
+            self.size += len(piece)
+            yield piece
+
+
+class PinningStore:
+    """An S3 store that pins what it is given, and says under which content id (Filebase, and the devnet's)."""
+
+    def __init__(self, requests: StoreRequests) -> None:
+        self._requests = requests
+
+    async def put(self, key: str, content: bytes) -> Pinned:
+        """Store content that is at hand; large content goes in parts."""
+        if len(content) > SINGLE_BYTES:
+            return await self.put_pieces(key, pieces_of(content))
+        return await self._put_whole(key, await payload_of(content))
+
+    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
+        """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole.
+
+        Pieces of some hundred KiB are the fastest: each is hashed in a thread and sent without a copy.
+        """
+        content = await ComingContent.begin(pieces)
+        if content.whole:
+            return await self._put_whole(key, await payload_of(*content.begun))
+
+        cid = await self._cid(await put_in_parts(self._requests, key, content.pieces(), before_part), key)
+        if cid.codec == "raw":  # no block is so large
+            raise rejected("its content id is another content's")
+        return Pinned(str(cid), content.size)
+
+    async def abort(self, key: str, upload: str) -> None:
+        """End the store's upload that a `before_part` was told of, if it has not ended."""
+        await abort(self._requests, key, upload)
+
+    async def _put_whole(self, key: str, payload: Payload) -> Pinned:
+        response = await self._requests.send("put", "PUT", key, payload=payload)
+        # The id of a single raw block is the content's own digest; of larger content it depends on how the store
+        # cuts it, which only the store knows.
+        own = str(Cid("raw", payload.sha256))
+        if cid_header(response.headers) == own:  # as for every line of a batch: nothing is left to be read or checked
+            return Pinned(own, payload.size)
+        cid = await self._cid(response, key)
+        require_of_content(cid, payload)
+        return Pinned(str(cid), payload.size)
+
+    async def cid_of(self, key: str) -> str | None:
+        """Under which content id the store holds `key`; Retryable `object_missing` when it does not."""
+        return cid_header((await self._requests.send("head", "HEAD", key)).headers)
+
+    async def holds(self, key: str) -> bool:
+        try:
+            await self.cid_of(key)
+        except Retryable as error:
+            if error.code == "object_missing":
+                return False
+            raise
+        return True
+
+    async def get(self, key: str) -> bytes:
+        return (await self._requests.send("get", "GET", key)).content
+
+    @asynccontextmanager
+    async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The object piece by piece, or its bytes from `first` to `last` inclusive."""
+        async with self._requests.stream("read", key, first=first, last=last) as response:
+            yield response.pieces
+
+    async def delete(self, key: str) -> None:
+        """Remove the object; removing what is not there succeeds."""
+        try:
+            await self._requests.send("delete", "DELETE", key)
+        except Retryable as error:
+            if error.code != "object_missing":  # most stores answer as if it had been there
+                raise
+
+    async def _cid(self, response: Answered, key: str) -> Cid:
+        text = cid_header(response.headers) or await self.cid_of(key)
+        try:
+            return read_cid(text, "cid")
+        except Refused as wrong:
+            raise rejected(f"its content id {text!r} is none: {wrong}") from wrong
+
+
+def require_of_content(cid: Cid, payload: Payload) -> None:
+    """Raises Retryable where this cannot be the content's id. One block is a raw leaf or, as in CIDv0, a node of
+    dag-pb; the id of more depends on how the store cuts it, which only the store knows."""
+    if cid.digest == payload.sha256 and cid.codec == "raw":
+        return
+    if cid.codec == "raw" or (payload.size <= _ONE_BLOCK_BYTES and cid != dag_leaf(b"".join(payload.pieces))):
+        raise rejected("its content id is another content's")
+
+
+async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
+    with memoryview(content) as view:
+        for start in range(0, len(content), _PIECE_BYTES):
+            yield bytes(view[start : start + _PIECE_BYTES])
+
+
+def bucket_url(endpoint: str, bucket: str) -> str:
+    """By path: a bucket as a host name would need a name server that knows it."""
+    return f"{endpoint}/{quote(bucket, safe='')}"
+
+
+@asynccontextmanager
+async def open_pin_store(
+    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
+) -> AsyncIterator[PinningStore]:
+    """`patience`: seconds between any two bytes; connecting gets a third of it."""
+    async with open_bucket(endpoint, bucket, access_key, secret_key, region, patience=patience) as requests:
+        yield PinningStore(requests)
+
+
+@asynccontextmanager
+async def open_bucket(
+    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
+) -> AsyncIterator[StoreRequests]:
+    """Connections to one bucket, in the same way."""
+    signer = RequestSigner(access_key, secret_key, region)
+    async with (
+        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
+        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
+    ):
+        yield StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams)

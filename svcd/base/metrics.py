@@ -1,0 +1,93 @@
+"""Metrics of /metrics: the specification's series and one of our own, all there from the start (`start_at_zero`)."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from svcd.base.errors import HOLD_REASONS, KNOWN_REASONS
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each, which nobody asks for
+
+REGISTRY: Final = CollectorRegistry()
+
+jobs_claimed = Counter("svcd_jobs_claimed_total", "Jobs claimed", registry=REGISTRY)
+jobs_settled = Counter("svcd_jobs_settled_total", "Jobs settled", registry=REGISTRY)
+jobs_failed = Counter("svcd_jobs_failed_total", "Jobs ended without settle", ["reason"], registry=REGISTRY)
+job_duration = Histogram(
+    "svcd_job_duration_seconds",
+    "Start of run to settle",
+    buckets=(0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400),
+    registry=REGISTRY,
+)
+backend_latency = Histogram(
+    "svcd_backend_latency_seconds",
+    "Backend phase time including waits and retries",
+    ["model"],
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
+    registry=REGISTRY,
+)
+capacity_free = Gauge("svcd_capacity_free", "Slots (capacity or grant) minus jobs held", registry=REGISTRY)
+capacity_granted = Gauge("svcd_capacity_granted", "Slots the network grants", registry=REGISTRY)
+asks_published = Gauge("svcd_asks_published", "Asks on the book", registry=REGISTRY)
+model_free = Gauge("svcd_model_free", "`free` sent on the model's last poll", ["model"], registry=REGISTRY)
+backend_load = Gauge("svcd_backend_load", "Last load reading, 0 to 1", ["model"], registry=REGISTRY)
+bid_floor_discount = Gauge(
+    "svcd_bid_floor_discount_pct",
+    "Discount under the published ask, percent; 0 claims only at configured rates",
+    ["model"],
+    registry=REGISTRY,
+)
+load_probe_failures = Counter(
+    "svcd_load_probe_failures_total", "Load probes without a reading", ["model"], registry=REGISTRY
+)
+pending_offers = Counter(
+    "svcd_pending_offers_total",
+    "Offers of jobs whose post was under way: taken, or left because they do not suit or are not signed right",
+    ["outcome"],
+    registry=REGISTRY,
+)
+jobs_ahead = Counter(
+    "svcd_jobs_ahead_total",
+    "Jobs run before their claim was in a block: begun, and then claimed, or unpaid because the claim was refused",
+    ["outcome"],
+    registry=REGISTRY,
+)
+unpaid_amount = Counter(
+    "svcd_unpaid_amount_total", "Base units that jobs run ahead would have been paid with", registry=REGISTRY
+)
+claims_withheld = Gauge(
+    "svcd_claims_withheld",
+    "1 while nothing is claimed because that would cost reputation",
+    ["reason"],
+    registry=REGISTRY,
+)
+backend_retries = Counter("svcd_backend_retries_total", "Backend attempts retried", ["model"], registry=REGISTRY)
+task_failures = Counter(
+    "svcd_task_failures_total",
+    "Unexpected failures of background tasks, each followed by a restart",
+    ["task"],
+    registry=REGISTRY,
+)
+
+
+def count_task_failures(task: str, number: int) -> None:
+    task_failures.labels(task).inc(number)
+
+
+def start_at_zero(models: Iterable[str]) -> None:
+    """Every series there is, before anything happened: a counter that comes into being at 1 has not risen for
+    Prometheus, and an alert on its rise stays silent about the first job that was lost."""
+    for reason in KNOWN_REASONS:
+        jobs_failed.labels(reason)
+    for reason in HOLD_REASONS:
+        claims_withheld.labels(reason)
+    for outcome in ("begun", "claimed", "unpaid"):
+        jobs_ahead.labels(outcome)
+    for outcome in ("taken", "left"):
+        pending_offers.labels(outcome)
+    for model in models:
+        for metric in (backend_latency, model_free, backend_load, bid_floor_discount):
+            metric.labels(model)
+        for counter in (load_probe_failures, backend_retries):
+            counter.labels(model)

@@ -1,0 +1,335 @@
+"""Claims read from the chain itself, through a node of the provider's own: what is run is paid for, on the terms told.
+
+Read are the registry's view `job`, its event JobPosted, and the token's `authorizationState`: the registry calls a job
+claimed only once it has collected its payment, the payment's signature says how much that is, and the token says that
+it was used. How the registry stores a job does not matter here: values are read by name (`common/contract_events.py`).
+For `svcd check` the contracts' code and signing domains are read, and how this provider is registered.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import attrs
+import httpx
+import trio
+
+from common import abi, quotes, strict_json
+from common.address_book import AddressBook
+from common.api.states import JobState
+from common.artifacts import event_topic, load
+from common.contract_events import call_data, event_values, order_of, returned_values
+from common.domains import Domains
+from common.inclusion.header import octets, octets_of, quantity, texts
+from common.messages.payments import job_payment
+from common.refusal import Refused
+from common.scalars import hex_of
+from common.secp256k1 import recover
+from svcd.base.errors import Unavailable
+from svcd.journal.held_job import Job
+from svcd.payload.gateway import EncodedAnswer, LongAnswer, opened, read_whole
+
+_JOBS: Final = load("JobRegistry")
+_PROVIDERS: Final = load("ProviderRegistry")
+_DOMAIN_SEPARATOR: Final = abi.selector("DOMAIN_SEPARATOR()")
+_AUTHORIZATION_STATE: Final = abi.selector("authorizationState(address,bytes32)")
+_BALANCE_OF: Final = abi.selector("balanceOf(address)")
+_LONGEST_ANSWER: Final = 4 << 20
+_SECONDS: Final = 10.0
+_NEAR: Final = 128  # blocks: a reorganisation may have moved a post so far from where the coordinator saw it
+_TERMS: Final = (
+    *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
+    *("units_in", "units_out", "designated", "expires_at"),
+)
+
+
+@attrs.frozen(slots=True)
+class Claimed:
+    """By us and paid for, on the terms that the coordinator told."""
+
+
+@attrs.frozen(slots=True)
+class NotClaimed:
+    """Not claimed by us, as far as the node has followed the chain."""
+
+    why: str
+
+
+@attrs.frozen(slots=True)
+class Contradicted:
+    """The coordinator told other terms, or the payment is not what it should be. Looking again changes nothing."""
+
+    why: str
+
+
+Call = tuple[str, Sequence[Any]]  # method and parameters
+Standing = Claimed | NotClaimed | Contradicted
+
+
+@attrs.frozen(slots=True)
+class Registered:
+    """A provider as the registry has it."""
+
+    provider_id: int
+    listed: bool
+    box_key: bytes  # zeros: none was published
+
+
+_TRIED_AGAIN: Final = 600.0  # seconds until a node that refused such requests is sent one again
+
+
+@attrs.define(slots=True)
+class _Batches:
+    """Whether the node takes several calls in one request: not for a while after it answered them singly, and only
+    so, since what refused them may have been a proxy in trouble."""
+
+    refused_at: float = -math.inf
+
+    @property
+    def taken(self) -> bool:
+        return trio.current_time() >= self.refused_at + _TRIED_AGAIN
+
+    def refused(self) -> None:
+        self.refused_at = trio.current_time()
+
+
+_JOBS_TOGETHER: Final = 16  # of each three calls: nodes take a hundred in one request, some of them fewer
+
+
+@attrs.define(slots=True, eq=False)
+class _Asked:
+    """Calls of one job that go with those of others. `answers` is None until they are there, or for good."""
+
+    calls: Sequence[Call]
+    answers: list[Callable[[], Any]] | None = None
+    left: bool = False  # whoever asked has gone away
+
+
+@attrs.define(slots=True, eq=False)
+class _Queue:
+    """Calls that wait while a request is under way. Whoever has the turn asks for all of them."""
+
+    waiting: list[_Asked] = attrs.field(factory=list)
+    turn: trio.Lock = attrs.field(factory=trio.Lock)
+    of_many: _Batches = attrs.field(factory=_Batches)  # a node may take one job's calls together, and not so many
+
+
+@attrs.frozen(slots=True, eq=False)
+class ChainReader:
+    """`url` may carry a key: it is in no message and no log."""
+
+    http: httpx.AsyncClient
+    url: str = attrs.field(repr=False)
+    book: AddressBook
+    provider_id: int
+    _batches: _Batches = attrs.field(factory=_Batches)
+    _queue: _Queue = attrs.field(factory=_Queue)
+
+    async def standing(self, job: Job) -> Standing:
+        """Raises Unavailable where the node does not answer, or not with what it was asked for."""
+        used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
+        try:
+            registered, logged, collected = await self._ask_with_others(
+                _viewing(self.book.job_registry, _job_call(job.job_id)),
+                ("eth_getLogs", [self._posting(job)]),
+                _viewing(self.book.paytoken, used),
+            )
+            held = returned_values(_JOBS, "job", octets_of(registered(), "answer to eth_call"))
+            if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
+                return NotClaimed(f"state {held['state']}, provider {held['providerId']}")
+            if job.claimed_at and held["claimedAt"] != job.claimed_at:
+                return Contradicted(f"claimed at {held['claimedAt']}, and not at {job.claimed_at}")
+            posted = _posted(logged())
+            if posted is None:
+                return NotClaimed(f"no such post near block {job.posted_block}")
+            return _differing(job, posted) or self._paid(job, posted, octets_of(collected(), "answer to eth_call"))
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+
+    async def chain_id(self) -> int:
+        try:
+            return quantity({"chainId": await self.ask("eth_chainId")}, "chainId")
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+
+    async def wrong_contracts(self) -> list[str]:
+        """The contracts of the address book that are not there, or have another signing domain, in words."""
+        domains, found = Domains.of(self.book), []
+        try:
+            for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
+                contract = domain.domain.verifying_contract or b""
+                name = f"{domain.domain.name} at {hex_of(contract)}"
+                if not octets_of(await self.ask("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
+                    found.append(f"{name} has no code")
+                elif await self.view(contract, abi.call(_DOMAIN_SEPARATOR)) != domain.separator:
+                    found.append(f"{name} has another signing domain")
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+        return found
+
+    async def registered(self, operator: bytes) -> Registered | None:
+        registry = self.book.provider_registry
+        try:
+            asked = call_data(_PROVIDERS, "providerIdOf", abi.address(operator))
+            if not (provider_id := abi.uint_at(await self.view(registry, asked), 0, 32)):
+                return None
+            asked = call_data(_PROVIDERS, "provider", abi.uint(provider_id))
+            found = returned_values(_PROVIDERS, "provider", await self.view(registry, asked))
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+        return Registered(provider_id, found["listed"], found["boxKey"])
+
+    async def allows_window(self, seconds: int) -> bool:
+        try:
+            asked = call_data(_JOBS, "slaAllowed", abi.uint(seconds))
+            return abi.boolean_at(await self.view(self.book.job_registry, asked), 0)
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+
+    def _posting(self, job: Job) -> dict[str, Any]:
+        return {
+            "address": hex_of(self.book.job_registry),
+            "topics": [hex_of(event_topic(_JOBS, "JobPosted")), hex_of(job.job_id)],
+            "fromBlock": hex(max(0, job.posted_block - _NEAR)),
+            "toBlock": hex(job.posted_block + _NEAR),
+        }
+
+    def _paid(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> Standing:
+        """Whether the owner's payment is for the order's whole amount, and was collected."""
+        terms = quotes.Terms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
+        amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
+        payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
+        if recover(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
+            return Contradicted(f"the payment is not signed by the owner for {amount}")
+        if not abi.boolean_at(collected, 0):
+            return NotClaimed("the payment was not collected")
+        return Claimed()
+
+    async def lacks_funds(self, owner: bytes, job_id: bytes, amount: int) -> str | None:
+        """Why a claim could not collect the payment now, in words; None when it could."""
+        token = self.book.paytoken
+        try:
+            used = abi.call(_AUTHORIZATION_STATE, abi.address(owner), abi.bytes32(job_id))
+            if abi.boolean_at(await self.view(token, used), 0):
+                return "the payment was used or cancelled"
+            balance = abi.uint_at(await self.view(token, abi.call(_BALANCE_OF, abi.address(owner))), 0, 256)
+        except Refused as odd:
+            raise Unavailable(f"the node: {odd.message}") from None
+        return f"the owner has {balance} of {amount}" if balance < amount else None
+
+    async def view(self, contract: bytes, data: bytes) -> bytes:
+        method, params = _viewing(contract, data)
+        return octets_of(await self.ask(method, *params), "answer to eth_call")
+
+    async def ask(self, method: str, *params: Any) -> Any:
+        status, answer = await self._sent(method, _request(method, params, 1))
+        return _result(method, status, answer)
+
+    async def ask_together(self, *calls: Call) -> list[Callable[[], Any]]:
+        """Results in their order, each to be had by a call that raises what was wrong with it. All in one request,
+        which costs a third of three; one by one at a node that takes no several."""
+        tried = self._batches.taken
+        if tried and (told := await self._told_together(calls)) is not None:
+            return told
+        answers = [await self._sent(method, _request(method, params, 1)) for method, params in calls]
+        if tried and all(isinstance(answer, dict) and "result" in answer for _, answer in answers):
+            self._batches.refused()
+        return [partial(_result, method, *each) for (method, _), each in zip(calls, answers, strict=True)]
+
+    async def _told_together(self, calls: Sequence[Call]) -> list[Callable[[], Any]] | None:
+        """None where the node did not answer them as several."""
+        requests = [_request(method, params, n) for n, (method, params) in enumerate(calls)]
+        try:
+            status, told = await self._sent(", ".join(dict.fromkeys(method for method, _ in calls)), requests)
+        except Refused:  # no JSON: what stands before the node may know no such request
+            return None
+        if not isinstance(told, list):
+            return None
+        by_id = {each["id"]: each for each in told if isinstance(each, dict) and isinstance(each.get("id"), int)}
+        return [partial(_result, method, status, by_id.get(n)) for n, (method, _) in enumerate(calls)]
+
+    async def _ask_with_others(self, *calls: Call) -> list[Callable[[], Any]]:
+        """As `ask_together` does, in one request with what is asked of other jobs meanwhile: a block's claims are all
+        held against the chain at one time. What cannot be had so is asked for by itself, so that no job is in
+        another's way."""
+        queue, asked = self._queue, _Asked(calls)
+        if not (self._batches.taken and queue.of_many.taken):
+            return await self.ask_together(*calls)
+        queue.waiting.append(asked)
+        try:
+            async with queue.turn:
+                if asked in queue.waiting:
+                    await self._ask_for_all(queue)
+        finally:
+            asked.left = True
+            if asked in queue.waiting:
+                queue.waiting.remove(asked)
+        return asked.answers if asked.answers is not None else await self.ask_together(*calls)
+
+    async def _ask_for_all(self, queue: _Queue) -> None:
+        taken, queue.waiting = queue.waiting[:_JOBS_TOGETHER], queue.waiting[_JOBS_TOGETHER:]
+        if len(taken) == 1:
+            return
+        try:
+            told = await self._told_together([call for asked in taken for call in asked.calls])
+        except Unavailable:
+            return
+        except BaseException:  # the asker is called off: it is another's turn to ask for the others
+            queue.waiting[:0] = [asked for asked in taken[1:] if not asked.left]
+            raise
+        if told is None:
+            queue.of_many.refused()
+            return
+        for asked in taken:
+            asked.answers, told = told[: len(asked.calls)], told[len(asked.calls) :]
+
+    async def _sent(self, what: str, body: object) -> tuple[int, Any]:
+        try:
+            async with opened(self.http, "POST", self.url, json=body, timeout=_SECONDS) as response:
+                status, raw = response.status_code, await read_whole(response, _LONGEST_ANSWER)
+        except (EncodedAnswer, LongAnswer, httpx.HTTPError, httpx.InvalidURL) as failure:
+            raise Unavailable(f"the node: {what}: {type(failure).__name__}") from None
+        return status, strict_json.parse(raw) if raw else None
+
+
+def _viewing(contract: bytes, data: bytes) -> Call:
+    return "eth_call", [{"to": hex_of(contract), "data": hex_of(data)}, "latest"]
+
+
+def _request(method: str, params: Sequence[Any], number: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)}
+
+
+def _result(method: str, status: int, answer: Any) -> Any:
+    if not isinstance(answer, dict) or "result" not in answer:
+        said = answer.get("error") if isinstance(answer, dict) else None
+        why = said.get("message") if isinstance(said, dict) else None
+        raise Unavailable(f"the node: {method}: answered {status} {str(why or '')[:200]}".rstrip(), status)
+    return answer["result"]
+
+
+def _posted(logs: Any) -> dict[str, Any] | None:
+    if not isinstance(logs, list) or not all(isinstance(log, Mapping) for log in logs):
+        raise Refused("eth_getLogs must be answered with a list of logs")
+    if not logs:
+        return None
+    return event_values(_JOBS, "JobPosted", texts(logs[-1], "topics", 32), octets(logs[-1], "data"))
+
+
+def _job_call(job_id: bytes) -> bytes:
+    return call_data(_JOBS, "job", abi.bytes32(job_id))
+
+
+def _differing(job: Job, posted: Mapping[str, Any]) -> Contradicted | None:
+    order = order_of(posted)
+    pairs = {name: (getattr(job, name), getattr(order, name)) for name in _TERMS}
+    pairs |= {"owner": (job.owner, posted["owner"]), "task_cid": (job.task_cid, posted["taskCid"])}
+    for name, (told, found) in pairs.items():
+        if told != found:
+            return Contradicted(f"{name} is {_said(found)}, and not {_said(told)}")
+    return None
+
+
+def _said(value: object) -> str:
+    return hex_of(value) if isinstance(value, bytes) else str(value)

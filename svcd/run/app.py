@@ -1,0 +1,267 @@
+"""The composition root. Nurseries nest in the order of shutdown: what stands inside ends first.
+
+journal, clients, backends     closed last
+  background                   signals, metrics, watchdog, breakers, capacity
+    commitments                claimer, opener, runners, sealer, uploader, settler, failer, reconciler
+      intake                   pollers and asks; told first, ends first
+"""
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final, TypeVar
+
+import attrs
+import structlog
+import trio
+
+from common.daemon.process import RELEASE, Systemd
+from common.daemon.supervision import Loop
+from common.messages.providers import Ask
+from svcd.backends.backend import watch
+from svcd.base import metrics
+from svcd.base.timings import Clock, Timings
+from svcd.config import DaemonConfig
+from svcd.journal.journal import Journal, open_journal
+from svcd.run.dependencies import DaemonDependencies, Equipment, prepare
+from svcd.stages.ahead import AheadLimits
+from svcd.stages.asks import AskPublisher, Capacity, Catalogue
+from svcd.stages.claimer import Claimer, Lookup
+from svcd.stages.guard import Guard
+from svcd.stages.health import DaemonHealth, open_metrics
+from svcd.stages.offers import DeadlineChannel, Exclusions, Offer, OfferCheck
+from svcd.stages.opener import PayloadOpener
+from svcd.stages.pipeline import Drain, Pipeline
+from svcd.stages.poller import Poller
+from svcd.stages.reconciler import Reconciler
+from svcd.stages.runner import Runner, SealStage
+from svcd.stages.settler import Failer, Settler, Uploader
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_MOST_WORKERS: Final = 256  # of a stage that waits for the network: an op, for the block that takes it
+_LAST_SECONDS: Final = 15.0  # of the shutdown's grace: for failing what could not be finished
+
+
+async def run(config: DaemonConfig) -> None:
+    """The daemon, until SIGTERM or SIGINT; a second one ends the process at once."""
+    systemd, drain, clock = Systemd(), Drain(), Clock()
+    metrics.start_at_zero(config.slots)
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
+        health = DaemonHealth(journal)
+        loops: dict[str, Loop] = {
+            "watchdog": systemd.keep_alive,
+            "journal_cleanup": journal.keep_small,
+            "health": health.watch,
+        }
+        if config.metrics_port:
+            metrics_port = open_metrics(config.metrics_host, config.metrics_port, health)
+            loops["metrics"] = (await stack.enter_async_context(metrics_port)).serve
+        async with trio.open_nursery() as background:
+            await background.start(_watch_signals, drain)
+            for name, loop in loops.items():
+                background.start_soon(health.supervisor.run, name, loop)
+            # Ready to be supervised: a coordinator that is away is waited for, and is no reason to be restarted.
+            systemd.say("READY=1", "STATUS=waiting for the coordinator")
+            prepared = partial(_prepared, config, stack, journal, clock)
+            ground = await _unless_stopped(drain, partial(health.supervisor.run, "preparation", prepared))
+            if ground is not None:
+                systemd.say("STATUS=working")
+                await Daemon(ground, drain, health).work(lambda: systemd.say("STOPPING=1"))
+            background.cancel_scope.cancel()
+    log.info("stopped")
+
+
+async def _prepared(config: DaemonConfig, stack: AsyncExitStack, journal: Journal, clock: Clock) -> DaemonDependencies:
+    """Prepare, and close what was opened when that fails, so that it can be tried again."""
+    async with AsyncExitStack() as opened:
+        ground = await prepare(config, opened, journal, clock)
+        stack.push_async_exit(opened.pop_all())
+    return ground
+
+
+@attrs.frozen(slots=True, eq=False)
+class Daemon:
+    """The stages over their ground."""
+
+    ground: DaemonDependencies
+    drain: Drain
+    health: DaemonHealth
+    timings: Timings = attrs.field(factory=Timings)
+
+    async def work(self, stopping: Callable[[], None] = lambda: None) -> None:
+        """From the first poll to the last job's end. `stopping` is called when it begins to stop."""
+        ground = self.ground
+        exclusions = Exclusions(ground.clock)
+        exclusions.remember(await ground.journal.failed_before())
+        pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
+        offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
+        asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal, self.health)
+        guard = self._guard()
+        supervise = self.health.supervisor.run
+        async with trio.open_nursery() as commitments:
+            await self._start_commitments(commitments, pipeline, offers, guard)
+            await _unless_stopped(self.drain, partial(supervise, "guard", guard.at_start))
+            commitments.start_soon(supervise, "guard", guard.run)
+            async with trio.open_nursery() as intake:
+
+                def begin(model: str) -> None:
+                    one = ground.equipment[model]
+                    asks.want(self._asks_of(one))
+                    self.health.expect(model, one.config.poll_seconds)
+                    intake.start_soon(supervise, f"poller:{model}", self._poller(one, exclusions, offers).run)
+
+                for model in ground.offered:
+                    begin(model)
+                catalogue = Catalogue(ground.coordinator, ground.equipment, ground.model_ids, begin)
+                intake.start_soon(supervise, "asks", asks.run)
+                intake.start_soon(supervise, "catalogue", catalogue.run)
+                log.info("working", release=RELEASE, provider_id=ground.provider_id, models=sorted(ground.offered))
+                await self.drain.begun.wait()
+                stopping()
+                log.info("stopping", held=ground.slots.held, grace_seconds=ground.config.shutdown_grace_seconds)
+                intake.cancel_scope.cancel()
+            for offer in offers.drain():
+                offer.slot.give_back()
+            await self._finish(asks)
+            commitments.cancel_scope.cancel()
+
+    async def _start_commitments(
+        self, nursery: trio.Nursery, pipeline: Pipeline, offers: DeadlineChannel[Offer], guard: Guard
+    ) -> None:
+        """Returns when the jobs that an earlier run held are on their way."""
+        ground, timings, drain = self.ground, self.timings, self.drain
+        coordinator, signer, clock = ground.coordinator, ground.signer, ground.clock
+        lookup = Lookup(coordinator, clock, ground.provider_id)
+        limits = AheadLimits({one.name: one.ahead for one in ground.config.models if one.ahead}, ground.journal)
+        claimer = Claimer(
+            coordinator, signer, clock, ground.provider_id, pipeline, offers, timings, self.health, limits
+        )
+        uploader = Uploader(coordinator, lookup, pipeline)
+        sealer = SealStage(ground.deployment, pipeline)
+        settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
+        failer = Failer(coordinator, signer, clock, lookup, pipeline)
+        opener = self._opener(pipeline)
+        capacity = Capacity(coordinator, signer, ground.provider_id, ground.slots, ground.journal)
+        reconciler = Reconciler(
+            *(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline),
+            claimed_by_another=guard.claimed_by_another,
+        )
+        waiting, computing = min(ground.slots.capacity, _MOST_WORKERS), os.cpu_count() or 1
+        workers: list[tuple[str, int, Loop]] = [
+            ("claimer", waiting, claimer.serve),
+            ("opener", waiting, partial(pipeline.serve, pipeline.to_open, opener.step)),
+            ("settler", waiting, partial(pipeline.serve, pipeline.to_settle, settler.step)),
+            ("failer", waiting, partial(pipeline.serve, pipeline.to_fail, failer.step)),
+            ("sealer", computing, partial(pipeline.serve, pipeline.to_seal, sealer.step)),
+            ("uploader", computing, partial(pipeline.serve, pipeline.to_upload, uploader.step)),
+            ("capacity", 1, capacity.run),
+        ]
+        for name, one in ground.equipment.items():
+            runner = Runner(name, one.backend, one.breaker, timings, pipeline, drain)
+            run_jobs = partial(pipeline.serve, pipeline.to_run[name], runner.step)
+            workers.append((f"runner:{name}", one.config.slots, run_jobs))
+            workers.append((f"breaker:{name}", 1, partial(watch, one.breaker, one.backend, name)))
+        supervise = self.health.supervisor.run
+        for task, count, loop in workers:
+            for _ in range(count):
+                nursery.start_soon(supervise, task, loop)
+        await _unless_stopped(drain, partial(supervise, "reconciler", reconciler.at_start))
+        nursery.start_soon(supervise, "reconciler", reconciler.run)
+
+    def _guard(self) -> Guard:
+        ground = self.ground
+        return Guard(
+            coordinator=ground.coordinator,
+            chain=ground.chain,
+            clock=ground.clock,
+            health=self.health,
+            provider_id=ground.provider_id,
+            box=ground.config.box,
+            models={name: (one.config, one.backend) for name, one in ground.equipment.items()},
+        )
+
+    def _opener(self, pipeline: Pipeline) -> PayloadOpener:
+        ground = self.ground
+        return PayloadOpener(
+            coordinator=ground.coordinator,
+            signer=ground.signer,
+            clock=ground.clock,
+            deployment=ground.deployment,
+            provider_id=ground.provider_id,
+            box=ground.config.box,
+            gateways=ground.gateways,
+            models={model.name: model for model in ground.config.models},
+            spool_directory=ground.config.state_directory,
+            max_container_bytes=ground.config.max_container_bytes,
+            timings=self.timings,
+            pipeline=pipeline,
+            drain=self.drain,
+            chain=ground.chain,
+        )
+
+    def _poller(self, one: Equipment, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
+        ground = self.ground
+        return Poller(
+            model=one.config,
+            model_id=ground.model_ids[one.config.name],
+            provider_id=ground.provider_id,
+            has_box_key=ground.config.box is not None,
+            coordinator=ground.coordinator,
+            clock=ground.clock,
+            slots=ground.slots,
+            load=one.load,
+            discount=one.discount,
+            breaker=one.breaker,
+            exclusions=exclusions,
+            timings=self.timings,
+            offers=offers,
+            check=OfferCheck(ground.deployment, ground.chain),
+            health=self.health,
+        )
+
+    def _asks_of(self, one: Equipment) -> list[Ask]:
+        model_id = self.ground.model_ids[one.config.name]
+        return [Ask(model_id, sla, rates.rate_in, rates.rate_out) for sla, rates in one.config.asks.items()]
+
+    async def _finish(self, asks: AskPublisher) -> None:
+        """What is held is finished within the grace, or failed in the last of it; what is left is in the journal."""
+        slots, grace = self.ground.slots, self.ground.config.shutdown_grace_seconds
+        with trio.move_on_after(grace):
+            async with trio.open_nursery() as last:
+                last.start_soon(self.health.supervisor.run, "asks", asks.withdraw)
+                with trio.move_on_after(max(grace / 2, grace - _LAST_SECONDS)):
+                    await slots.until_empty()
+                self.drain.cut()
+                await slots.until_empty()
+        if slots.held:
+            log.warning("stopped with jobs in hand: the next start goes on with them", held=slots.held)
+
+
+async def _unless_stopped(drain: Drain, act: Callable[[], Awaitable[T]]) -> T | None:
+    """None when the daemon was told to stop first."""
+    result = None
+    async with trio.open_nursery() as nursery:
+
+        async def watching() -> None:
+            await drain.begun.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watching)
+        result = await act()
+        nursery.cancel_scope.cancel()
+    return result
+
+
+async def _watch_signals(drain: Drain, *, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            if drain.stopping:
+                log.warning("told twice to stop: ending at once", signal=signal.Signals(number).name)
+                os._exit(1)  # the journal makes it safe: the next start finds every job where this one left it
+            drain.begin()

@@ -1,0 +1,184 @@
+"""Dependencies of the stages: connections, the coordinator's deployment, our provider id, the backends."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+import httpx
+import structlog
+import trio
+
+from common.address_book import AddressBook
+from common.daemon.process import Fatal
+from common.domains import Domains
+from common.refusal import Refused
+from common.scalars import hex_of
+from svcd.backends.backend import Backend, Breaker
+from svcd.backends.build import open_backend
+from svcd.backends.load import Discount, Load, open_load
+from svcd.base.connections import KeptConnections
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Clock
+from svcd.config import DaemonConfig, ModelConfig
+from svcd.coordinator.chain import ChainReader
+from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.requests import Requests
+from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
+from svcd.journal.entries import Home
+from svcd.journal.held_job import Slots
+from svcd.journal.journal import Journal
+from svcd.payload.gateway import PayloadGateways
+
+log = structlog.get_logger(__name__)
+
+_RETRY: Final = 2.0
+_OP_SECONDS: Final = 100.0  # the coordinator answers an op after its receipt: up to a minute, and its queue before
+
+
+@attrs.frozen(slots=True, eq=False)
+class Equipment:
+    """One model, ready to be run."""
+
+    config: ModelConfig
+    backend: Backend
+    load: Load
+    breaker: Breaker
+    discount: Discount
+
+
+@attrs.frozen(slots=True, eq=False)
+class DaemonDependencies:
+    """`model_ids`: of the models that the coordinator's catalogue has, by name; it grows when models come into it."""
+
+    config: DaemonConfig
+    clock: Clock
+    journal: Journal
+    coordinator: Coordinator
+    signer: OpSigner
+    deployment: AddressBook
+    provider_id: int
+    model_ids: dict[str, int]
+    gateways: PayloadGateways
+    slots: Slots
+    equipment: dict[str, Equipment]
+    chain: ChainReader | None  # None: what the coordinator says of claims is believed
+
+    @property
+    def offered(self) -> dict[str, Equipment]:
+        return {name: one for name, one in self.equipment.items() if name in self.model_ids}
+
+
+async def prepare(
+    config: DaemonConfig,
+    stack: AsyncExitStack,
+    journal: Journal,
+    clock: Clock,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> DaemonDependencies:
+    """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
+    http = await stack.enter_async_context(_client(transport))
+    requests = Requests(http, config.coordinator_url, clock)
+    deployment = await _deployment(config, requests)
+    signer = OpSigner(config.wallet, Domains.of(deployment))
+    coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))
+    session = await _session(coordinator)
+    book = deployment
+    await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
+    model_ids = await _model_ids(config, coordinator)
+    slots = Slots(config.slots)
+    return DaemonDependencies(
+        config=config,
+        clock=clock,
+        journal=journal,
+        coordinator=coordinator,
+        signer=signer,
+        deployment=deployment,
+        provider_id=session.provider_id,
+        model_ids=model_ids,
+        gateways=PayloadGateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
+        slots=slots,
+        chain=await _chain(config, http, deployment, session.provider_id),
+        equipment={
+            model.name: await stack.enter_async_context(_equipped(model, slots, config.private))
+            for model in config.models
+        },
+    )
+
+
+def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
+    # Ops wait for their receipts one connection each; proxies of the environment are not for what is configured here.
+    return httpx.AsyncClient(
+        transport=transport if transport is not None else KeptConnections(),
+        timeout=httpx.Timeout(30, read=_OP_SECONDS),
+        trust_env=False,
+    )
+
+
+async def _deployment(config: DaemonConfig, requests: Requests) -> AddressBook:
+    while True:
+        try:
+            deployment = await read_deployment(requests)
+            break
+        except Unavailable as error:
+            log.warning("waiting for the coordinator", reason=str(error))
+            await trio.sleep(_RETRY)
+        except Refused as malformed:
+            raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
+    if config.addresses is not None:
+        found = config.addresses.differences(deployment)
+        if found:
+            raise Fatal(f"{config.coordinator_url} serves another deployment than addresses_file: {'; '.join(found)}")
+    return deployment
+
+
+async def _chain(
+    config: DaemonConfig, http: httpx.AsyncClient, deployment: AddressBook, provider_id: int
+) -> ChainReader | None:
+    """A node that is away is waited for where a job needs it; one of another chain is a mistake."""
+    if config.rpc_url is None:
+        return None
+    chain = ChainReader(http, config.rpc_url, deployment, provider_id)
+    try:
+        found = await chain.chain_id()
+    except Unavailable as error:
+        log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(error))
+        return chain
+    if found != deployment.chain_id:
+        raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.chain_id}")
+    return chain
+
+
+async def _session(coordinator: Coordinator) -> ProviderSession:
+    while True:
+        session = await coordinator.sessions.current()
+        if isinstance(session, ProviderSession):
+            return session
+        if session.final:
+            raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
+        log.warning("waiting for a session", reason=session.detail)
+        await trio.sleep(_RETRY)
+
+
+async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
+    while True:
+        try:
+            known = await coordinator.models()
+            break
+        except (Unavailable, Refused) as error:
+            log.warning("waiting for the catalogue", reason=str(error))
+            await trio.sleep(_RETRY)
+    for name in sorted(config.slots.keys() - known.keys()):
+        log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
+    return known
+
+
+@asynccontextmanager
+async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[Equipment]:
+    async with (
+        open_backend(model.backend, private) as backend,
+        open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,
+    ):
+        discount = Discount(model.name, model.discount.most_percent, model.discount.ramp_seconds)
+        yield Equipment(model, backend, load, Breaker(), discount)

@@ -1,0 +1,280 @@
+"""Check your own coordinator, provider, client or reader of the formats against the protocol.
+
+python -m tests.conformance coordinator|provider|client|vectors
+"""
+
+import functools
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import click
+import httpx
+
+from common.box import PublicKey
+from common.refusal import Refused
+from common.scalars import read_hex
+from svc.cli.exit_codes import Exit
+from svc.cli.output import Output, Table
+from svc.wallets import read_wallet
+from tests.conformance.client import Buy, ClientTrial
+from tests.conformance.coordinator import Trial, try_coordinator
+from tests.conformance.faulty_markets import PURCHASES
+from tests.conformance.provider import ProviderTrial
+from tests.conformance.provider_market import ProviderMarket
+from tests.conformance.serving import serving
+from tests.conformance.vectors import try_vectors
+from tests.conformance.verdicts import Mark, Report, Verdict
+
+_STDERR = 2
+_OF_A_MARKET = frozenset(
+    f"SVC_{name}" for name in ("RPC_URL", "ADDRESSES", "ADDRESSES_FILE", "KNOWN_MARKETS", "CONFIG", "PROFILE")
+)
+_COLUMNS = ("", "area", "tried", "expected", "came", "page")
+
+
+@click.group()
+def conformance() -> None:
+    """Check your own coordinator, provider, client or reader of the formats against the protocol.
+
+    Each command prints a table: what it tried, right or WRONG, what a page promises and what came, and which page that
+    is. It exits with 0 when nothing is wrong and with 9 when something is.
+
+    \b
+      python -m tests.conformance coordinator --coordinator https://coordinator.example
+      python -m tests.conformance provider --port 8500 --addresses-out book.json -- my-provider --config my.toml
+      python -m tests.conformance client -- my-client buy
+      python -m tests.conformance vectors --folder tests/vectors -- my-reader
+    """
+
+
+def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
+    """A command whose function makes a report; rows that are not right are told as they come, the table at the end."""
+
+    @click.option("--json", "as_json", is_flag=True, help="The rows as JSON on standard output.")
+    @click.option("--quiet", "-q", is_flag=True, help="No remarks while it goes on.")
+    @functools.wraps(body)
+    def command(*, as_json: bool, quiet: bool, **given: Any) -> None:
+        output = Output(as_json=as_json, quiet=quiet)
+
+        def tell(verdict: Verdict) -> None:
+            if verdict.standing is Mark.WRONG:
+                output.say(f"WRONG  {verdict.tried}: {verdict.came}")
+
+        async def run() -> Report:
+            return await body(Report(listeners=[tell]), output, **given)
+
+        try:
+            report = anyio.run(run)
+        except* Refused as refused:
+            raise click.UsageError(_message(refused)) from None
+        sys.exit(_shown(report, output))
+
+    return command
+
+
+def _shown(report: Report, output: Output) -> Exit:
+    rows = [(str(v.standing), v.area, v.tried, v.expected, v.came, v.page) for v in report.verdicts]
+    output.table(Table(_COLUMNS, rows), [attrs.asdict(verdict) for verdict in report.verdicts])
+    counts = {standing: sum(v.standing is standing for v in report.verdicts) for standing in Mark}
+    output.say(", ".join(f"{number} {standing}" for standing, number in counts.items()))
+    return Exit.DONE if report.holds else Exit.UNHEALTHY
+
+
+_command = click.argument("command", nargs=-1, type=click.UNPROCESSED, help="A program, and what it is called with.")
+
+
+@conformance.command()
+@click.option("--coordinator", "base_url", metavar="URL", required=True, help="The coordinator to try.")
+@click.option("--gateway", metavar="URL", help="Where its results are read; for purchases.")
+@click.option("--model", help="What to quote and buy.  [default: the first of the catalogue]")
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A wallet with a little of the payment token, as svc keygen writes it.",
+)
+@click.option("--spend", is_flag=True, help="Buy a job and a batch of one line with that wallet.")
+@_reports
+async def coordinator(
+    report: Report,
+    output: Output,
+    *,
+    base_url: str,
+    gateway: str | None,
+    model: str | None,
+    key_file: Path | None,
+    spend: bool,
+) -> Report:
+    """Try a coordinator over HTTP: some 160 requests, right ones and wrong ones.
+
+    Without --spend nothing is paid: a throw-away wallet signs in, uploads, makes two batches of lines that order
+    nothing, and asks for quotes. With --spend an order is cancelled, a job is bought from the cheapest provider, and a
+    batch of one line. Run it against a quiet coordinator: a busy one's limits would answer in its place.
+    """
+    if spend and key_file is None:
+        raise Refused("--spend needs a wallet to spend from: name its file with --key-file")
+    wallet = read_wallet(key_file) if spend and key_file is not None else None
+    async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=90) as http:
+        return await try_coordinator(http, Trial(wallet, model, gateway), report)
+
+
+@conformance.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the scripted market; 0: a free one.")
+@click.option("--model", default="demo/text-small", help="The name of the model that the provider sells.")
+@click.option("--box-key", metavar="HEX", help="The provider's box key, where it does not publish it by set_identity.")
+@click.option("--addresses-out", type=click.Path(path_type=Path), help="Write the market's address book there.")
+@click.option("--patience", type=click.FloatRange(1, 3600), default=60.0, help="Seconds for each round of jobs.")
+@_command
+@_reports
+async def provider(
+    report: Report,
+    output: Output,
+    *,
+    port: int,
+    model: str,
+    box_key: str | None,
+    addresses_out: Path | None,
+    patience: float,
+    command: Sequence[str],
+) -> Report:
+    """Try a provider in a scripted market: coordinator, escrow, gateway and node are one address on this machine.
+
+    Start the provider yourself, or name its command: it finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_RPC_URL, SVC_ADDRESSES
+    (the address book, as JSON), SVC_ADDRESSES_FILE (the same, in a file) and SVC_MODEL in its environment, which is
+    yours for the rest. Any wallet will do: whoever signs in first is registered. It is given 27 jobs and
+    judged by what it signs and how they end.
+    """
+    market = ProviderMarket(model=model)
+    if box_key is not None:
+        market.box_key = PublicKey(read_hex(box_key, 32, "--box-key"))
+    async with serving(market.handle, port=port) as url:
+        output.say(f"market: {url} (coordinator, gateway), {url}/rpc (node); waiting for a provider")
+        with tempfile.TemporaryDirectory() as folder:
+            book = addresses_out if addresses_out is not None else Path(folder) / "addresses.json"
+            book.write_text(json.dumps(market.book.as_json(), indent=2) + "\n", encoding="utf-8")
+            async with _child(command, _environment(url, book, model)):
+                return await ProviderTrial(market, report, patience, arrival=patience).run()
+
+
+@conformance.command()
+@click.option("--open-command", metavar="COMMAND", help="The client's command for an open bid, in one argument.")
+@click.option("--model", default="demo/text-small", help="The name of the model that the client buys.")
+@click.option("--patience", type=click.FloatRange(1, 3600), default=60.0, help="Seconds for each run of the command.")
+@click.option("--at-once", type=click.IntRange(1, 64), default=4, help="Runs of the command side by side.")
+@_command
+@_reports
+async def client(
+    report: Report,
+    output: Output,
+    *,
+    open_command: str | None,
+    model: str,
+    patience: float,
+    at_once: int,
+    command: Sequence[str],
+) -> Report:
+    """Try a client: its command is run once in each of some twenty markets, and must buy one job.
+
+    It finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_ADDRESSES (the market's address book, as JSON), SVC_ADDRESSES_FILE (the
+    same, in a file), SVC_MODEL, SVC_INPUT (the text to send, as the member `input`), SVC_WALLET_KEY (a throw-away key)
+    and an empty SVC_KNOWN_MARKETS in its environment, and no SVC_RPC_URL of yours. It must write the output to standard
+    output and end with 0; where it refuses, it must write none and end with another code.
+    """
+    if not command:
+        raise Refused("a client is tried by running it: name its command after --")
+    buy, buy_open = bought_by(command), bought_by(shlex.split(open_command)) if open_command else None
+    output.say(f"{len(PURCHASES)} markets, {at_once} runs at a time")
+    return await ClientTrial(report, buy, buy_open, model, patience, at_once).run()
+
+
+@conformance.command()
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("tests/vectors"),
+    help="The vectors' JSON files.",
+)
+@click.option("--only", metavar="FILES", help="Names of files, comma-separated: container,result.")
+@_command
+@_reports
+async def vectors(report: Report, output: Output, *, folder: Path, only: str | None, command: Sequence[str]) -> Report:
+    """Feed the test vectors to a program, a JSON line each, and compare what it answers.
+
+    It reads {"file", "name", "case"} on standard input and answers each with one line: {"refused": …} for what it
+    refuses (any value but false and null), {"skip": true} for what it does not implement, or an object with the outputs
+    that tests/vectors/README.md names for the file. `case` holds the inputs alone.
+    """
+    if not command:
+        raise Refused("the vectors need a program to feed: name its command after --")
+    return await try_vectors(folder, only.split(",") if only else None, command, report)
+
+
+# --- within ---------------------------------------------------------------------------------------------------
+
+
+def _message(refused: BaseException) -> str:
+    """Of the first that was refused: a task group wraps what its tasks raise."""
+    while isinstance(refused, BaseExceptionGroup):
+        refused = refused.exceptions[0]
+    return str(refused)
+
+
+def _environment(url: str, book: Path, model: str) -> dict[str, str]:
+    return {
+        "SVC_BASE_URL": url,
+        "SVC_PIN_GATEWAY": url,
+        "SVC_RPC_URL": f"{url}/rpc",
+        "SVC_ADDRESSES": book.read_text(encoding="utf-8"),
+        "SVC_ADDRESSES_FILE": str(book),
+        "SVC_MODEL": model,
+    }
+
+
+def _told(environment: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a program under test: what the caller's own says of some market is not of this one."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_A_MARKET} | dict(environment)
+
+
+def bought_by(command: Sequence[str]) -> Buy:
+    async def buy(environment: Mapping[str, str]) -> tuple[int, str]:
+        try:
+            ran = await anyio.run_process(list(command), env=_told(environment), check=False, stderr=_STDERR)
+        except OSError as error:
+            raise Refused(f"{command[0]}: {error.strerror}") from None
+        return ran.returncode, ran.stdout.decode("utf-8", "replace")
+
+    return buy
+
+
+@asynccontextmanager
+async def _child(command: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[None]:
+    """The program for as long as the block lasts; what it writes goes to standard error."""
+    if not command:
+        yield
+        return
+    try:
+        process = subprocess.Popen(command, env=_told(environment), stdout=_STDERR)  # noqa: ASYNC220
+    except OSError as error:
+        raise Refused(f"{command[0]}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    conformance(prog_name="python -m tests.conformance")

@@ -1,0 +1,144 @@
+"""Verdicts of a conformance run: what was tried, what a page promises for it, and what came.
+
+A verdict is right, wrong, or unchecked with the reason why nothing could be tried. Answers are held against the shapes
+of `common/api`: every member that they promise must be there and fit, and others may stand beside them.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, Final
+
+import attrs
+import msgspec
+from msgspec import inspect
+
+from common.api.shapes import OMITTABLE
+from common.refusal import Refused
+
+_SHOWN: Final = 200  # characters of what came
+
+
+class Mark(StrEnum):
+    RIGHT = "right"
+    WRONG = "WRONG"
+    UNCHECKED = "unchecked"
+
+
+@attrs.frozen
+class Verdict:
+    """`tried` names the check and is unique in its run; `page` is where the promise stands."""
+
+    area: str
+    tried: str
+    standing: Mark
+    expected: str
+    came: str
+    page: str
+
+
+@attrs.define
+class Report:
+    """The verdicts of one run, in the order in which they came about."""
+
+    verdicts: list[Verdict] = attrs.field(factory=list)
+    listeners: list[Callable[[Verdict], None]] = attrs.field(factory=list)
+
+    def judge(self, area: str, tried: str, expected: str, wrong: str | None, page: str) -> None:
+        """`wrong`: what came in the place of what was expected; None when it came."""
+        standing = Mark.RIGHT if wrong is None else Mark.WRONG
+        self._add(Verdict(area, tried, standing, expected, shortened(wrong or ""), page))
+
+    def leave(self, area: str, tried: str, why: str, page: str) -> None:
+        """Nothing could be tried, and `why`."""
+        self._add(Verdict(area, tried, Mark.UNCHECKED, "", shortened(why), page))
+
+    @property
+    def wrong(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.standing is Mark.WRONG]
+
+    @property
+    def right(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.standing is Mark.RIGHT]
+
+    @property
+    def holds(self) -> bool:
+        """Nothing is wrong, and something was looked at."""
+        return not self.wrong and bool(self.right)
+
+    def _add(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        for listener in self.listeners:
+            listener(verdict)
+
+
+def shortened(text: object) -> str:
+    plain = str(text)
+    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 1]}…"
+
+
+def refusal_of(read: Callable[[], object]) -> str | None:
+    """Why `read` refuses; None where it does not."""
+    try:
+        read()
+    except Refused as refusal:
+        return refusal.code or refusal.message
+    except (KeyError, TypeError, ValueError) as misfit:
+        return f"{type(misfit).__name__}: {misfit}"
+    return None
+
+
+# --- answers against shapes ---
+
+
+def misfit(value: object, shape: Any) -> str | None:
+    """Where and why `value` is no `shape`; None where it is one. Members that the shape does not know are let be."""
+    try:
+        msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return next(_departures(value, inspect.type_info(shape), "$"), None)
+
+
+def _departures(value: object, kind: inspect.Type, place: str) -> Iterator[str]:
+    """What msgspec lets pass: members left out because they have a default, and text that misses a documented
+    pattern."""
+    if isinstance(kind, inspect.Metadata):
+        pattern = (kind.extra_json_schema or {}).get("pattern")
+        if isinstance(pattern, str) and isinstance(value, str) and not _matches(pattern, value):
+            yield f"{place}: {shortened(repr(value))} does not match {pattern}"
+        kind = kind.type
+    if isinstance(kind, inspect.UnionType):
+        yield from _of_union(value, kind, place)
+    elif isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        if kind.tag_field is not None and value.get(kind.tag_field) != kind.tag:
+            yield f"{place}: {kind.tag_field} is not {kind.tag}"
+        for field in kind.fields:
+            if field.encode_name in value:
+                yield from _departures(value[field.encode_name], field.type, f"{place}.{field.encode_name}")
+            elif not _omittable(field.type):
+                yield f"{place}: {field.encode_name} is not there"
+    elif isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _departures(item, kind.item_type, f"{place}[{at}]")
+
+
+def _of_union(value: object, kind: inspect.UnionType, place: str) -> Iterator[str]:
+    members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
+    if value is None:
+        return
+    for member in members:
+        if isinstance(member, inspect.StructType) and member.tag is not None and isinstance(value, dict):
+            if value.get(member.tag_field or "type") == member.tag:
+                yield from _departures(value, member, place)
+        else:
+            yield from _departures(value, member, place)
+
+
+def _omittable(kind: inspect.Type) -> bool:
+    return isinstance(kind, inspect.Metadata) and bool((kind.extra_json_schema or {}).get(OMITTABLE))
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """As JSON Schema means it: `$` is the end of the text, not the place before a last line break."""
+    return re.search(pattern.replace("$", r"\Z"), text, re.ASCII) is not None
