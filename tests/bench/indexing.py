@@ -171,7 +171,8 @@ def _row(event: Any) -> tuple[object, ...]:  # web3's own attribute dictionary
 
 async def timed(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]", work: Work) -> float:
     """Posts per second of `work` on emptied tables; emptying and checking are not timed."""
-    await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks, index_position")
+    tables = f"{', '.join(UNDOABLE)}, job_counts, owner_sums, undo_journal, index_blocks, index_position"
+    await connection.execute(f"truncate {tables}")
     started = time.perf_counter()
     posts = await work(chain, connection)
     elapsed = time.perf_counter() - started

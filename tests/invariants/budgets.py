@@ -32,7 +32,7 @@ _STORED: Final = (
     "select o.owner, sum(o.bytes)::bigint as bytes, sum(o.rows)::bigint as rows, has_earned(o.owner) as earned from ("
     " select owner, bytes, 1 as rows from files where purpose <> 'batch_output'"
     " union all select owner, bytes, 1 from objects where key like 'containers/%' and owner <> ''"
-    " union all select owner, octet_length(metadata), 1 + lines from batches) o group by o.owner"
+    " union all select owner, octet_length(metadata::text), 1 + lines from batches) o group by o.owner"
 )
 
 

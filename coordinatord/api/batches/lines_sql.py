@@ -12,7 +12,7 @@ import attrs
 from common.api.states import ENDED_BECAUSE, JobState
 from coordinatord.chain.relayer import budgets_sql
 from coordinatord.chain.relayer.budgets_sql import Spending
-from coordinatord.chain.relayer.outbox_sql import Priority
+from coordinatord.chain.relayer.outbox_sql import Priority, lock_outbox
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
@@ -111,9 +111,9 @@ async def write_ends(connection: Connection, batch_id: str) -> bool:
         " written as (update batch_lines l set"
         " code = case when e.outcome is distinct from 'completed' then coalesce(e.outcome, 'expired') end,"
         " late = e.outcome is null,"
-        " result = case when e.outcome = 'completed' then json_build_object('result_cid', e.result_cid,"
+        " result = case when e.outcome = 'completed' then jsonb_build_object('result_cid', e.result_cid,"
         " 'provider', e.provider_id, 'rate_in', e.rate_in, 'rate_out', e.rate_out,"
-        " 'completion_tok', e.completion_tok)::text end"
+        " 'completion_tok', e.completion_tok) end"
         " from ends e where l.batch_id = $1 and l.line = e.line)"
         " select true from index_position where not rebuilding",
         batch_id,
@@ -207,7 +207,7 @@ async def insert(
     inserted, when another request took the room that an owner's allowance had."""
     if not posts:
         return []
-    await connection.execute("select lock_outbox()")
+    await lock_outbox(connection)
     for owner, allowance in allowances.items():
         if not await _fit(connection, [post for post in posts if post.owner == owner], allowance):
             return None
@@ -256,17 +256,15 @@ async def _fit(connection: Connection, posts: Sequence[Post], allowance: Allowan
     return fits
 
 
-# Posts of releases that named no signer are their batch's owner's.
 _DROPPED: Final = (
-    "from relays r join batch_lines l on l.relay_id = r.id join batches b on b.id = l.batch_id"
+    "from relays r join batch_lines l on l.relay_id = r.id"
     " where r.state = 'dropped' and l.batch_id = $1 and l.code is null"
 )
-_OWNER: Final = "coalesce(r.signer, b.owner)"
 
 
 async def dropped_of(connection: Connection, batch_id: str) -> list[bytes]:
     """The owners of this batch's posts that were dropped before they were signed."""
-    return [row["signer"] for row in await connection.fetch(f"select distinct {_OWNER} as signer {_DROPPED}", batch_id)]
+    return [row["signer"] for row in await connection.fetch(f"select distinct r.signer {_DROPPED}", batch_id)]
 
 
 async def revive(connection: Connection, batch_id: str, most: int, allowances: Mapping[bytes, Allowance]) -> int:
@@ -277,7 +275,7 @@ async def revive(connection: Connection, batch_id: str, most: int, allowances: M
     for more. So a post comes back as far as its owner's allowance has room for it, as if it were new, and waits for it
     like a line that was never posted.
     """
-    await connection.execute("select lock_outbox()")
+    await lock_outbox(connection)
     await connection.execute(
         "update batch_lines l set relay_id = o.id from relays r join relays o on o.dedupe = r.dedupe"
         " and o.state in ('queued', 'signed')"
@@ -297,7 +295,7 @@ async def _revive(connection: Connection, batch_id: str, owner: bytes, room: int
     """The oldest first, as many as the gas budget has room for, and of those what the balance covers."""
     revived: int = await connection.fetchval(
         f"with waiting as (select r.id, coalesce(r.amount, 0) as amount {_DROPPED}"
-        f" and {_OWNER} = $2 order by r.id limit $3),"
+        " and r.signer = $2 order by r.id limit $3),"
         " solvent as (select id from (select id, sum(amount) over (order by id) as upto from waiting) w"
         " where $4::numeric is null or unindexed_posts($2, $5) + w.upto <= $4::numeric),"
         " again as (update relays set state = 'queued', reason = null, raw = null, ended_at = null,"

@@ -15,7 +15,7 @@ from common.messages.jobs import Order
 from common.quotes import Terms
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob
-from coordinatord.storage.database.batched_reads import COLUMNS, Snapshot, snapshot_of
+from coordinatord.storage.database.batched_reads import COLUMNS, JOBS_COUNTED, Snapshot, snapshot_of
 from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
 
 # Of `jobs j` beside `index_position p`. Numeric columns as text: they are answered as decimal strings, and Decimal in
@@ -120,7 +120,7 @@ async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list
     """The total first, then one row per model. Every rate the chain takes is a whole number: all jobs are priced."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select s.*, jobs_are_counted() as counted, {COLUMNS} from index_position p left join lateral ("
+            f"select s.*, {JOBS_COUNTED} as counted, {COLUMNS} from index_position p left join lateral ("
             "select model_id, sum(jobs)::bigint as jobs, sum(completed)::bigint as completed,"
             " coalesce(sum(escrowed), 0)::text as escrowed"
             " from owner_sums where owner = $1 group by grouping sets ((), (model_id))) s on true"
@@ -151,7 +151,7 @@ async def read_posted_block(connection: Connection, job_id: bytes) -> int | None
 # the lists that it is part of, and is given up after `_PATIENCE`.
 
 _STATES: Final = {state.name.capitalize(): state for state in JobState}
-_CHUNK_BITS: Final = 12  # as the migration has it: chunks of 2^12 ordinals,
+_CHUNK_BITS: Final = 12  # as `count_jobs` has it: chunks of 2^12 ordinals,
 _STEP_BITS: Final = 6  # and of 2^18
 _WALKED: Final = 1000  # rows that are passed over sooner than counts are added up
 _PATIENCE: Final = 10.0  # seconds
@@ -195,7 +195,7 @@ def page_statement(wanted: JobFilter, limit: int, offset: int) -> Statement:
     else:
         walk, counts = listing.walk(limit, offset), ""
     sql = (
-        f"{listing.bound()}{counts} select {JOB_COLUMNS}, {COLUMNS}, jobs_are_counted() as counted"
+        f"{listing.bound()}{counts} select {JOB_COLUMNS}, {COLUMNS}, {JOBS_COUNTED} as counted"
         f" from index_position p left join lateral (select j.* from ({walk}) w join jobs j on j.ordinal = w.ordinal) j"
         f" on true order by j.ordinal {listing.direction}"
     )

@@ -1,6 +1,6 @@
 """Facts about an open job and the providers that its model concerns, for the answer to why nobody claims it.
 
-The conditions are those of `poll_jobs` (the migrations have it) and of `candidates_sql`, one by one: there they decide
+The conditions are those of `poll_jobs` (0001_schema.sql) and of `candidates_sql`, one by one: there they decide
 together who is leased or named, here each is told apart. A test over random books holds that both come to the same.
 Every part is read by an index and has a bound, so that the answer costs no more than a page of the job book.
 """

@@ -167,7 +167,7 @@ async def attach(connection: Connection, file_id: str, retention_seconds: int, j
     """A job or a batch refers to it: keep it for the retention period. False when it is gone or about to go. `job_id`,
     unless it is held for that job already."""
     found = await connection.fetchval(
-        "update files set attached = true, decided = false, held_until = null, held_for = coalesce($3, held_for),"
+        "update files set attached = true, held_until = null, held_for = coalesce($3, held_for),"
         " expires_at = greatest(expires_at, created_at + $2 * interval '1 second')"
         " where id = $1 and cid is not null and removing_until is null"
         " and (attached or expires_at > clock_timestamp() or held_until > clock_timestamp()) returning true",

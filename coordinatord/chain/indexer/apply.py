@@ -43,8 +43,8 @@ async def apply_range(
     async with connection.transaction():
         await write_new_jobs(connection, changes.new_jobs.values(), ordinal)
         await write_patches(connection, changes)
-        await mark_all_expired(connection, block_range.last.time)
         await restart_run(connection, _kept(block_range.last))
+        await mark_all_expired(connection, block_range.last.time)
         await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)
     _count(block_range)

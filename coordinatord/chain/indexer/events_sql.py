@@ -1,4 +1,4 @@
-"""Event log: what happened to jobs, appended in the transaction that changes their rows (see the migration).
+"""Event log: what happened to jobs, appended in the transaction that changes their rows (0001_schema.sql).
 
 Blocks near the head append their events; blocks that a reorganisation undoes, take-backs of those. Where the index is
 written in bulk, or anew, one `reset` stands for all: readers then read again what they follow.
@@ -13,7 +13,6 @@ from coordinatord.chain.contracts import events as ev
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.rpc.client import BlockHeader
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.notices import INDEX_MOVED
 from coordinatord.storage.database.removal_sql import remove_due
 
 _JobLog = ev.JobPosted | ev.JobClaimed | ev.JobSettled | ev.JobCancelled | ev.JobFailed | ev.JobReclaimed
@@ -100,18 +99,6 @@ async def take_back_events(connection: Connection, block_number: int) -> None:
 async def append_reset(connection: Connection, block_number: int, block_time: int) -> None:
     """Changes up to that block are not told one by one."""
     await connection.execute(_RESET, block_number, block_time)
-
-
-async def resume_log(connection: Connection) -> None:
-    """Append a reset where a release that keeps no log has moved the index since this one did."""
-    await connection.execute(
-        "with behind as (update index_position set events_hash = block_hash"
-        " where events_hash is distinct from block_hash returning block_number, block_time),"
-        " told as (insert into events (kind, block_number, block_time)"
-        f" select {EventKind.RESET}, block_number, block_time from behind)"
-        " select pg_notify($1, block_number::text) from behind",
-        INDEX_MOVED,
-    )
 
 
 async def drop_old(connection: Connection) -> None:

@@ -19,7 +19,6 @@ from coordinatord.chain.indexer.apply import (
     start_over,
 )
 from coordinatord.chain.indexer.changes import Contradiction
-from coordinatord.chain.indexer.events_sql import resume_log
 from coordinatord.chain.indexer.evidence import lied
 from coordinatord.chain.indexer.fetch import BlockSource, RangeWidth, prefetched
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, count_jobs, drop_job_indexes
@@ -92,7 +91,6 @@ class IndexFollower:
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """Until cancelled, or until the connection is lost. Errors of the node are waited out."""
-        await resume_log(connection)
         self._position = await read_position(connection)
         while True:
             try:

@@ -256,19 +256,25 @@ def _all_found(done: str, wanted: int, table: str) -> None:
         raise contradiction(f"of {wanted} known {table} that changed, not all are there in the state they must have")
 
 
-# The secondary indexes of `jobs`, which a first backfill does without: the migration defines them, apart.
+# Secondary indexes and counts of `jobs`. A first backfill runs without them (see `build_job_indexes` in the schema).
+
+_DROP_INDEXES: Final = """
+drop index if exists jobs_due, jobs_ordinal, jobs_posted_block, jobs_state, jobs_model, jobs_owner, jobs_provider,
+    jobs_open, jobs_designated, jobs_claimed, jobs_expired, jobs_owner_open, jobs_owner_settled, jobs_provider_settled,
+    jobs_ended;
+alter table jobs disable trigger count_insert, disable trigger count_update, disable trigger count_delete;
+"""
 
 
 async def drop_job_indexes(connection: Connection) -> None:
-    """For an empty table that nobody may read yet. Whoever does this builds them again before anyone may."""
-    await connection.execute("select drop_job_indexes(), drop_owner_indexes(), drop_ordinal_index(), drop_ends_index()")
+    """Drop the indexes and stop counting, for a table that no request reads yet. The caller builds them again before
+    the index becomes readable."""
+    await connection.execute(_DROP_INDEXES)
 
 
 async def build_job_indexes(connection: Connection) -> None:
-    """Build those that are missing; costs next to nothing when none is."""
-    await connection.execute(
-        "select build_job_indexes(), build_owner_indexes(), build_ordinal_index(), build_ends_index()"
-    )
+    """Build what is missing; costs next to nothing when nothing is."""
+    await connection.execute("select build_job_indexes()")
 
 
 # Expired jobs: an open one past its `expires_at` stands in the table as the registry tells it, ended, because of 5.
@@ -301,12 +307,23 @@ async def mark_some_expired(connection: Connection, block_time: int) -> bool:
 
 
 async def mark_all_expired(connection: Connection, block_time: int) -> None:
-    """The position moves forward to a block of this time, far below the head."""
-    await connection.execute("select mark_expired_jobs($1)", block_time)
+    """Mark what expired before a block of this time, far below the head. Call it after changes that are journaled."""
+    await connection.execute(_ALONE)
+    # Without `jobs_due` a first backfill is under way: it marks when it builds the indexes.
+    await connection.execute(
+        f"update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
+        f" where to_regclass('jobs_due') is not null and state = {JobState.OPEN} and expires_at < $1",
+        block_time,
+    )
 
 
 async def match_expired(connection: Connection, block_time: int) -> None:
     """The position moves back to a block of this time: some were not expired then, all of which can be claimed again;
     and rows that were put back may be from before their mark."""
-    await connection.execute("select unmark_expired_jobs($1)", block_time)
+    await connection.execute(_ALONE)
+    await connection.execute(
+        f"update jobs set state = {JobState.OPEN}, ended_because = {EndedBecause.NOT_ENDED}"
+        f" where ended_because = {EndedBecause.EXPIRY} and expires_at >= $1",
+        block_time,
+    )
     await mark_some_expired(connection, block_time)

@@ -1,6 +1,6 @@
 """Taking blocks back: which blocks were indexed, and the rows as they were before each.
 
-The rows are saved by triggers (see the migration) while `svc.journal_block` is set; a new job's `posted_block` says
+Triggers save the rows (see 0001_schema.sql) while `svc.journal_block` is set; a new job's `posted_block` says
 enough. `index_blocks` holds an unbroken run of blocks that ends at the index's position; all but its lowest are
 journaled, so the index can go back to any of them, and no further.
 """
@@ -13,7 +13,7 @@ import attrs
 from coordinatord.storage.database.connections import Connection, PreparedConnection
 from coordinatord.storage.database.notices import INDEX_MOVED
 
-# What the triggers journal, with the primary keys: the migration's list.
+# Tables with the trigger `save_for_undo`, and their primary keys.
 UNDOABLE: Final = {
     "jobs": ("job_id",),
     "models": ("model_id",),
@@ -79,23 +79,21 @@ async def undo_above(connection: Connection, block_number: int) -> None:
     """Put every row back to what it was at `block_number`, a block of the run."""
     await connection.execute("delete from jobs where posted_block > $1", block_number)
     for table, key in UNDOABLE.items():
-        columns = ", ".join(key)
-        kept = " and r.posted_block <= $2" if table == "jobs" else ""
+        saved = ", ".join(f"r.{column}" for column in key)
+        kept = " and (o.r).posted_block <= $2" if table == "jobs" else ""
         # The names are this module's own constants.
+        journal = (
+            f" from undo_journal j cross join jsonb_populate_record(null::{table}, j.saved) r"
+            " where j.table_name = $1 and j.block_number > $2"
+        )
         await connection.execute(
-            f"delete from {table} where ({columns}) in ("
-            f" select {', '.join(f'k.{column}' for column in key)} from undo_journal j,"
-            f" jsonb_populate_record(null::{table}, j.key) k"
-            " where j.table_name = $1 and j.block_number > $2)",
-            table,
-            block_number,
+            f"delete from {table} where ({', '.join(key)}) in (select {saved}{journal})", table, block_number
         )
         # The oldest of a row's entries above the block is the row at the block.
         await connection.execute(
-            f"insert into {table} select r.* from ("
-            " select distinct on (key) old_row from undo_journal"
-            " where table_name = $1 and block_number > $2 order by key, seq) j,"
-            f" jsonb_populate_record(null::{table}, j.old_row) r where j.old_row is not null{kept}",
+            f"insert into {table} select (o.r).* from ("
+            f" select distinct on ({saved}) j.inserted, r{journal} order by {saved}, j.seq) o"
+            f" where not o.inserted{kept}",
             table,
             block_number,
         )
@@ -105,7 +103,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
 
 async def empty_index(connection: Connection) -> None:
     """Every table that the chain fills, and the run."""
-    await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks")
+    await connection.execute(f"truncate {', '.join(UNDOABLE)}, job_counts, owner_sums, undo_journal, index_blocks")
 
 
 # Where the index stands: the one row that moves in the transaction of the events it stands for.
@@ -140,11 +138,10 @@ async def move_position(connection: Connection, position: IndexPosition) -> None
     """Also tells whoever waits for the index to move; they hear it when the transaction commits."""
     await connection.execute(
         "with moved as ("
-        " insert into index_position (block_number, block_hash, block_time, rebuilding, events_hash)"
-        " values ($1, $2, $3, $4, $2)"
+        " insert into index_position (block_number, block_hash, block_time, rebuilding)"
+        " values ($1, $2, $3, $4)"
         " on conflict (only_row) do update set block_number = excluded.block_number,"
-        " block_hash = excluded.block_hash, block_time = excluded.block_time, rebuilding = excluded.rebuilding,"
-        " events_hash = excluded.events_hash)"
+        " block_hash = excluded.block_hash, block_time = excluded.block_time, rebuilding = excluded.rebuilding)"
         " select pg_notify($5, $1::bigint::text)",
         position.block_number,
         position.block_hash,

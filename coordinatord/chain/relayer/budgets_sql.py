@@ -138,15 +138,8 @@ async def room(connection: Connection, spending: Spending, most: int) -> int:
     for signer, budget, hour, day in pools:
         if hour is None or day is None:
             continue
-        row = await connection.fetchrow(
-            "select gas_under_way($1, $2) as under_way,"
-            " coalesce(sum(s.gas) filter (where s.hour = current_hour()), 0)::bigint as in_hour,"
-            " coalesce(sum(s.gas), 0)::bigint as in_day from gas_spent s where s.signer = $1"
-            " and s.hour > current_hour() - 24 and s.kind = any(kinds_of_budget($2))",
-            signer,
-            budget.value,
-        )
-        in_hour, in_day = row["in_hour"] + row["under_way"], row["in_day"] + row["under_way"]
+        row = await connection.fetchrow("select in_hour, in_day from gas_used($1, $2)", signer, budget.value)
+        in_hour, in_day = row["in_hour"], row["in_day"]
         fits_hour = max((hour - in_hour) // estimate, 1 if in_hour == 0 else 0)
         fits_day = max((day - in_day) // estimate, 1 if in_day == 0 else 0)
         left = max(min(left, fits_hour, fits_day), 0)

@@ -109,6 +109,12 @@ _REFUSED: Final[dict[str, Submitted]] = {
 }
 
 
+async def lock_outbox(connection: Connection) -> None:
+    """Take turns with submitters until the transaction ends. Call it before ended relays become live again, which could
+    collide with an equal live relay."""
+    await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")  # as in submit_relays
+
+
 async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> Submitted:
     """Insert or join, within the caller's transaction; make it the transaction's last statement, because submitters
     wait for each other until it ends."""

@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 
 from coordinatord.chain.relayer import budgets_sql
-from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, RelayKind
+from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, RelayKind, lock_outbox
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
@@ -245,7 +245,7 @@ async def unmine(connection: Connection, chain_id: int, account: bytes, block_ha
     Their relays live again, except where the same request is under way anew or twice among them: such a relay keeps
     its ending until its transaction is mined again and decides.
     """
-    await connection.execute("select lock_outbox()")
+    await lock_outbox(connection)
     rows = await connection.fetch(
         "update relay_txs set mined_hash = null, block_number = null, block_hash = null, succeeded = null"
         " where chain_id = $1 and account = $2 and block_hash = any($3::bytea[]) returning id",

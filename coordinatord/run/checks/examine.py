@@ -128,11 +128,9 @@ async def _database(config: Config) -> AsyncIterator[CheckRow]:
         yield right("database", f"PostgreSQL {version}; {most} connections, of which a process takes up to {needed}")
     if abs(ahead) > _CLOCK_TOLERANCE:
         yield wrong("clock and database", f"{ahead:+.1f} s", "synchronise both machines' clocks (timedatectl)")
-    if state.changed:
-        detail = f"{', '.join(state.changed)} differ from what this database applied"
-        yield wrong("migrations", detail, "install the release that made it, unchanged")
-    elif state.refusal is not None:
-        yield wrong("migrations", state.refusal, "install that release, or a newer one")
+    if state.refusal is not None:
+        found, _, remedy = state.refusal.partition(": ")
+        yield wrong("migrations", found, remedy)
     elif state.unknown:
         yield told("migrations", f"newer, and this release may run: {', '.join(state.unknown)}")
     elif not state.applied:

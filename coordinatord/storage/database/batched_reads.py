@@ -29,6 +29,10 @@ class Snapshot:
 
 
 COLUMNS = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
+# False during a first backfill, which counts jobs when it is done.
+JOBS_COUNTED = (
+    "exists (select from pg_trigger where tgrelid = 'jobs'::regclass and tgname = 'count_insert' and tgenabled <> 'D')"
+)
 
 
 async def read_snapshot(line: PreparedConnection) -> Snapshot:

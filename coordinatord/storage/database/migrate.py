@@ -1,19 +1,31 @@
-"""Numbered SQL files, each applied once, in order, under one lock for the whole deployment.
+"""Apply numbered SQL files to the database, each once, in order, under one lock for the whole deployment.
 
 A file begins with the least release that runs on what it leaves behind:
 
     -- least release: 0.1.0
 
-It is written beside the migration in the database, so that an older process that starts there later knows, of a file
-that it has never seen, whether it may run. UPGRADING.md tells what a file may do to keep that number low.
+The runner stores it beside the migration. An older process that starts later reads there whether it may run on a
+migration that it does not know. UPGRADING.md lists what a file may do to keep that number low.
+
+Each file runs in a transaction, together with the row that records it. PostgreSQL runs some statements outside of a
+transaction only, such as `create index concurrently`. A file of those has a second line:
+
+    -- outside a transaction
+
+Its statements run one by one; each ends with a semicolon at the end of a line. The file is recorded after the last
+statement. When a statement fails or the process dies, the next start runs the whole file again, so that every statement
+must be repeatable: `drop index concurrently if exists` before `create index concurrently`, because a `create` that died
+leaves an invalid index.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Final
 
+import anyio
 import attrs
 import structlog
 
@@ -22,55 +34,110 @@ from coordinatord.storage.database.connections import Connection
 
 log = structlog.get_logger(__name__)
 
-_LOCK = 0x5356_4300  # an arbitrary constant: the advisory lock that migrations hold
-# Digests of files that were mended since, to the same effect where they were applied.
-_MENDED = {
-    # Only a superuser could apply it: it created functions with a SET clause for a setting of our own.
-    15: bytes.fromhex("09f3cb12604be74f61439a18187aa0f3f411d64312b85ecaa84da756e512abd0"),
-}
-_NAME = re.compile(r"(\d{4})_[a-z_]+\.sql")
-_HEADER: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n")
-FIRST_RELEASE: Final = "0.1.0"
 # The oldest PostgreSQL that this release is tried on (`make peers`).
 LEAST_SERVER: Final = 14
-WITHOUT_HEADER: Final = 19  # migrations up to this one came with the first release, and do not begin so
+_LOCK: Final = 0x5356_4300  # advisory lock that a process holds while it migrates; an arbitrary constant
+_LOCK_RETRY_S: Final = 0.1
+_NAME: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
+_HEADER: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n(-- outside a transaction\n)?")
+_STATEMENT_END: Final = re.compile(r"(?<=;)[ \t]*\n")
+
+
+@attrs.frozen(slots=True)
+class Migration:
+    number: int
+    name: str
+    sql: str = attrs.field(repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.sql.encode()).digest()
+
+    @property
+    def least_release(self) -> str:
+        """Oldest release that runs on what the file leaves behind."""
+        return self._header[1]
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._header[2] is None
+
+    @property
+    def _header(self) -> re.Match[str]:
+        if found := _HEADER.match(self.sql):
+            return found
+        raise Fatal(
+            f"migration {self.name} must begin with `-- least release: X.Y.Z`, the oldest release that it lets run"
+        )
+
+
+@attrs.frozen(slots=True)
+class Applied:
+    """Migration that the database has. `least_release`: oldest release that runs on it."""
+
+    number: int
+    name: str
+    digest: bytes
+    least_release: str
 
 
 async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
-    """Apply what is missing and return its names. Processes that start together wait for the first. Fatal when the
-    database is of a release that this one does not run beside, or its server too old."""
+    """Apply missing migrations and return their names. Processes that start together take turns. Raise Fatal when the
+    database was made by another version that this one cannot run beside, or when the server is too old."""
     if (refusal := server_refusal(connection.get_server_version().major)) is not None:
         raise Fatal(refusal)
-    files = _migrations()
-    async with connection.transaction():
-        await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
+    async with _locked(connection):
         await connection.execute(
             "create table if not exists migrations ("
-            " number integer primary key, name text not null, sha256 bytea not null,"
+            " number integer primary key, name text not null, sha256 bytea not null, least_release text not null,"
             " applied_at timestamptz not null default clock_timestamp())"
         )
-        await connection.execute("alter table migrations add column if not exists least_release text")
-        rows = await connection.fetch("select number, name, sha256, least_release from migrations")
-        applied = {row["number"]: row for row in rows}
-        _check_unknown({n: row["least_release"] for n, row in applied.items() if n not in files}, release)
-        fresh = []
-        for number, (name, sql) in sorted(files.items()):
-            digest = hashlib.sha256(sql.encode()).digest()
-            if number in applied:
-                if applied[number]["sha256"] not in (digest, _MENDED.get(number)):
-                    raise Fatal(f"migration {name} was changed after this database applied it")
-                continue
-            await connection.execute(sql)
-            await connection.execute(
-                "insert into migrations (number, name, sha256, least_release) values ($1, $2, $3, $4)",
-                *(number, name, digest, least_release(number, name, sql)),
-            )
-            fresh.append(name)
-        return fresh
+        files = migrations()
+        applied = await _applied(connection)
+        if (refusal := _database_refusal(files, applied, release)) is not None:
+            raise Fatal(refusal)
+        if unknown := sorted(applied.keys() - files.keys()):
+            log.warning("newer database accepted", migrations=unknown)
+        missing = [file for number, file in files.items() if number not in applied]
+        for file in missing:
+            await _apply(connection, file)
+        return [file.name for file in missing]
+
+
+async def _apply(connection: Connection, file: Migration) -> None:
+    least = file.least_release
+    if file.in_transaction:
+        async with connection.transaction():
+            await connection.execute(file.sql)
+            await _record(connection, file, least)
+    else:
+        for statement in filter(str.strip, _STATEMENT_END.split(file.sql)):
+            await connection.execute(statement)
+        await _record(connection, file, least)
+
+
+async def _record(connection: Connection, file: Migration, least: str) -> None:
+    await connection.execute(
+        "insert into migrations (number, name, sha256, least_release) values ($1, $2, $3, $4)",
+        *(file.number, file.name, file.digest, least),
+    )
+
+
+@asynccontextmanager
+async def _locked(connection: Connection) -> AsyncIterator[None]:
+    """Hold the lock for the connection. Polls for it: a statement that waits for the lock would hold a snapshot, and
+    `create index concurrently` of the process that has the lock waits for the end of all older snapshots."""
+    while not await connection.fetchval("select pg_try_advisory_lock($1)", _LOCK):  # noqa: ASYNC110 - another process has it
+        await anyio.sleep(_LOCK_RETRY_S)
+    try:
+        yield
+    finally:
+        if not connection.is_closed():  # the end of the connection frees the lock as well
+            await connection.execute("select pg_advisory_unlock($1)", _LOCK)
 
 
 def server_refusal(major: int) -> str | None:
-    """The words for a PostgreSQL that is too old for this release; None where it is not."""
+    """Return the error for a PostgreSQL that is too old for this release; None for a supported one."""
     if major >= LEAST_SERVER:
         return None
     return (
@@ -81,78 +148,63 @@ def server_refusal(major: int) -> str | None:
 
 @attrs.frozen(slots=True)
 class SchemaState:
-    """A database's migrations beside those of this release. `refusal`: why this release must not start on it, where a
-    newer one has migrated it further than this one may run on."""
+    """Migrations of a database beside those of this release. `refusal`: why this release must not start on it."""
 
     applied: int
     missing: tuple[str, ...]
     unknown: tuple[str, ...]
-    changed: tuple[str, ...]
-    refusal: str | None = None
+    refusal: str | None
 
 
 async def compare(connection: Connection) -> SchemaState:
-    """Reads alone: nothing is applied, and no lock is taken."""
-    files = _migrations()
+    """Compare without applying anything and without the lock."""
+    files = migrations()
     if await connection.fetchval("select to_regclass('migrations')") is None:
-        return SchemaState(0, tuple(name for name, _ in files.values()), (), ())
-    # Tables of before the first least release have no such column.
-    rows = await connection.fetch(
-        "select m.*, to_jsonb(m) ->> 'least_release' as least from migrations m order by number"
-    )
-    applied = {row["number"]: row for row in rows}
-    try:
-        _check_unknown({n: row["least"] for n, row in applied.items() if n not in files}, RELEASE)
-        refusal = None
-    except Fatal as newer:
-        refusal = str(newer)
+        return SchemaState(0, tuple(file.name for file in files.values()), (), None)
+    applied = await _applied(connection)
     return SchemaState(
-        refusal=refusal,
         applied=len(applied),
-        missing=tuple(name for number, (name, _) in sorted(files.items()) if number not in applied),
-        unknown=tuple(row["name"] for number, row in applied.items() if number not in files),
-        changed=tuple(
-            name
-            for number, (name, sql) in sorted(files.items())
-            if number in applied and applied[number]["sha256"] != hashlib.sha256(sql.encode()).digest()
-        ),
+        missing=tuple(file.name for number, file in files.items() if number not in applied),
+        unknown=tuple(row.name for number, row in applied.items() if number not in files),
+        refusal=_database_refusal(files, applied, RELEASE),
     )
 
 
-def least_release(number: int, name: str, sql: str) -> str:
-    """The oldest release that runs on what this file leaves behind."""
-    if found := _HEADER.match(sql):
-        return found[1]
-    if number > WITHOUT_HEADER:
-        raise Fatal(f"migration {name} must begin with `-- least release: X.Y.Z`, the oldest release that it lets run")
-    return FIRST_RELEASE
+async def _applied(connection: Connection) -> dict[int, Applied]:
+    rows = await connection.fetch("select * from migrations order by number")
+    return {row["number"]: Applied(row["number"], row["name"], row["sha256"], row.get("least_release")) for row in rows}
 
 
-def _check_unknown(unknown: Mapping[int, str | None], release: str) -> None:
-    """`unknown`: migrations that a newer release has applied, and the least release of each, if it told one."""
+def _database_refusal(files: dict[int, Migration], applied: dict[int, Applied], release: str) -> str | None:
+    """Return the error for a database that this release must not run on; None when it may."""
+    for number, row in applied.items():
+        if number in files and files[number].digest != row.digest:
+            return (
+                f"the database was made with another {row.name} than this version has in {files[number].name}: start "
+                "the version that made it, or point DATABASE_URL to an empty database (the index is built again from "
+                "the chain)"
+            )
+    unknown = [row for number, row in applied.items() if number not in files]
     if not unknown:
-        return
-    untold = [number for number, least in unknown.items() if least is None]
-    if untold:
-        raise Fatal(f"the database has migration {max(untold):04d}, which this version does not know; upgrade first")
-    number, least = max(((n, str(least)) for n, least in unknown.items()), key=lambda one: release_order(one[1]))
-    if release_order(least) > release_order(release):
-        raise Fatal(
-            f"the database has migration {number:04d}, which lets release {least} or later run, and this is {release}: "
-            "start that release, or go back to a backup of before it (UPGRADING.md)"
-        )
-    log.warning("the database is of a newer release, which lets this one run", migrations=sorted(unknown))
+        return None
+    newest = max(unknown, key=lambda row: release_order(row.least_release))
+    if release_order(newest.least_release) <= release_order(release):
+        return None
+    return (
+        f"the database has migration {newest.number:04d}, which lets release {newest.least_release} or later run, and "
+        f"this is {release}: start that release, or go back to a backup of before it (UPGRADING.md)"
+    )
 
 
 def release_order(release: str) -> tuple[int, ...]:
-    """Releases compare by their numbers; what stands behind them (`rc1`) does not count."""
+    """Sort key of a release: its numbers, without a suffix such as `rc1`."""
     return tuple(int(number) for number in re.findall(r"\d+", release)[:3])
 
 
-def _migrations() -> dict[int, tuple[str, str]]:
-    found = {}
+def migrations() -> dict[int, Migration]:
+    """Migrations of this release by number, in order."""
+    found = []
     for entry in resources.files("coordinatord.storage.database").joinpath("migrations").iterdir():
-        match = _NAME.fullmatch(entry.name)
-        if match:
-            found[int(match[1])] = (entry.name, entry.read_text(encoding="utf-8"))
-    return found
+        if match := _NAME.fullmatch(entry.name):
+            found.append(Migration(int(match[1]), entry.name, entry.read_text(encoding="utf-8")))
+    return {file.number: file for file in sorted(found, key=lambda file: file.number)}

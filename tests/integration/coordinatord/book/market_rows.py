@@ -1,5 +1,6 @@
 """A market in the tables alone: jobs, models and providers that no chain knows of."""
 
+from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes
 from coordinatord.storage.database.connections import Connection
 
 
@@ -54,7 +55,7 @@ async def add_history(
     Ten a block, of all models and providers alike, half of them of one owner. In bulk, as a first backfill writes them:
     the indexes come last.
     """
-    await connection.execute("select drop_job_indexes(), drop_owner_indexes()")
+    await drop_job_indexes(connection)
     await connection.execute(
         "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
         " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, ordinal, state,"
@@ -75,4 +76,4 @@ async def add_history(
         providers,
         owner,
     )
-    await connection.execute("select build_job_indexes(), build_owner_indexes()")
+    await build_job_indexes(connection)

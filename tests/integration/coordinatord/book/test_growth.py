@@ -10,6 +10,7 @@ from coordinatord.api.book.candidates_sql import Seen as SeenPoll
 from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.api.book.sql import JobFilter
+from coordinatord.chain.indexer.tables_sql import mark_all_expired
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import (
@@ -105,6 +106,6 @@ async def test_waits_of_expired_jobs_are_dropped_with_their_leases(database: Dat
         open_jobs = [row["job_id"] for row in await connection.fetch("select job_id from jobs where state = 0 limit 2")]
         await leases_sql.hold_back(connection, open_jobs)
         await connection.execute("update jobs set expires_at = 5 where job_id = $1", open_jobs[0])
-        await connection.execute("select mark_expired_jobs(6)")
+        await mark_all_expired(connection, 6)
         await leases_sql.drop_lapsed(connection)
         assert [row["job_id"] for row in await connection.fetch("select job_id from leases")] == [open_jobs[1]]

@@ -10,6 +10,7 @@ import pytest
 
 from coordinatord.api.book.sql import JobFilter, page_statement, read_page, read_summary
 from coordinatord.base.errors import Retryable
+from coordinatord.chain.indexer.tables_sql import drop_job_indexes
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import (
@@ -121,7 +122,7 @@ async def test_summary_is_the_sum_over_the_owners_jobs(database: Database) -> No
 
 async def test_what_needs_counts_waits_until_a_first_backfill_has_taken_them(database: Database) -> None:
     async with database.connection() as connection:
-        await connection.execute("select drop_job_indexes()")
+        await drop_job_indexes(connection)
     _, rows = await read_page(database, JobFilter(), LIMIT, 0)
     assert len(rows) == LIMIT
     for answer in (lambda: read_page(database, JobFilter(), LIMIT, 5_000), lambda: read_summary(database, owner_of(0))):

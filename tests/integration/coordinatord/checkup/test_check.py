@@ -18,8 +18,9 @@ from common.daemon.process import Secret
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.examine import examine
 from coordinatord.run.checks.rows import CheckRow
+from coordinatord.storage.database import migrate as migrating
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migrate import Migration, migrate
 from coordinatord.storage.pins.store import Pinned, PinningStore, open_pin_store
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
@@ -278,7 +279,11 @@ async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], mon
     assert "must be PostgreSQL 99 or newer" in row.remedy
 
 
-async def test_older_empty_newer_and_changed_databases_are_told_apart(well: dict[str, str], world: World) -> None:
+async def test_older_empty_newer_and_changed_databases_are_told_apart(
+    well: dict[str, str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = migrating.migrations()
+    later = Migration(9000, "9000_later.sql", "-- least release: 0.1.0\n")
     async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
 
         async def migrations_after(statement: str) -> CheckRow:
@@ -286,18 +291,25 @@ async def test_older_empty_newer_and_changed_databases_are_told_apart(well: dict
                 await connection.execute(statement)
             return (await looked(well))["migrations"]
 
-        older = await migrations_after("delete from migrations where number = 19")
+        with monkeypatch.context() as newer_release:
+            newer_release.setattr(migrating, "migrations", lambda: files | {9000: later})
+            older = await migrations_after("select 1")
         newer = await migrations_after(
-            "insert into migrations (number, name, sha256) values (19, '0019_pinned_keys.sql', ''),"
-            " (9000, '9000_later.sql', '')"
+            "insert into migrations (number, name, sha256, least_release) values (9000, '9000_later.sql', '', '0.1.0')"
         )
-        changed = await migrations_after("delete from migrations where number = 9000")
+        too_new = await migrations_after("update migrations set least_release = '98.0.0' where number = 9000")
+        changed = await migrations_after("update migrations set sha256 = '' where number = 1")
         empty = await migrations_after("drop table migrations")
     assert older.right is None
-    assert "0019_pinned_keys.sql" in older.detail
-    assert newer.right is False
+    assert "older" in older.detail
+    assert "9000_later.sql" in older.detail
+    assert newer.right is None
+    assert "9000_later.sql" in newer.detail
+    assert too_new.right is False
+    assert "lets release 98.0.0 or later run" in too_new.detail
     assert changed.right is False
-    assert "0019_pinned_keys.sql" in changed.detail
+    assert "0001_schema.sql" in changed.detail
+    assert "point DATABASE_URL to an empty database" in changed.remedy
     assert (empty.right, "empty" in empty.detail) == (None, True)
 
 

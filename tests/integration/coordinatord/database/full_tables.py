@@ -20,7 +20,7 @@ FILLED: Final = {
     f" ended_because, takes_back) select case when n % 5000 = 0 then 7 else 1 end, {_ROWS} - n, 1, {_AGO}, {_DIGEST},"
     f" {_ADDRESS}, n % 16, 1, 0, 0, 0, case when n % 1000 = 1 then n end",
     "index_blocks": f"select n, {_DIGEST}, {_DIGEST}, n * 2",
-    "undo_journal": "(block_number, table_name, key, old_row) select n / 20, 'jobs', jsonb_build_object('job_id', n),"
+    "undo_journal": "(block_number, table_name, inserted, saved) select n / 20, 'jobs', false,"
     " jsonb_build_object('job_id', n)",
     "asks": "select n % 1000, n / 1000, 3600 * (1 + n % 3), 1000, 1000",
     "ask_times": "select n, n",
@@ -54,10 +54,10 @@ FILLED: Final = {
     "stored": f"select {_DIGEST}, 'inputs', 1, 1",
     "files": f"select 'file-' || n, {_ADDRESS}, 'input', '', 'cid' || n, '', 1, 1, n % 10 > 0, {_AGO},"
     f" clock_timestamp() + n * interval '1 minute', case when n % 1000 = 0 then 'u' || n end,"
-    f" case when n % 5 = 0 then {_DIGEST} end, null, null, n % 2000 <> 5",
+    f" case when n % 5 = 0 then {_DIGEST} end, null, null",
     "batches": "(id, owner, endpoint, input_file_id, completion_window, metadata, idempotency_key, request_hash,"
-    f" created_at, expires_at, completed_at, completed) select 'batch_' || n, {_ADDRESS}, '', 'file-' || n, '24h',"
-    f" '{{}}', n::text, '', {_AGO}, {_AGO}, case when n > 50 then {_AGO} end, n % 7",
+    f" created_at, expires_at, completed_at, completed) select 'batch_' || n, {_ADDRESS}, '/v1/responses',"
+    f" 'file-' || n, '24h', '{{}}', n::text, '', {_AGO}, {_AGO}, case when n > 50 then {_AGO} end, n % 7",
     "batch_work": "select 'batch_' || n, clock_timestamp() + n * interval '1 second', 0, 0, 0, false",
     "batch_lines": f"select 'batch_' || 1 + n / 400, n % 400, {_DIGEST}, case when n % 3 > 0 then n end,"
     " case when n % 3 = 0 then 'refused' end, null, false, null",

@@ -66,8 +66,8 @@ _TX: Final = (
 )
 _BATCH: Final = (
     "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash, expires_at,"
-    " completed_at, completed) select 'batch_' || $1::bigint, '', '', '', '24h', '{}', '', clock_timestamp(),"
-    " @AGO, 1"
+    " completed_at, completed) select 'batch_' || $1::bigint, '', '/v1/responses', '', '24h', '{}', '',"
+    " clock_timestamp(), @AGO, 1"
 )
 
 
@@ -232,7 +232,7 @@ async def test_the_journal_keeps_its_window_and_no_more(stage: Stage) -> None:
         await undo_sql.restart_run(connection, KeptBlock(100, b"h", b"p", 1))
         for number in range(101, 121):
             await connection.execute(
-                "insert into undo_journal (block_number, table_name, key, old_row) values ($1, 'fees', '{}', null)",
+                "insert into undo_journal (block_number, table_name, inserted, saved) values ($1, 'fees', true, '{}')",
                 number,
             )
             await undo_sql.keep_blocks(connection, [KeptBlock(number, b"h", b"p", number)], 8)

@@ -1,24 +1,31 @@
-"""Migrations of a database that holds something."""
+"""Migrations on a real server: one after the other, outside of a transaction, and on databases of other versions."""
 
-import json
 import secrets
+from collections.abc import Callable
 
+import anyio
 import asyncpg
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.chain.indexer.undo_sql import undo_above
 from coordinatord.storage.database import migrate as migrating
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migrate import Migration, migrate
 from devnet.postgres import Postgres
 
 pytestmark = pytest.mark.anyio
 
-_OLD_JOB = (
-    "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
-    " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, state, ended_because)"
-    " values ($1, '\\xaa', '\\x01', 1, 60, 1, 1, 1, 1, 0, $2, 7, 0, 0, 'bafk', '\\x01', $3, $4, $5, $6)"
+Install = Callable[..., None]
+
+TABLE = (900, "-- least release: 0.1.0\ncreate table t (a integer); insert into t values (1), (1)")
+DISTINCT_TABLE = (900, "-- least release: 0.1.0\ncreate table t (a integer); insert into t values (1)")
+UNIQUE_INDEX = (
+    901,
+    "-- least release: 0.1.0\n"
+    "-- outside a transaction\n"
+    "drop index concurrently if exists t_a;\n"
+    "create unique index concurrently t_a\n    on t (a);\n",
 )
+VALID = "select indisvalid from pg_index where indexrelid = to_regclass('t_a')"
 
 
 @pytest.fixture
@@ -27,14 +34,25 @@ def database_template() -> str:
     return "template1"
 
 
-async def test_role_that_owns_its_database_and_nothing_more_migrates_it(postgres: Postgres) -> None:
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Replace the migrations that this release has."""
+
+    def installed(*files: tuple[int, str]) -> None:
+        made = {number: Migration(number, f"{number:04d}_made.sql", sql) for number, sql in files}
+        monkeypatch.setattr(migrating, "migrations", lambda: made)
+
+    return installed
+
+
+async def test_database_owner_without_further_rights_migrates(postgres: Postgres) -> None:
     """As config/postgresql/README.md makes it."""
     name = f"owner_{secrets.token_hex(4)}"
     await postgres.execute(f"create role {name} login password 'word'")
     await postgres.execute(f"create database {name} owner {name}")
     try:
         connection = await asyncpg.connect(f"postgresql://{name}:word@127.0.0.1:{postgres.port}/{name}")
-        assert len(await migrate(connection)) == len(migrating._migrations())
+        assert len(await migrate(connection)) == len(migrating.migrations())
         assert await migrate(connection) == []
         await connection.close()
     finally:
@@ -42,9 +60,7 @@ async def test_role_that_owns_its_database_and_nothing_more_migrates_it(postgres
         await postgres.execute(f"drop role {name}")
 
 
-async def test_server_that_is_older_than_this_release_takes_ends_the_start_and_stays_as_it_is(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_old_server_is_refused_and_left_unchanged(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await asyncpg.connect(database_url)
     major = connection.get_server_version().major
     monkeypatch.setattr(migrating, "LEAST_SERVER", major + 1)
@@ -54,67 +70,82 @@ async def test_server_that_is_older_than_this_release_takes_ends_the_start_and_s
     await connection.close()
 
 
-async def test_database_that_applied_a_file_before_it_was_mended_goes_on(database_url: str) -> None:
+async def test_failed_migration_leaves_the_ones_before_it(database_url: str, install: Install) -> None:
     connection = await asyncpg.connect(database_url)
-    await migrate(connection)
-    for number, digest in migrating._MENDED.items():
-        await connection.execute("update migrations set sha256 = $2 where number = $1", number, digest)
+    install(TABLE, (901, "-- least release: 0.1.0\ninsert into t values (2); insert into missing values (1)"))
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await migrate(connection)
+    assert await connection.fetchval("select count(*) from t") == 2
+    install(TABLE, (901, "-- least release: 0.1.0\ninsert into t values (3)"))
+    assert await migrate(connection) == ["0901_made.sql"]
+    assert await connection.fetchval("select count(*) from t") == 3
+    await connection.close()
+
+
+async def test_migration_outside_a_transaction_is_repeated_after_failure(database_url: str, install: Install) -> None:
+    """A failed `create index concurrently` leaves an invalid index, as a killed process does."""
+    connection = await asyncpg.connect(database_url)
+    install(TABLE, UNIQUE_INDEX)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await migrate(connection)
+    assert await connection.fetchval(VALID) is False
+    await connection.execute("delete from t where ctid in (select ctid from t limit 1)")
+    assert await migrate(connection) == ["0901_made.sql"]
+    assert await connection.fetchval(VALID) is True
     assert await migrate(connection) == []
-    await connection.execute("update migrations set sha256 = '\\x00' where number = 15")
-    with pytest.raises(Fatal, match=r"0015_expired_and_counted\.sql was changed"):
-        await migrate(connection)
     await connection.close()
 
 
-async def test_marks_of_expired_jobs_are_no_event_of_the_block_that_is_applied(database_url: str) -> None:
-    """They are not journaled, and what follows them in the transaction is."""
-    connection = await asyncpg.connect(database_url)
-    await migrate(connection)
-    async with connection.transaction():
-        await connection.execute("select set_config('svc.journal_block', '7', true)")
-        await connection.execute("select mark_expired_jobs(1000), unmark_expired_jobs(900)")
-        assert await connection.fetchval("select current_setting('svc.journal_block')") == "7"
-    await connection.close()
+async def test_migration_outside_a_transaction_is_repeated_after_a_kill(database_url: str, install: Install) -> None:
+    """The connection is lost while the index is built. The file is not recorded, and the next start repeats it."""
+    killed, writer, observer = [await asyncpg.connect(database_url) for _ in range(3)]
+    install(DISTINCT_TABLE)
+    await migrate(killed)
+    install(DISTINCT_TABLE, UNIQUE_INDEX)
+
+    async def migrate_until_killed() -> None:
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            await migrate(killed)
+
+    async with writer.transaction(), anyio.create_task_group() as tasks:
+        await writer.execute("insert into t values (7)")  # the build waits for this transaction
+        tasks.start_soon(migrate_until_killed)
+        with anyio.fail_after(20):
+            while await observer.fetchval(VALID) is None:  # noqa: ASYNC110 - the server has no event for it
+                await anyio.sleep(0.02)
+        await observer.execute("select pg_terminate_backend($1)", killed.get_server_pid())
+    assert await observer.fetchval(VALID) is False
+    assert await migrate(observer) == ["0901_made.sql"]
+    assert await observer.fetchval(VALID) is True
+    await writer.close()
+    await observer.close()
 
 
-async def test_jobs_of_before_are_numbered_marked_and_counted(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_processes_that_start_together_apply_each_migration_once(database_url: str, install: Install) -> None:
+    """A process that waits must not block `create index concurrently` of the one that it waits for."""
+    install(DISTINCT_TABLE, UNIQUE_INDEX)
+    applied: list[str] = []
+
+    async def start() -> None:
+        connection = await asyncpg.connect(database_url)
+        applied.extend(await migrate(connection))
+        await connection.close()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(start)
+    assert applied == ["0900_made.sql", "0901_made.sql"]
+
+
+async def test_database_of_another_version_is_refused(database_url: str) -> None:
+    """Databases of unreleased trees have other files under the same number, and columns that came later are missing."""
     connection = await asyncpg.connect(database_url)
-    files = migrating._migrations()
-    with monkeypatch.context() as before:
-        before.setattr(migrating, "_migrations", lambda: {n: file for n, file in files.items() if n < 15})
+    await connection.execute("create table migrations (number integer primary key, name text, sha256 bytea)")
+    await connection.execute("insert into migrations values (1, '0001_index.sql', '\\x00'), (2, '0002_relays.sql', '')")
+    with pytest.raises(Fatal, match=r"another 0001_index\.sql .*: start .* or point DATABASE_URL to an empty database"):
         await migrate(connection)
-    await connection.execute("insert into index_position values (true, 9, '\\x09', 1000, false)")
-    for job, expires_at, block, log, state, because in (
-        (b"c", 2000, 5, 0, 0, 0),
-        (b"a", 999, 3, 1, 0, 0),  # expired
-        (b"b", 1000, 4, 0, 2, 1),
-        (b"d", 999, 3, 0, 3, 2),
-    ):
-        await connection.execute(_OLD_JOB, job, expires_at, block, log, state, because)
-    old_row = await connection.fetchval("select to_jsonb(j) || '{\"state\": 1}' from jobs j where job_id = 'b'")
-    await connection.execute(
-        "insert into undo_journal (block_number, table_name, key, old_row) values (9, 'jobs', $1, $2)",
-        json.dumps({"job_id": "\\x62"}),
-        old_row,
-    )
-    await migrate(connection)
-    book = "select convert_from(job_id, 'utf8'), ordinal, state, ended_because from jobs order by ordinal"
-    assert [tuple(row) for row in await connection.fetch(book)] == [
-        ("d", 0, 3, 2),
-        ("a", 1, 3, 5),
-        ("b", 2, 2, 1),
-        ("c", 3, 0, 0),
-    ]
-    counts = "select state, jobs from job_counts where list = 0 and bits = 12 order by state"
-    assert [tuple(row) for row in await connection.fetch(counts)] == [(0, 1), (2, 1), (3, 2)]
-    sums = await connection.fetchrow("select jobs, completed, escrowed from owner_sums")
-    assert sums is not None
-    assert tuple(sums) == (4, 1, 28)
-    async with connection.transaction():  # what was journaled before can be undone after
-        await undo_above(connection, 8)
-    assert tuple((await connection.fetch(book))[2]) == ("b", 2, 1, 1)
+    assert await connection.fetchval("select to_regclass('jobs')") is None
     await connection.close()
 
 
@@ -126,43 +157,31 @@ FUTURE = (
 )
 
 
-async def test_a_newer_database_tells_an_older_release_whether_it_may_run(
+def with_future(least: str) -> dict[int, Migration]:
+    """Migrations of a release to come."""
+    return migrating.migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
+
+
+async def test_newer_database_decides_which_releases_may_run(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = await asyncpg.connect(database_url)
-    files = migrating._migrations()
-    applied = await migrate(connection)
-    assert len(applied) == len(files)
+    assert len(await migrate(connection)) == len(migrating.migrations())
+    future = with_future("0.3.0")
     with monkeypatch.context() as newer:
-        future = {900: ("0900_future.sql", FUTURE.format(least="0.3.0"))}
-        newer.setattr(migrating, "_migrations", lambda: files | future)
+        newer.setattr(migrating, "migrations", lambda: future)
         assert await migrate(connection, "0.4.0") == ["0900_future.sql"]
     for may_run in ("0.3.0", "0.3.1", "1.0.0", "0.10.0", "0.3.0rc1"):
         assert await migrate(connection, may_run) == []
     with pytest.raises(Fatal, match=r"migration 0900, which lets release 0\.3\.0 or later run, and this is 0\.2\.9"):
         await migrate(connection, "0.2.9")
-    await connection.execute("update migrations set least_release = null where number = 900")
-    with pytest.raises(Fatal, match="migration 0900, which this version does not know; upgrade first"):
-        await migrate(connection, "9.9.9")
     await connection.close()
 
 
-async def test_a_database_from_before_least_releases_were_kept_is_taken_over(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_migration_without_a_least_release_is_refused(database_url: str, install: Install) -> None:
     connection = await asyncpg.connect(database_url)
-    await migrate(connection)
-    await connection.execute("alter table migrations drop column least_release")
-    assert await migrate(connection) == []
-    await connection.close()
-
-
-async def test_a_later_migration_without_a_least_release_is_not_applied(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = await asyncpg.connect(database_url)
-    monkeypatch.setattr(migrating, "_migrations", lambda: {900: ("0900_future.sql", "create table t (a int)")})
-    with pytest.raises(Fatal, match=r"0900_future\.sql must begin with `-- least release: X\.Y\.Z`"):
+    install((900, "create table t (a int)"))
+    with pytest.raises(Fatal, match=r"0900_made\.sql must begin with `-- least release: X\.Y\.Z`"):
         await migrate(connection)
     assert await connection.fetchval("select to_regclass('t')") is None
     await connection.close()

@@ -68,7 +68,6 @@ UNPLANNED: Final = {
     "database.removal_sql.remove_due": _REMOVAL,
     "indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
-    "checkup.examine._database": "no statement: a remedy that begins like one",
     "relayer.budgets_sql": "`_ADD`, a part of the statements that book gas and take it back",
 }
 # Indexes of a few rows whatever the table holds: what waits, and what is not paid for or taken in time.

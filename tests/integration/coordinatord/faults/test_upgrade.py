@@ -17,7 +17,7 @@ from coordinatord.storage.database.migrate import migrate
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.integration.coordinatord.database.test_migrations import FUTURE
+from tests.integration.coordinatord.database.test_migrations import with_future
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.running import running, start
@@ -44,11 +44,10 @@ async def sell(given: dict[str, str], world: World, party_at: At) -> tuple[str, 
 
 async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str) -> None:
     """As `coordinatord migrate` of a release to come would: with one migration more than this one knows."""
-    files = migrating._migrations()
+    future = with_future(least)
     connection = await asyncpg.connect(database_url)
     with monkeypatch.context() as newer:
-        future = {900: ("0900_future.sql", FUTURE.format(least=least))}
-        newer.setattr(migrating, "_migrations", lambda: files | future)
+        newer.setattr(migrating, "migrations", lambda: future)
         assert "0900_future.sql" in await migrate(connection, "99.0.0")
     await connection.close()
 
@@ -77,24 +76,27 @@ async def test_after_an_upgrade_that_is_not_additive_this_release_ends_and_names
     assert "UPGRADING.md" in told
 
 
-def last_release() -> tuple[str, str]:
-    """Version and commit of the newest release that the page on upgrades lists."""
-    listed = re.findall(r"^\| ([\d.]+) \|.*\| `([0-9a-f]{40})` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    version, commit = listed[-1]
-    return version, commit
-
-
 def has_commit(commit: str) -> bool:
-    """Not so in a shallow clone, nor in a copy without history."""
+    """False in a shallow clone and in a copy without history."""
     asked = ("git", "cat-file", "-e", f"{commit}^{{commit}}")
     return subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
-def test_the_last_release_that_the_page_lists_is_one_of_this_history() -> None:
-    version, commit = last_release()
-    if not has_commit(commit):
-        pytest.skip(NO_HISTORY.format(version=version))
-    asked = ("git", "merge-base", "--is-ancestor", commit, "HEAD")
-    assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
-    told = subprocess.run(("git", "show", f"{commit}:pyproject.toml"), cwd=ROOT, capture_output=True, check=True)
-    assert tomllib.loads(told.stdout.decode())["project"]["version"] == version
+def test_page_lists_the_commit_of_every_release() -> None:
+    """The change log says which versions are released."""
+    listed = dict(re.findall(r"^\| ([\d.]+) \|.*\| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = dict(re.findall(r"^## ([\d.]+) \((.+)\)$", changes, re.MULTILINE))
+    assert listed.keys() == released.keys()
+    for version, commit in listed.items():
+        if released[version] == "unreleased":
+            assert commit == "not released yet"
+            continue
+        digest = commit.strip("`")
+        assert re.fullmatch("[0-9a-f]{40}", digest)
+        if not has_commit(digest):
+            pytest.skip(NO_HISTORY.format(version=version))
+        asked = ("git", "merge-base", "--is-ancestor", digest, "HEAD")
+        assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
+        told = subprocess.run(("git", "show", f"{digest}:pyproject.toml"), cwd=ROOT, capture_output=True, check=True)
+        assert tomllib.loads(told.stdout.decode())["project"]["version"] == version

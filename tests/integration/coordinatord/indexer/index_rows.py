@@ -25,4 +25,5 @@ async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
 
 async def forget(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     """An index that has seen nothing."""
-    await connection.execute(f"truncate {', '.join(UNDOABLE)}, undo_journal, index_blocks, index_position")
+    tables = ", ".join({**UNDOABLE, **_SUMS})
+    await connection.execute(f"truncate {tables}, undo_journal, index_blocks, index_position")

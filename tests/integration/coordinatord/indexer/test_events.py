@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.api.events import EventKind
 from coordinatord.chain.contracts import events as ev
 from coordinatord.chain.indexer import tables_sql
-from coordinatord.chain.indexer.events_sql import drop_old, resume_log
+from coordinatord.chain.indexer.events_sql import drop_old
 from coordinatord.chain.indexer.fetch import Source
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS, History
@@ -191,18 +191,6 @@ async def test_expiry_is_told_at_the_first_block_after_it_however_late_it_is_mar
         *[("expired", LAST + 1, LAST + 1)] * 6,
         *[("expired", LAST + 1, None)] * 6,
     ]
-
-
-async def test_blocks_that_a_release_without_the_log_indexed_are_told_as_a_reset(connection: Connection) -> None:
-    market = Market.of(connection, journal_blocks=64)
-    await market.at(2)
-    since = await connection.fetchval("select max(id) from events")
-    await resume_log(connection)
-    assert await told(connection, since) == []
-    await connection.execute("update index_position set block_hash = '\\x07', block_number = 3")
-    await resume_log(connection)
-    await resume_log(connection)
-    assert await told(connection, since) == [("reset", 3, None)]
 
 
 async def test_events_of_blocks_that_may_still_be_undone_are_kept_whatever_their_age(connection: Connection) -> None:

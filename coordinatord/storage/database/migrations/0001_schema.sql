@@ -1,0 +1,1096 @@
+-- least release: 0.1.0
+
+-- The database of a coordinator, grouped by capability:
+--
+--     index       position, journal of reorgs, jobs, counts of jobs, events, catalogue, providers, reliability
+--     outbox      relays, their transactions, gas budgets
+--     wallets     nonces, sessions
+--     storage     objects, pinned keys, files, bytes stored by owner
+--     leasing     liveness, leases, offers before a block has the post, poll_jobs
+--     batches     batches, their workers, their lines
+--     webhooks    endpoints, messages
+--     escrow      generations of escrow keys
+--
+-- Times named `*_at` are timestamptz where the coordinator's clock set them, and Unix seconds where a block or a
+-- signature did. Amounts are numeric(39): a uint128 of the token's smallest unit. Addresses and hashes are bytea.
+
+
+-- Index: position and journal ------------------------------------------------------------------------------------------
+--
+-- Only the indexer writes these tables, in the transaction that moves `index_position`. Near the head, a trigger saves
+-- each changed row in `undo_journal`, so that a reorg can restore it. Blocks far below the head are not journaled.
+
+-- Block up to which the tables of the index are complete. One row, once a block was indexed.
+create table index_position (
+    only_row boolean primary key default true check (only_row), block_number bigint not null,
+    block_hash bytea not null, block_time bigint not null,
+    rebuilding boolean not null default false  -- a reorg went deeper than the journal: not ready until replayed
+);
+
+-- Canonical blocks that a reorg can go back to: an unbroken run that ends at the position.
+create table index_blocks (
+    number bigint primary key, hash bytea not null, parent_hash bytea not null, time bigint not null
+);
+
+-- Rows as they were before a block changed them.
+create table undo_journal (
+    seq bigint generated always as identity primary key, block_number bigint not null, table_name text not null,
+    inserted boolean not null,   -- the block inserted the row: undo deletes it
+    saved jsonb not null         -- the row before the change; for an inserted row, the new row
+);
+-- Undo and the end of the journal's window select by block.
+create index undo_journal_block on undo_journal (block_number);
+
+-- Save a changed row for undo. `svc.journal_block` holds the number of the block that is applied. The triggers skip
+-- rows while it is empty, as in a backfill and in undo itself.
+create function save_for_undo() returns trigger language plpgsql as $$
+begin
+    insert into undo_journal (block_number, table_name, inserted, saved)
+    values (current_setting('svc.journal_block')::bigint, tg_table_name, tg_op = 'INSERT',
+        to_jsonb(case when tg_op = 'INSERT' then new else old end));
+    return null;
+end
+$$;
+
+
+-- Index: jobs ----------------------------------------------------------------------------------------------------------
+
+-- Jobs of the registry, as its events tell them. An open job past `expires_at` is marked as the registry reports it,
+-- state 3 because of 5, when the position moves past that time. A mark follows from the row and the block's time, so it
+-- is not journaled: the code that moves the position sets and removes marks.
+create table jobs (
+    job_id bytea primary key, owner bytea not null,
+    c bytea not null,                        -- commitment to the sealed input
+    model_id bigint not null, sla_secs bigint not null, rate_in numeric(39) not null, rate_out numeric(39) not null,
+    units_in bigint not null, units_out bigint not null,
+    designated bigint not null,              -- provider that alone may claim the job; 0 for any provider
+    expires_at bigint not null, cap numeric(39) not null, fee_bps integer not null, gas_fee numeric(39) not null,
+    task_cid text not null, pay_sig bytea not null, posted_block bigint not null,
+    posted_log bigint not null,              -- orders jobs within a block
+    state smallint not null default 0 check (state between 0 and 3),  -- JobState
+    ended_because smallint not null default 0 check (ended_because between 0 and 5),  -- EndedBecause
+    provider_id bigint not null default 0,   -- 0 before the claim
+    claimed_at bigint not null default 0, completion_tok bigint not null default 0,
+    cost numeric(39) not null default 0, result_cid text,
+    ordinal bigint not null,                 -- place in the order of posting, from 0 without gaps
+    ended_at bigint                          -- time of the block that ended the job; null while open, and when expired
+) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000);  -- polls step over dead open jobs
+-- No trigger for inserts: `posted_block` suffices to undo a post.
+create trigger save_for_undo after update or delete on jobs for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+
+-- Number of jobs in each list, by chunks of 2^12 and 2^18 ordinals. A page deep inside a list is found by adding up a
+-- few dozen rows. Lists: all jobs (0), jobs of a model (1), of an owner (2), of a provider (3).
+create table job_counts (
+    list smallint not null check (list between 0 and 3),
+    key bytea not null,          -- int8send of a model or provider, an owner's address, empty for all jobs
+    bits smallint not null check (bits in (12, 18)), chunk bigint not null, state smallint not null,
+    jobs bigint not null,
+    primary key (list, key, bits, chunk, state)
+) with (fillfactor = 80);
+
+-- Sums of an owner's jobs by model.
+create table owner_sums (
+    owner bytea not null, model_id bigint not null, jobs bigint not null, completed bigint not null,
+    escrowed numeric not null,
+    primary key (owner, model_id)
+) with (fillfactor = 80);
+
+-- Job that enters (jobs = 1) or leaves (jobs = -1) a count.
+create type job_change as (
+    owner bytea, model_id bigint, provider_id bigint, chunk bigint, state smallint, jobs bigint, cap numeric
+);
+
+-- Keep `job_counts` and `owner_sums` equal to a fresh count of `jobs`: sums of 0 leave no row.
+create function count_jobs() returns trigger language plpgsql as $$
+declare
+    changes job_change[];
+    empty_counts job_counts[];
+    empty_sums owner_sums[];
+begin
+    if tg_op <> 'DELETE' then
+        select array_agg((owner, model_id, provider_id, ordinal >> 12, state, 1, cap)::job_change)
+            into changes from added;
+    end if;
+    if tg_op <> 'INSERT' then
+        select changes || array_agg((owner, model_id, provider_id, ordinal >> 12, state, -1, -cap)::job_change)
+            into changes from gone;
+    end if;
+    with small as materialized (
+        select l.list, l.key, c.chunk, c.state, sum(c.jobs) as jobs
+        from (select owner, model_id, provider_id, chunk, state, sum(jobs) as jobs from unnest(changes)
+            group by owner, model_id, provider_id, chunk, state) c
+        cross join lateral (values (0::smallint, ''::bytea), (1::smallint, int8send(c.model_id)),
+            (2::smallint, c.owner), (3::smallint, int8send(c.provider_id))) as l (list, key)
+        where l.list <> 3 or c.provider_id > 0
+        group by l.list, l.key, c.chunk, c.state having sum(c.jobs) <> 0),
+    counted as (
+        insert into job_counts as j (list, key, bits, chunk, state, jobs)
+        select list, key, 12, chunk, state, jobs from small
+        union all
+        select list, key, 18, chunk >> 6, state, sum(jobs) from small group by list, key, chunk >> 6, state
+            having sum(jobs) <> 0
+        on conflict (list, key, bits, chunk, state) do update set jobs = j.jobs + excluded.jobs
+        returning j as count),
+    summed as (
+        insert into owner_sums as s (owner, model_id, jobs, completed, escrowed)
+        select owner, model_id, sum(jobs), coalesce(sum(jobs) filter (where state = 2), 0), sum(cap)
+        from unnest(changes) group by owner, model_id
+        having sum(jobs) <> 0 or sum(jobs) filter (where state = 2) <> 0 or sum(cap) <> 0
+        on conflict (owner, model_id) do update set jobs = s.jobs + excluded.jobs,
+            completed = s.completed + excluded.completed, escrowed = s.escrowed + excluded.escrowed
+        returning s as sums)
+    select (select array_agg(count) from counted where (count).jobs = 0),
+        (select array_agg(sums) from summed where (sums).jobs = 0)
+        into empty_counts, empty_sums;
+    delete from job_counts j using unnest(empty_counts) e
+        where (j.list, j.key, j.bits, j.chunk, j.state) = (e.list, e.key, e.bits, e.chunk, e.state);
+    delete from owner_sums s using unnest(empty_sums) e where (s.owner, s.model_id) = (e.owner, e.model_id);
+    return null;
+end
+$$;
+create trigger count_insert after insert on jobs referencing new table as added
+    for each statement execute function count_jobs();
+create trigger count_update after update on jobs referencing old table as gone new table as added
+    for each statement execute function count_jobs();
+create trigger count_delete after delete on jobs referencing old table as gone
+    for each statement execute function count_jobs();
+
+-- Build the missing indexes of `jobs`, mark what expired, and count. A first backfill runs twice as fast without them:
+-- it drops the indexes and disables the count triggers (tables_sql.py), and calls this function when it is done.
+create function build_job_indexes() returns void language plpgsql as $$
+begin
+    -- Open jobs by expiry: the next ones to mark.
+    create index if not exists jobs_due on jobs (expires_at) where state = 0;
+    if exists (select from pg_trigger
+            where tgrelid = 'jobs'::regclass and tgname = 'count_insert' and tgenabled = 'D') then
+        update jobs set state = 3, ended_because = 5
+            where state = 0 and expires_at < (select block_time from index_position);
+        truncate job_counts, owner_sums;
+        with small as materialized (
+            select l.list, l.key, j.chunk, j.state, sum(j.n) as n
+            from (select owner, model_id, provider_id, state, ordinal >> 12 as chunk, count(*) as n from jobs
+                group by owner, model_id, provider_id, state, ordinal >> 12) j
+            cross join lateral (values (0::smallint, ''::bytea), (1::smallint, int8send(j.model_id)),
+                (2::smallint, j.owner), (3::smallint, int8send(j.provider_id))) as l (list, key)
+            where l.list <> 3 or j.provider_id > 0
+            group by l.list, l.key, j.chunk, j.state)
+        insert into job_counts (list, key, bits, chunk, state, jobs)
+            select list, key, 12, chunk, state, n from small
+            union all
+            select list, key, 18, chunk >> 6, state, sum(n) from small group by list, key, chunk >> 6, state;
+        insert into owner_sums (owner, model_id, jobs, completed, escrowed)
+            select owner, model_id, count(*), count(*) filter (where state = 2), sum(cap)
+            from jobs group by owner, model_id;
+        alter table jobs enable trigger count_insert, enable trigger count_update, enable trigger count_delete;
+    end if;
+    create unique index if not exists jobs_ordinal on jobs (ordinal);  -- The newest ordinal, and pages of all jobs.
+    -- Undo deletes the jobs of reorganised blocks.
+    create index if not exists jobs_posted_block on jobs (posted_block);
+    -- Pages of jobs by state, by model, by owner and by provider.
+    create index if not exists jobs_state on jobs (state, ordinal);
+    create index if not exists jobs_model on jobs (model_id, state, ordinal);
+    create index if not exists jobs_owner on jobs (owner, state, ordinal);
+    create index if not exists jobs_provider on jobs (provider_id, state, ordinal) where provider_id > 0;
+    -- Open bids in the order in which polls lease them.
+    create index if not exists jobs_open on jobs (model_id, posted_block, posted_log)
+        where state = 0 and designated = 0;
+    -- Open jobs designated to a provider, in the order in which polls lease them.
+    create index if not exists jobs_designated on jobs (designated, model_id, posted_block, posted_log)
+        where state = 0 and designated > 0;
+    -- Claimed jobs by age, for the reclaimer.
+    create index if not exists jobs_claimed on jobs (claimed_at) where state = 1;
+    -- Marked jobs by expiry, for a position that moves back.
+    create index if not exists jobs_expired on jobs (expires_at) where ended_because = 5;
+    -- What the claims of an owner's open jobs will collect.
+    create index if not exists jobs_owner_open on jobs (owner, expires_at) include (cap, fee_bps, gas_fee)
+        where state = 0;
+    -- Recently settled jobs of an owner and of a provider, which earn gas budget.
+    create index if not exists jobs_owner_settled on jobs (owner, claimed_at) where state = 2;
+    create index if not exists jobs_provider_settled on jobs (provider_id, claimed_at) where state = 2;
+    -- How jobs of providers ended lately: the sums of `reliability` read this index alone.
+    create index if not exists jobs_ended on jobs (ended_at) include (provider_id, model_id, ended_because, claimed_at)
+        where ended_at is not null and provider_id > 0;
+end
+$$;
+select build_job_indexes();
+
+
+-- Index: events --------------------------------------------------------------------------------------------------------
+
+-- Log of what happened to jobs, in the order in which the index learnt it. The indexer appends in the transaction that
+-- changes the jobs. Ids grow in the order of commits, with gaps. Readers continue after the last id they have seen, so
+-- the log is never empty.
+create table events (
+    id bigint generated always as identity primary key,
+    kind smallint not null check (kind between 0 and 7),  -- EventKind; 7 is a reset, which has no job
+    block_number bigint not null,            -- for a reset: the position
+    block_time bigint not null, happened timestamptz not null default now(), job_id bytea, owner bytea,
+    model_id bigint, provider_id bigint, designated bigint,
+    state smallint check (state between 0 and 3),
+    ended_because smallint check (ended_because between 0 and 5),
+    takes_back bigint,                       -- id of the event that a reorg removed
+    check (kind = 7 or job_id is not null)
+);
+-- Events by block and by age. Rows arrive in the order of both, so summaries of page ranges suffice.
+create index events_order on events using brin (block_number, happened) with (pages_per_range = 16, autosummarize = on);
+-- Events that were taken back already.
+create index events_taken_back on events (takes_back) where takes_back is not null;
+create index events_resets on events (id) where kind = 7;  -- The newest reset: events before it are never taken back.
+insert into events (kind, block_number, block_time) values (7, 0, 0);
+
+
+-- Index: catalogue -----------------------------------------------------------------------------------------------------
+
+-- Models of the registry.
+create table models (
+    model_id bigint primary key, name text not null, enabled boolean not null, owned_by text not null,
+    params_schema text not null  -- as published on the chain, which is not always JSON
+);
+create trigger save_for_undo after insert or update or delete on models for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+create index models_name on models (name);  -- Models by name, as requests name them.
+
+-- Completion windows that the registry allows.
+create table slas (
+    sla_secs bigint primary key, allowed boolean not null
+);
+create trigger save_for_undo after insert or update or delete on slas for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+
+-- Fees of the market. One row.
+create table fees (
+    only_row boolean primary key default true check (only_row), fee_bps integer not null, gas_fee numeric(39) not null
+);
+create trigger save_for_undo after insert or update or delete on fees for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+
+-- Entries of the on-chain allowlist.
+create table allowlist (
+    key bytea primary key, status smallint not null, entry text not null
+);
+create trigger save_for_undo after insert or update or delete on allowlist for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+
+
+-- Index: providers -----------------------------------------------------------------------------------------------------
+
+-- Providers of the registry. `operator` is not unique: an operator may hand its provider over and register again.
+create table providers (
+    provider_id bigint primary key, operator bytea not null, box_key bytea, evidence bytea,
+    identity_at bigint not null default 0, listed boolean not null default false,
+    allow_all_models boolean not null default false, reputation integer not null, requested bigint not null,
+    ceiling bigint not null default 0, capacity_at bigint not null default 0, active_jobs bigint not null default 0
+);
+create trigger save_for_undo after insert or update or delete on providers for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+-- Listed providers: quotes and lists of asks begin with them.
+create index providers_listed on providers (provider_id) where listed;
+
+-- Models that a provider is allowed to run.
+create table provider_models (
+    provider_id bigint not null, model_id bigint not null,
+    primary key (provider_id, model_id)
+);
+create trigger save_for_undo after insert or update or delete on provider_models for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+
+-- Lowest rates that a provider asks for a model and completion window.
+create table asks (
+    provider_id bigint not null, model_id bigint not null, sla bigint not null, rate_in numeric(39) not null,
+    rate_out numeric(39) not null,
+    primary key (provider_id, model_id, sla)
+);
+create trigger save_for_undo after insert or update or delete on asks for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+create index asks_model on asks (model_id, sla);  -- Asks for an order.
+
+-- Signing time of a provider's newest asks.
+create table ask_times (
+    provider_id bigint primary key, signed_at bigint not null
+);
+create trigger save_for_undo after insert or update or delete on ask_times for each row
+    when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
+
+-- How the jobs of each provider ended lately, recounted from time to time. Model -1 is all models together.
+create table reliability (
+    provider_id bigint not null, model_id bigint not null, settled bigint not null, failed bigint not null,
+    reclaimed bigint not null,
+    median_secs bigint,          -- from the claim to the settle
+    primary key (provider_id, model_id)
+);
+
+-- True for a wallet that has earned more room: owner of a settled job, operator of a listed provider, or operator of a
+-- provider that has settled a job.
+create function has_earned(wallet bytea) returns boolean language sql stable as $$
+    select exists (select from jobs j where j.owner = wallet and j.state = 2)
+        or exists (select from providers v where v.operator = wallet and (v.listed
+            or exists (select from jobs j where j.provider_id = v.provider_id and j.state = 2)))
+$$;
+
+-- True when a provider wants orders for this model and window at these rates. A provider without asks wants all orders.
+create function meets_ask(provider bigint, model bigint, window_secs bigint, in_rate numeric, out_rate numeric)
+returns boolean language sql stable as $$
+    select exists (select from asks k where k.provider_id = provider and k.model_id = model and k.sla = window_secs
+        and k.rate_in <= in_rate and k.rate_out <= out_rate)
+        or not exists (select from asks k where k.provider_id = provider)
+$$;
+
+
+-- Outbox: relays and transactions --------------------------------------------------------------------------------------
+--
+-- A relay is one op of one caller, and is stored before anything is signed. A relay transaction has one nonce of one
+-- account and carries one or more relays. Each version of a transaction (a fee bump) has its own bytes and hash.
+
+create type relay_state as enum (
+    'queued',     -- waits to be simulated and signed
+    'signed',     -- carried by a transaction whose bytes are stored, and which may have been broadcast
+    'mined',      -- the op took effect: final unless a reorg removes its block
+    'refused',    -- final: the chain rejects it, in a simulation or when mined; nothing took effect
+    'dropped'     -- final: given up before signing (queue timeout, no funds, node trouble); nothing took effect
+);
+
+-- Transactions of the relayer accounts. The nonces of an account are contiguous here.
+create table relay_txs (
+    id bigint generated always as identity primary key, chain_id bigint not null, account bytea not null,
+    nonce bigint not null, target bytea not null, calldata bytea not null, gas bigint not null,
+    priority smallint not null,
+    -- 'fill': a self-transfer that closes a gap. 'foreign': another program used the nonce before we assigned it.
+    purpose text not null check (purpose in ('relay', 'fill', 'foreign')),
+    created_at timestamptz not null default clock_timestamp(),
+    broadcast_at timestamptz,            -- the last time a node accepted it
+    mined_hash bytea,                    -- the version that was mined
+    block_number bigint, block_hash bytea, succeeded boolean,
+    lost boolean not null default false, -- another transaction used its nonce
+    -- Code by which nodes refused every sending so far; null before the first and once a node may have the bytes.
+    refusal text check (refusal in ('rate_limited', 'rpc_internal', 'endpoint_refused')),
+    unique (chain_id, account, nonce)
+);
+-- Pending transactions of an account.
+create index relay_txs_pending on relay_txs (account, nonce) where block_number is null and not lost;
+-- Mined transactions by block, to compare with the chain.
+create index relay_txs_block on relay_txs (block_number) where block_number is not null;
+create index relay_txs_lost on relay_txs (account) where lost;  -- Nonces that other programs used.
+
+-- Signed bytes of a transaction, one row per fee.
+create table relay_tx_versions (
+    hash bytea primary key, tx_id bigint not null references relay_txs, raw bytea not null,
+    max_fee numeric(39) not null, max_tip numeric(39) not null,
+    fills boolean not null default false, -- a self-transfer, which carries none of the relays
+    created_at timestamptz not null default clock_timestamp()
+);
+create index relay_tx_versions_tx on relay_tx_versions (tx_id);  -- Versions of a transaction.
+
+-- Ops to relay, and how they ended.
+create table relays (
+    id bigint generated always as identity primary key,
+    kind text not null check (kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim', 'set_identity',
+        'request_capacity', 'publish')),
+    subject bytea not null,              -- key of a queue: a job id, or an op's signer padded to 32 bytes
+    dedupe bytea not null,               -- an equal request joins the live relay; never made of signature bytes
+    target bytea not null,               -- the registry
+    calldata bytea not null,
+    priority smallint not null check (priority between 0 and 3),  -- Priority
+    state relay_state not null default 'queued', tx_id bigint references relay_txs,
+    call_index integer,                  -- place in relay(bytes[]); null when the relay is the whole transaction
+    reason text,                         -- refused: the contract error's name; dropped: the code for the caller
+    raw bytea,                           -- refused with an unknown error: the revert data
+    created_at timestamptz not null default clock_timestamp(),
+    queued_at timestamptz not null default clock_timestamp(),  -- start of the queue timeout
+    requeued integer not null default 0, -- times that it returned to the queue; then it rides alone, with more gas
+    ended_at timestamptz,
+    signer bytea,                        -- null for the coordinator's own ops
+    gas_estimate bigint not null default 0,   -- counts until the gas is booked; weight in a shared transaction
+    newcomer boolean not null default false,  -- the signer had earned nothing: counts for all newcomers, too
+    amount numeric(78),                  -- of a post: what its claim will collect from the owner
+    mined_block bigint,
+    -- What the request names beyond `dedupe`, such as a settle's content id, which is not signed. An equal request with
+    -- other content does not join: a copied signature must not get another result mined.
+    content bytea,
+    held_until timestamptz               -- an exit that waits for lower fees is not dropped before
+);
+create unique index relays_live on relays (dedupe) where state in ('queued', 'signed');  -- One live relay per request.
+create index relays_queue on relays (priority, id) where state = 'queued';  -- The queue, in its order.
+create index relays_subject on relays (subject) where state in ('queued', 'signed');  -- Live relays of a subject.
+create index relays_tx on relays (tx_id);  -- Relays of a transaction.
+create index relays_ended on relays (ended_at) where ended_at is not null;  -- Ended relays by age, for the janitor.
+-- Dropped relays, for batches that queue their posts again.
+create index relays_dropped on relays (id) where state = 'dropped';
+-- Gas under way of a signer, and of all newcomers.
+create index relays_signer on relays (signer) include (kind, gas_estimate)
+    where state in ('queued', 'signed') and signer is not null;
+create index relays_newcomers on relays (newcomer) include (gas_estimate)
+    where state in ('queued', 'signed') and newcomer;
+-- Mined posts of an owner that the index does not show yet.
+create index relays_posted on relays (signer, mined_block) include (amount) where state = 'mined' and kind = 'post';
+-- Transactions that began a job, that ended it, and ops of a job that failed.
+create index relays_beginning on relays (subject) where state = 'mined' and kind in ('post', 'claim');
+create index relays_ending on relays (subject)
+    where state = 'mined' and kind in ('settle', 'fail', 'reclaim', 'cancel');
+create index relays_refused on relays (subject)
+    where state in ('refused', 'dropped') and kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim');
+
+-- Transactions that carried a relay before it returned to the queue. Their bytes were sent, so any of them may still
+-- take effect after a reorg.
+create table relay_formers (
+    relay_id bigint not null references relays on delete cascade,
+    tx_id bigint not null references relay_txs on delete cascade, call_index integer,
+    primary key (relay_id, tx_id)
+);
+create index relay_formers_tx on relay_formers (tx_id);  -- Relays that a transaction carried.
+
+-- Transaction that ended a job, or that cancelled an expired one. Relays are dropped after a week, and a cancel of a
+-- year ago must not cost a second transaction. The chain can tell it again, so old rows go.
+create table job_ends (
+    job_id bytea primary key, tx_hash bytea not null, kept_at timestamptz not null default now()
+);
+create index job_ends_kept on job_ends (kept_at);  -- Rows by age, for the janitor.
+
+
+-- Outbox: budgets ------------------------------------------------------------------------------------------------------
+
+-- Gas by signer, hour of the Unix time, and kind of op. Two signers are not addresses: '' is the coordinator itself, and
+-- '\x00' is the sum of all newcomers, whose gas is booked to themselves as well.
+create table gas_spent (
+    signer bytea not null, hour bigint not null,
+    kind text not null check (kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim', 'set_identity',
+        'request_capacity', 'publish', 'fill')),
+    gas bigint not null,
+    primary key (signer, hour, kind)
+);
+create index gas_spent_hour on gas_spent (hour);  -- Rows by hour, for the janitor and the list of top spenders.
+
+-- What a mined transaction added to `gas_spent`. A reorg subtracts exactly that.
+create table gas_bookings (
+    tx_id bigint not null references relay_txs on delete cascade, signer bytea not null,
+    kind text not null check (kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim', 'set_identity',
+        'request_capacity', 'publish', 'fill')),
+    newcomer boolean not null, hour bigint not null, gas bigint not null,
+    primary key (tx_id, signer, kind, newcomer)
+);
+
+-- Hour of the Unix time.
+create function current_hour() returns bigint language sql volatile as $$
+    select floor(extract(epoch from clock_timestamp()) / 3600)::bigint
+$$;
+
+-- Kinds of ops that count for a budget.
+create function kinds_of_budget(budget text) returns text[] language sql immutable as $$
+    select case budget
+        when 'posts' then array['post']
+        when 'cancels' then array['cancel']
+        when 'work' then array['claim', 'settle', 'fail']
+        when 'upkeep' then array['set_identity', 'request_capacity', 'publish']
+        else array['post', 'cancel', 'set_identity', 'request_capacity', 'publish']  -- 'newcomers'
+    end
+$$;
+
+-- Gas spent in this hour and in the last 24 hours of the clock. Estimates of live relays count as spent just now. One
+-- statement reads both: a transaction that was booked between two reads would count twice.
+create function gas_used(spender bytea, budget text, out in_hour bigint, out in_day bigint) language sql volatile as $$
+    select u.live + coalesce(sum(s.gas) filter (where s.hour = current_hour()), 0),
+        u.live + coalesce(sum(s.gas), 0)
+    from (select case when budget = 'newcomers' then
+            (select coalesce(sum(r.gas_estimate), 0)::bigint from relays r
+                where r.state in ('queued', 'signed') and r.newcomer)
+        else
+            (select coalesce(sum(r.gas_estimate), 0)::bigint from relays r
+                where r.state in ('queued', 'signed') and r.signer = spender and r.kind = any(kinds_of_budget(budget)))
+        end as live) u
+    left join gas_spent s on s.signer = spender and s.hour > (select current_hour()) - 24
+        and s.kind = any(kinds_of_budget(budget))
+    group by u.live
+$$;
+
+-- Seconds until `estimate` more gas fits the limits of an hour and of a day; 0 when it fits now. The first op of an hour
+-- and of a day always fits, so that no request waits for ever.
+create function gas_budget_wait(spender bytea, budget text, estimate bigint, hour_limit bigint, day_limit bigint)
+returns integer language plpgsql volatile as $$
+declare
+    now_secs bigint := floor(extract(epoch from clock_timestamp()));
+    now_hour bigint := now_secs / 3600;
+    used record;
+    frees bigint;  -- hour whose end leaves enough
+    wait bigint := 0;
+begin
+    if day_limit is null then
+        return 0;
+    end if;
+    select * into used from gas_used(spender, budget);
+    if used.in_hour > 0 and used.in_hour + estimate > hour_limit then
+        wait := (now_hour + 1) * 3600 - now_secs;
+    end if;
+    if used.in_day > 0 and used.in_day + estimate > day_limit then
+        select min(s.hour) into frees from (
+            select x.hour, sum(sum(x.gas)) over (order by x.hour) as gone from gas_spent x
+            where x.signer = spender and x.hour > now_hour - 24 and x.kind = any(kinds_of_budget(budget))
+            group by x.hour) s
+            where used.in_day - s.gone + estimate <= day_limit or s.gone >= used.in_day;
+        wait := greatest(wait, (coalesce(frees, now_hour) + 24) * 3600 - now_secs);
+    end if;
+    return wait;
+end
+$$;
+
+-- What an owner's posts will collect that the index does not show at `position`: live posts, and posts mined above it.
+create function unindexed_posts(of_owner bytea, "position" bigint) returns numeric language sql stable as $$
+    select coalesce((select sum(r.amount) from relays r
+            where r.signer = of_owner and r.kind = 'post' and r.state in ('queued', 'signed')
+            and not exists (select from jobs j where j.job_id = r.subject and j.posted_block <= "position")), 0)
+        + coalesce((select sum(r.amount) from relays r
+            where r.signer = of_owner and r.kind = 'post' and r.state = 'mined' and r.mined_block > "position"), 0)
+$$;
+
+-- Join each request to the live relay of the same request, refuse it, or queue it. Limits that are null do not count.
+-- The limits are counted, so submitters take turns. That costs nothing on top of NOTIFY, which makes committing
+-- transactions take turns anyway. Code that makes ended relays live again (`lock_outbox`) takes the same lock.
+create function submit_relays(
+    kinds text[], subjects bytea[], dedupes bytea[], targets bytea[], calldatas bytea[], priorities smallint[],
+    signers bytea[], estimates bigint[], newcomers boolean[],
+    budgets text[], hour_limits bigint[], day_limits bigint[], all_hour_limits bigint[], all_day_limits bigint[],
+    amounts numeric[], headrooms numeric[], positions bigint[],
+    max_depth integer, max_per_subject integer
+) returns table (outcome text, relay_id bigint) language plpgsql as $$
+declare
+    depth integer;
+    inserted boolean := false;
+begin
+    perform pg_advisory_xact_lock(x'52454c4159'::bigint);
+    -- Posts of batches have a bound of their own, and never fill the queue of single requests.
+    select count(*) into depth from relays where state = 'queued' and priority < 3;
+    for i in 1 .. cardinality(kinds) loop
+        select id into relay_id from relays where dedupe = dedupes[i] and state in ('queued', 'signed');
+        if found then
+            outcome := 'joined';
+        elsif (select count(*) from relays where subject = subjects[i] and state in ('queued', 'signed'))
+                >= max_per_subject then
+            outcome := 'subject_busy';
+        elsif depth >= max_depth then
+            outcome := 'queue_full';
+        elsif day_limits[i] is not null
+                and gas_budget_wait(signers[i], budgets[i], estimates[i], hour_limits[i], day_limits[i]) > 0 then
+            outcome := 'over_budget';
+        elsif newcomers[i] and all_day_limits[i] is not null
+                and gas_budget_wait('\x00', 'newcomers', estimates[i], all_hour_limits[i], all_day_limits[i]) > 0 then
+            outcome := 'over_all_newcomers';
+        elsif headrooms[i] is not null and unindexed_posts(signers[i], positions[i]) + amounts[i] > headrooms[i] then
+            outcome := 'insolvent';
+        else
+            insert into relays (kind, subject, dedupe, target, calldata, priority, signer, gas_estimate, newcomer, amount)
+            values (kinds[i], subjects[i], dedupes[i], targets[i], calldatas[i], priorities[i], signers[i], estimates[i],
+                newcomers[i], amounts[i])
+            returning id into relay_id;
+            outcome := 'queued';
+            depth := depth + 1;
+            inserted := true;
+        end if;
+        return next;
+    end loop;
+    if inserted then
+        perform pg_notify('relay_queued', '');
+    end if;
+end
+$$;
+
+
+-- Wallets --------------------------------------------------------------------------------------------------------------
+
+-- Challenges of the handshake that were issued and not used yet.
+create table nonces (
+    nonce text primary key, address bytea not null,
+    caller text not null,                -- requests of a stranger evict the stranger's own nonces first
+    issued_at timestamptz not null default clock_timestamp(), expires_at timestamptz not null
+);
+create index nonces_address on nonces (address, issued_at);  -- Nonces of a wallet by age, for evictions.
+create index nonces_expiry on nonces (expires_at);  -- Nonces by expiry, for the janitor.
+
+-- Signed-in wallets and providers.
+create table sessions (
+    token_hash bytea primary key,        -- sha256 of the token: a stolen database honours no session
+    address bytea not null,
+    provider_id bigint,                  -- set for a provider session
+    expires_at timestamptz not null
+);
+create index sessions_address on sessions (address, expires_at);  -- Sessions of a wallet.
+create index sessions_expiry on sessions (expires_at);  -- Sessions by expiry, for the janitor.
+-- Sessions of a provider that changed hands or left.
+create index sessions_provider on sessions (provider_id) where provider_id is not null;
+
+-- Number of times that sessions were removed or changed. A process may rely on a session that it knows while the number
+-- is the same. One row.
+create table sessions_taken_back (
+    times bigint not null, one boolean primary key default true check (one)
+);
+insert into sessions_taken_back (times) values (0);
+
+-- Count removals and changes, whatever statement made them.
+create function count_sessions_taken_back() returns trigger language plpgsql as $$
+begin
+    if exists (select from gone) then
+        update sessions_taken_back set times = times + 1;
+    end if;
+    return null;
+end
+$$;
+create trigger sessions_removed after delete on sessions referencing old table as gone
+    for each statement execute function count_sessions_taken_back();
+create trigger sessions_changed after update on sessions referencing old table as gone
+    for each statement execute function count_sessions_taken_back();
+
+
+-- Storage --------------------------------------------------------------------------------------------------------------
+--
+-- A row is written before its upload begins, so that a crash leaves no object that the database does not know. The
+-- janitor removes the object and the row when `expires_at` has passed. It sets `removing_until` first, and no upload of
+-- the same key begins before that time or while the row exists.
+
+-- Containers and results in the pin store.
+create table objects (
+    key text primary key,                -- the store's key: containers/<job id>, results/<job id>/<sha256>
+    subject bytea not null,              -- the job it belongs to, which is the subject of its relay
+    cid text,                            -- null until the store answered
+    bytes bigint not null,
+    sha256 bytea not null,
+    attached boolean not null default false,  -- its job is on the chain: kept for the retention period
+    created_at timestamptz not null default clock_timestamp(),
+    expires_at timestamptz not null,     -- while not attached: until then its op may still be under way
+    holders integer not null default 1,  -- requests that may still post what it holds
+    removing_until timestamptz, owner bytea not null default '',
+    decided boolean not null default false  -- its job has ended, and `expires_at` follows from how
+);
+create index objects_expiry on objects (expires_at);  -- Objects by expiry, for the janitor.
+create index objects_cid on objects (cid);  -- Objects by content, for reads and shared pins.
+-- Objects whose retention is to be decided when their job ends.
+create index objects_undecided on objects (subject) where attached and not decided;
+
+-- Content of each key, for stores that know objects by content alone (plain S3, Kubo). Several keys may have the same
+-- content, which the store keeps until the last of them is removed.
+create table pinned_keys (
+    key text collate "C" primary key, cid text not null
+);
+create index pinned_keys_cid on pinned_keys (cid);  -- Keys of a content.
+
+-- Files that wallets uploaded or batches wrote. The store holds each under `files/<id>`.
+create table files (
+    id text primary key,                 -- file-<24 hex digits>
+    owner bytea not null, purpose text not null check (purpose in ('input', 'result', 'batch', 'batch_output')),
+    filename text not null,
+    cid text,                            -- null until the store holds all of it
+    commitment bytea,                    -- of an input: the `c` that its bytes commit to
+    bytes bigint not null default 0,
+    lines integer not null default 0,    -- of a batch or batch_output file: lines that are not blank
+    attached boolean not null default false,  -- a job or a batch refers to it: kept for the retention period
+    created_at timestamptz not null default clock_timestamp(), expires_at timestamptz not null,
+    upload_id text,                      -- the store's multipart upload, to abort when it is left unfinished
+    held_for bytea,                      -- job that is being posted or settled with it
+    held_until timestamptz,              -- not removed before: the op may still be under way
+    removing_until timestamptz
+);
+create index files_cid on files (owner, cid);  -- Files of an owner by content.
+create index files_expiry on files (expires_at);  -- Files by expiry, for the janitor.
+
+-- Bytes and rows kept for each owner, so that a quota is one read. Triggers on `objects`, `files` and `batches` add.
+create table stored (
+    owner bytea not null,
+    kind text not null check (kind in ('containers', 'results', 'inputs', 'batch_files', 'batches')),
+    bytes bigint not null, rows bigint not null,
+    earned boolean not null default false,  -- has_earned(owner) when the janitor last looked
+    primary key (owner, kind)
+);
+-- What is kept for wallets that earned nothing: they share one quota, because a new wallet costs nothing.
+create index stored_of_newcomers on stored (owner) where not earned;
+
+-- Keep `stored` equal to the sums over the three tables.
+create function count_stored() returns trigger language plpgsql as $$
+declare
+    changes stored[];
+begin
+    if tg_op <> 'DELETE' then
+        case tg_table_name
+        when 'objects' then
+            select array_agg((owner, case when key like 'containers/%' then 'containers' else 'results' end,
+                bytes, 1, false)::stored) into changes from added;
+        when 'files' then
+            select array_agg((owner, case purpose when 'input' then 'inputs' when 'result' then 'results'
+                else 'batch_files' end, bytes, 1, false)::stored) into changes from added;
+        when 'batches' then
+            select array_agg((owner, 'batches', octet_length(metadata::text), 1 + lines, false)::stored)
+                into changes from added;
+        end case;
+    end if;
+    if tg_op <> 'INSERT' then
+        case tg_table_name
+        when 'objects' then
+            select changes || array_agg((owner, case when key like 'containers/%' then 'containers' else 'results' end,
+                -bytes, -1, false)::stored) into changes from gone;
+        when 'files' then
+            select changes || array_agg((owner, case purpose when 'input' then 'inputs' when 'result' then 'results'
+                else 'batch_files' end, -bytes, -1, false)::stored) into changes from gone;
+        when 'batches' then
+            select changes || array_agg((owner, 'batches', -octet_length(metadata::text), -1 - lines, false)::stored)
+                into changes from gone;
+        end case;
+    end if;
+    insert into stored as s (owner, kind, bytes, rows)
+        select owner, kind, sum(bytes), sum(rows) from unnest(changes)
+        group by owner, kind having sum(bytes) <> 0 or sum(rows) <> 0
+        order by owner, kind  -- the same order for all writers, or two of them deadlock
+        on conflict (owner, kind) do update set bytes = s.bytes + excluded.bytes, rows = s.rows + excluded.rows;
+    return null;
+end
+$$;
+create trigger count_insert after insert on objects referencing new table as added
+    for each statement execute function count_stored();
+create trigger count_update after update on objects referencing old table as gone new table as added
+    for each statement execute function count_stored();
+create trigger count_delete after delete on objects referencing old table as gone
+    for each statement execute function count_stored();
+create trigger count_insert after insert on files referencing new table as added
+    for each statement execute function count_stored();
+create trigger count_update after update on files referencing old table as gone new table as added
+    for each statement execute function count_stored();
+create trigger count_delete after delete on files referencing old table as gone
+    for each statement execute function count_stored();
+
+
+-- Leasing --------------------------------------------------------------------------------------------------------------
+
+-- Free slots of each provider by model, from its polls. Loss is harmless: the next poll writes the row again.
+create table liveness (
+    provider_id bigint not null, model_id bigint not null, free bigint not null, seen_at timestamptz not null,
+    picked_at timestamptz,               -- last order designated to it: at equal prices, the longest wait is first
+    primary key (provider_id, model_id)
+);
+create index liveness_model on liveness (model_id, seen_at);  -- Providers of a model that polled lately.
+
+-- Jobs that a poll handed out, held so that pollers do not race for one job on the chain. A job whose payment cannot be
+-- collected is leased to provider 0 until it is worth another look.
+create table leases (
+    job_id bytea primary key, provider_id bigint not null, model_id bigint not null, expires_at timestamptz not null,
+    unpaid integer not null default 0    -- times in a row without payment: each doubles the wait
+);
+-- Leases of a provider. Expired leases need no index: the janitor reads the table, and each lease pays for an index.
+create index leases_provider on leases (provider_id, model_id);
+
+-- Jobs whose post is under way, offered to providers before a block has them. The row has what a claim needs, and goes
+-- when the post has ended. The holder of such a job has a lease, so that no job has two holders.
+create table pending_offers (
+    job_id bytea primary key,
+    relay_id bigint not null,            -- the post
+    owner bytea not null, c bytea not null, model_id bigint not null, sla_secs bigint not null,
+    rate_in numeric not null, rate_out numeric not null, units_in bigint not null, units_out bigint not null,
+    designated bigint not null, expires_at bigint not null, order_sig bytea not null, pay_sig bytea not null,
+    fee_bps integer not null, gas_fee numeric not null, task_cid text not null,
+    offered_to bigint[] not null default '{}',  -- providers in their turn; the last one has it, or lost it
+    claimed_by bigint, stored_at timestamptz not null default clock_timestamp()
+);
+-- Offers of a model that no provider has claimed.
+create index pending_offers_waiting on pending_offers (model_id, relay_id) where claimed_by is null;
+-- Offers that take room of a provider.
+create index pending_offers_designated on pending_offers (designated) where designated > 0;
+
+-- Number of jobs that a provider may hold, and how many more it may take. It holds claimed jobs, open jobs designated to
+-- it, and designated jobs whose post is under way: a burst of orders within one block is spread.
+create view provider_rooms as
+    select provider_id, capacity, capacity - held as room
+    from (
+        select v.provider_id,
+            greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000) as capacity,
+            v.active_jobs
+            + (select count(*) from jobs j where j.designated = v.provider_id and j.designated > 0 and j.state = 0)
+            + (select count(*) from pending_offers o where o.designated = v.provider_id and o.designated > 0
+                and not exists (select from jobs j where j.job_id = o.job_id)) as held
+        from providers v
+    ) counted;
+
+-- Lease each poller its oldest matching jobs, up to its free slots, and return all that it then holds. Each pair of
+-- provider and model is named once; the filters apply to all pollers of the call.
+--
+-- A provider is leased only what it may claim: nothing while it is not listed or not allowed the model, and no more than
+-- its capacity leaves. Orders designated to a provider that do not meet its asks are leased last, and do not count as
+-- held: whoever designates them cannot keep the provider from what it asked for.
+--
+-- Each statement of the function sees what the statements before it waited for, which one large statement would not:
+-- polls of one provider take turns, and count what the other took. Rows that another call is about to lease are skipped.
+--
+-- `after_blocks` and `after_logs` name a place in the order of open bids before which a moment ago all were leased (the
+-- same for all pollers of a model). When the bids after it do not suffice, all bids are searched.
+create function poll_jobs(
+    pollers bigint[], models bigint[], slots bigint[], after_blocks bigint[], after_logs bigint[],
+    lease interval, at_time bigint, custody bigint,
+    least_in numeric, least_out numeric, of_owner bytea, posted_until bigint
+) returns table (poller bigint, model bigint, leased_job bytea, is_new boolean) language plpgsql rows 32
+-- The order of the two partial indexes is the order of leasing, and a poll wants few rows: reading them in that order is
+-- right however many there are. Left to estimates, plans change with the table's statistics; and making one anew for
+-- each call costs more than the call.
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
+set enable_mergejoin = off set plan_cache_mode = force_generic_plan as $$
+declare
+    rooms bigint[];  -- how many more each may be leased
+    chosen bytea[];
+    chosen_by bigint[];  -- places in `pollers`
+    taken bytea[];
+    takers bigint[];
+    taken_models bigint[];
+    renewed bytea[] := '{}';  -- leased by this call: what is not counted as held must not be chosen twice
+begin
+    perform pg_advisory_xact_lock(k.key) from (  -- in one order for all calls, or two of them wait for each other
+        select distinct hashtextextended('poll ' || a.id::text, 0) as key from unnest(pollers) as a(id) order by 1) k;
+    select array_agg(l.job_id), array_agg(l.provider_id), array_agg(l.model_id) into taken, takers, taken_models
+        from unnest(pollers, models) as a(provider_id, model_id)
+        join leases l on l.provider_id = a.provider_id and l.model_id = a.model_id
+            and l.expires_at > clock_timestamp()
+        join jobs j on j.job_id = l.job_id and j.state = 0 and j.expires_at >= at_time
+            and (j.designated <> 0 or custody is null or j.posted_block > custody)
+            and (j.designated = 0 or meets_ask(j.designated, j.model_id, j.sla_secs, j.rate_in, j.rate_out));
+    return query select t.*, false from unnest(takers, taken_models, taken) as t;
+    select array_agg(least(a.wanted, 1000, coalesce((
+            select greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000) - v.active_jobs
+            from providers v where v.provider_id = a.provider_id and v.listed
+                and (v.allow_all_models or exists (select 1 from provider_models x
+                    where x.provider_id = a.provider_id and x.model_id = a.model_id))
+        ), 0)) order by a.place) into rooms
+        from unnest(pollers, models, slots) with ordinality as a(provider_id, model_id, wanted, place);
+    -- A call that committed while this statement looked may have leased the same jobs: what was lost to it is looked for
+    -- again, which sees its leases.
+    for attempt in 1 .. 10 loop
+        select array_agg(a.room - (select count(*) from unnest(takers, taken_models) as t(provider_id, model_id)
+                where t.provider_id = a.provider_id and t.model_id = a.model_id) order by a.place) into rooms
+            from unnest(pollers, models, rooms) with ordinality as a(provider_id, model_id, room, place);
+        exit when 0 >= all (rooms);
+        with asked as (
+            select a.*, sum(a.room) over (partition by a.model_id order by a.place) as until
+            from unnest(pollers, models, rooms, after_blocks, after_logs) with ordinality
+                as a(provider_id, model_id, room, after_block, after_log, place)
+            where a.room > 0),
+        bids as (
+            select m.model_id, b.*, row_number() over (partition by m.model_id order by b.posted_block, b.posted_log) as nth
+            from (select a.model_id, a.after_block, a.after_log, sum(a.room) as room
+                from asked a group by a.model_id, a.after_block, a.after_log) m
+            cross join lateral (
+                select j.job_id, j.posted_block, j.posted_log from jobs j
+                where j.model_id = m.model_id and j.state = 0 and j.designated = 0 and j.expires_at >= at_time
+                    and (j.posted_block, j.posted_log) > (m.after_block, m.after_log)
+                    and (custody is null or j.posted_block > custody)
+                    and (least_in is null or j.rate_in >= least_in) and (least_out is null or j.rate_out >= least_out)
+                    and (of_owner is null or j.owner = of_owner)
+                    and (posted_until is null or j.posted_block <= posted_until)
+                    and not exists (
+                        select 1 from leases l where l.job_id = j.job_id and l.expires_at > clock_timestamp())
+                order by j.posted_block, j.posted_log limit m.room for no key update of j skip locked) b),
+        wanted as (
+            select a.place, b.*, false as unwanted from asked a cross join lateral (
+                select j.job_id, j.posted_block, j.posted_log from jobs j
+                where j.model_id = a.model_id and j.state = 0 and j.designated = a.provider_id and j.designated > 0
+                    and j.expires_at >= at_time
+                    and meets_ask(j.designated, j.model_id, j.sla_secs, j.rate_in, j.rate_out)
+                    and (least_in is null or j.rate_in >= least_in) and (least_out is null or j.rate_out >= least_out)
+                    and (of_owner is null or j.owner = of_owner)
+                    and (posted_until is null or j.posted_block <= posted_until)
+                    and not exists (
+                        select 1 from leases l where l.job_id = j.job_id and l.expires_at > clock_timestamp())
+                order by j.posted_block, j.posted_log limit a.room for no key update of j skip locked) b),
+        unwanted as (
+            select a.place, b.*, true as unwanted from asked a cross join lateral (
+                select j.job_id, j.posted_block, j.posted_log from jobs j
+                where j.model_id = a.model_id and j.state = 0 and j.designated = a.provider_id and j.designated > 0
+                    and j.expires_at >= at_time
+                    and not meets_ask(j.designated, j.model_id, j.sla_secs, j.rate_in, j.rate_out)
+                    and (least_in is null or j.rate_in >= least_in) and (least_out is null or j.rate_out >= least_out)
+                    and (of_owner is null or j.owner = of_owner)
+                    and (posted_until is null or j.posted_block <= posted_until)
+                    and not exists (
+                        select 1 from leases l where l.job_id = j.job_id and l.expires_at > clock_timestamp()
+                        and (l.provider_id <> a.provider_id or j.job_id = any(renewed)))
+                order by j.posted_block, j.posted_log limit a.room for no key update of j skip locked) b),
+        oldest as (
+            select c.job_id, c.place, a.room,
+                row_number() over (partition by c.place order by c.unwanted, c.posted_block, c.posted_log) as nth
+            from (select a.place, b.job_id, b.posted_block, b.posted_log, false as unwanted
+                    from bids b join asked a on a.model_id = b.model_id and b.nth > a.until - a.room and b.nth <= a.until
+                union all table wanted union all table unwanted) c
+            join asked a on a.place = c.place)
+        select array_agg(o.job_id), array_agg(o.place) into chosen, chosen_by
+            from (select * from oldest order by job_id) o where o.nth <= o.room;
+        with put as (
+            insert into leases as l (job_id, provider_id, model_id, expires_at)
+            select c.job_id, pollers[c.place], models[c.place], clock_timestamp() + lease
+            from unnest(chosen, chosen_by) as c(job_id, place)
+            on conflict (job_id) do update set provider_id = excluded.provider_id, model_id = excluded.model_id,
+                expires_at = excluded.expires_at
+                where l.expires_at <= clock_timestamp() or l.provider_id = excluded.provider_id
+            returning l.job_id, l.provider_id, l.model_id)
+        select array_agg(p.job_id), array_agg(p.provider_id), array_agg(p.model_id) into taken, takers, taken_models
+            from put p;
+        return query select t.*, true from unnest(takers, taken_models, taken) as t;
+        renewed := renewed || coalesce(taken, '{}');
+        if coalesce(cardinality(taken), 0) = coalesce(cardinality(chosen), 0) then  -- none was lost
+            exit when -1 >= all (after_blocks) or cardinality(taken) = (
+                select sum(a.room) from unnest(rooms) as a(room) where a.room > 0);
+            after_blocks := array_fill(-1::bigint, array[cardinality(after_blocks)]);
+        end if;
+    end loop;
+end
+$$;
+
+
+-- Batches --------------------------------------------------------------------------------------------------------------
+--
+-- A batch is an uploaded file of submissions, one a line, posted and followed as one. `batches` is what its owner sees
+-- and may cancel. A worker locks the row of `batch_work` for one small transaction (FOR UPDATE SKIP LOCKED): one worker
+-- at a time moves a batch, a dead worker frees it at once, and no request waits for a worker.
+
+-- Batches, as their owners see them.
+create table batches (
+    id text primary key,                 -- batch_<24 hex digits>
+    place bigint generated always as identity unique,  -- order of creation, and the cursor of pages
+    owner bytea not null, endpoint text not null check (endpoint in ('/v1/responses', '/v1/embeddings')),
+    input_file_id text not null, completion_window text not null check (completion_window in ('1h', '24h')),
+    metadata json not null,              -- json, not jsonb: returned with its order and escapes as they came
+    idempotency_key text,
+    request_hash bytea not null,         -- the same key with another request is refused
+    errors json,                         -- why the input file as a whole was refused
+    output_file_id text, error_file_id text,
+    -- Set when every line has ended: from then on status and counts are final.
+    ends_as text check (ends_as in ('completed', 'expired', 'cancelled')), total integer not null default 0,
+    completed integer not null default 0, failed integer not null default 0,
+    created_at timestamptz not null default clock_timestamp(), expires_at timestamptz not null,
+    in_progress_at timestamptz, finalizing_at timestamptz, completed_at timestamptz, failed_at timestamptz,
+    expired_at timestamptz, cancelling_at timestamptz, cancelled_at timestamptz,
+    lines integer not null default 0,    -- of the input file
+    unique (owner, idempotency_key)
+);
+create index batches_owner on batches (owner, place desc);  -- Batches of an owner, newest first.
+create index batches_input on batches (input_file_id);  -- Batches of an input file.
+-- Ended batches by age, for the janitor: with a result they are kept longer than without.
+create index batches_ended on batches ((coalesce(completed_at, failed_at, expired_at, cancelled_at)))
+    where completed > 0;
+create index batches_ended_without on batches ((coalesce(completed_at, failed_at, expired_at, cancelled_at)))
+    where completed = 0;
+create trigger count_insert after insert on batches referencing new table as added
+    for each statement execute function count_stored();
+create trigger count_update after update on batches referencing old table as gone new table as added
+    for each statement execute function count_stored();
+create trigger count_delete after delete on batches referencing old table as gone
+    for each statement execute function count_stored();
+
+-- Progress of the workers on each batch that has not ended.
+create table batch_work (
+    batch_id text primary key references batches, due_at timestamptz not null default clock_timestamp(),
+    attempts integer not null default 0, -- failed attempts in a row
+    bytes_done bigint not null default 0,  -- how far the input file is recorded
+    lines_done integer not null default 0,
+    expanded boolean not null default false  -- every line has its record
+);
+create index batch_work_due on batch_work (due_at);  -- The batch that has waited longest.
+
+-- One record per line of the input file.
+create table batch_lines (
+    batch_id text not null references batches,
+    line integer not null,               -- counted from 1, blank lines too
+    job_id bytea,                        -- null when the line does not name a job
+    relay_id bigint,                     -- the post
+    code text,                           -- why it did not settle; for a posted line, set when the batch ends
+    message text,
+    late boolean not null default false, -- it ended because the batch's window ended
+    result jsonb,                        -- how it settled; set when the batch ends
+    primary key (batch_id, line)
+);
+-- One post per job and batch: another line of the same job is a duplicate.
+create unique index batch_lines_posted on batch_lines (batch_id, job_id) where relay_id is not null;
+-- Lines of a post, and lines of a job.
+create index batch_lines_relay on batch_lines (relay_id) where relay_id is not null;
+create index batch_lines_job on batch_lines (job_id) where relay_id is not null;
+
+
+-- Webhooks -------------------------------------------------------------------------------------------------------------
+--
+-- Endpoints of owners, and an outbox of signed messages to them. The process that locks `webhook_position` makes
+-- messages from the event log and writes them in the transaction that moves the position: each is made exactly once. A
+-- process takes an endpoint for a turn by moving `not_before`, posts what is due, and stores the outcome. When it dies,
+-- the messages are posted again under the same id after the turn's time.
+
+-- Endpoints of owners, with their turns and results.
+create table webhooks (
+    id text primary key,                 -- whk_<24 hex digits>
+    place bigint generated always as identity unique, owner bytea not null, url text not null,
+    wanted text[] not null,              -- types of events; empty for all
+    secret bytea not null,               -- sealed under WEBHOOKS_KEY: a stolen database signs nothing
+    created_at timestamptz not null default clock_timestamp(), disabled_at timestamptz,
+    disabled_because text check (disabled_because in ('gone', 'failing')), failing_since timestamptz,
+    failures integer not null default 0, -- failed attempts in a row
+    last_attempt_at timestamptz, last_status smallint, waiting integer not null default 0,
+    delivered bigint not null default 0, dropped bigint not null default 0,
+    missed boolean not null default false,   -- messages were skipped because too many waited; the owner is notified
+    quick boolean not null default false,    -- it answered its last turn well and at once
+    due_at timestamptz,                      -- of its earliest message; null when none waits
+    not_before timestamptz not null default clock_timestamp(),  -- end of a turn under way, or of a pause
+    turn_at timestamptz generated always as (
+        case when disabled_at is null and due_at is not null then greatest(due_at, not_before) end) stored,
+    check ((disabled_at is null) = (disabled_because is null))
+);
+create index webhooks_owner on webhooks (owner, place);  -- Endpoints of an owner, in their order.
+create index webhooks_turn on webhooks (quick, turn_at) where turn_at is not null;  -- Endpoints whose turn is next.
+
+-- Messages that wait. Every attempt sends the same id and bytes.
+create table webhook_messages (
+    id bigint generated always as identity primary key, webhook_id text not null references webhooks on delete cascade,
+    message_id text not null,            -- msg_<32 hex digits>
+    type text not null, body bytea not null, created_at timestamptz not null default clock_timestamp(),
+    attempts integer not null default 0, due_at timestamptz not null default clock_timestamp()
+);
+create index webhook_messages_due on webhook_messages (webhook_id, due_at, id);  -- Due messages of an endpoint.
+
+-- Last event of which messages were made. One row.
+create table webhook_position (
+    one boolean primary key default true check (one), event_id bigint not null
+);
+insert into webhook_position (event_id) select max(id) from events;
+
+-- Changes of batches of which messages are still to be made.
+create table webhook_batches (
+    id bigint generated always as identity primary key, batch_id text not null, owner bytea not null,
+    status text not null
+        check (status in ('in_progress', 'cancelling', 'cancelled', 'completed', 'expired', 'failed')),
+    happened timestamptz not null default clock_timestamp(), total integer, completed integer, failed integer,
+    output_file_id text, error_file_id text
+);
+
+-- Queue a change of a batch whose owner has an endpoint.
+create function queue_batch_change() returns trigger language plpgsql as $$
+declare
+    changed text := case
+        when new.failed_at is not null and old.failed_at is null then 'failed'
+        when new.completed_at is not null and old.completed_at is null then 'completed'
+        when new.expired_at is not null and old.expired_at is null then 'expired'
+        when new.cancelled_at is not null and old.cancelled_at is null then 'cancelled'
+        when new.cancelling_at is not null and old.cancelling_at is null then 'cancelling'
+        when new.in_progress_at is not null and old.in_progress_at is null then 'in_progress'
+    end;
+    ended boolean := changed in ('failed', 'completed', 'expired', 'cancelled');
+begin
+    if changed is not null and exists (select from webhooks where owner = new.owner and disabled_at is null) then
+        insert into webhook_batches (batch_id, owner, status, total, completed, failed, output_file_id, error_file_id)
+        values (new.id, new.owner, changed, case when ended then new.total end, case when ended then new.completed end,
+            case when ended then new.failed end, new.output_file_id, new.error_file_id);
+        perform pg_notify('webhooks_due', '');
+    end if;
+    return null;
+end
+$$;
+create trigger queue_change
+    after update of in_progress_at, cancelling_at, failed_at, completed_at, expired_at, cancelled_at
+    on batches for each row execute function queue_batch_change();
+
+
+-- Escrow ---------------------------------------------------------------------------------------------------------------
+
+-- Generations of escrow keys that this deployment announced: public halves alone. The secrets are in the memory of the
+-- instances. A new instance learns here which generations exist, and which of them no instance handed over.
+create table escrow_generations (
+    public_key bytea primary key,
+    announced_from bigint not null,      -- Unix milliseconds
+    announced_block bigint,              -- the head when it was first seen announced
+    erased_at timestamptz,               -- after its retention: nothing sealed to it can be claimed any more
+    lost_at timestamptz                  -- when an instance found that no other had handed it over
+);
