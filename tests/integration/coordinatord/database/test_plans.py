@@ -32,54 +32,54 @@ _PAGES: Final = "put together for each list: test_job_pages counts the rows that
 
 # Names in statements that are no constants of their module.
 PARTS: Final = {
-    "batches.lines_sql.ended_lines": [{"completed": "True"}, {"completed": "False"}],
-    "batches.lines_sql.drop_finished": [
+    "api.batches.lines_sql.ended_lines": [{"completed": "True"}, {"completed": "False"}],
+    "api.batches.lines_sql.drop_finished": [
         {"table": f"'{table}'", "column": f"'{column}'"}
         for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id"))
     ],
-    "book.leases_sql._hold_back": [
+    "api.book.leases_sql._hold_back": [
         {"which": "'j.job_id = any($3::bytea[])'"},
         {"which": "f'j.owner = $3 and {_AMOUNT} > $4::numeric'"},
     ],
-    "events.progress_sql": [{"which": f"_WHICH[{n}]"} for n in range(4)],
-    "escrow.sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
-    "relayer.queue_sql._take": [
+    "api.events.progress_sql": [{"which": f"_WHICH[{n}]"} for n in range(4)],
+    "api.escrow.sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
+    "chain.relayer.queue_sql._take": [
         {"which": "f'priority < 3 and {_NAMED}'"},
         {"which": "f'priority = 3 and {_NAMED}'"},
         {"which": "'id = any($2::bigint[])'"},
     ],
-    "relayer.results_sql.transactions_of": [
+    "chain.relayer.results_sql.transactions_of": [
         {"which": which, "relayed": "'select 1'"} for which in ("BEGINNING", "ENDING")
     ],
-    "relayer.transactions_sql._stored": [
+    "chain.relayer.transactions_sql._stored": [
         {"which": "'t.block_number is null and not t.lost'"},
         {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
     ],
-    "relayer.results_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
-    "sessions.sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
+    "chain.relayer.results_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
+    "api.sessions.sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
 }
 # Not planned by themselves.
 UNPLANNED: Final = {
-    "book.sql.page_statement": _PAGES,
-    "book.sql._Listing.bound": _PAGES,
-    "book.sql._Listing.found": _PAGES,
-    "book.sql._Listing._summed": _PAGES,
-    "book.sql._Listing._page": _PAGES,
-    "database.removal_sql.remove_due": _REMOVAL,
-    "indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
-    "indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
-    "relayer.budgets_sql": "`_ADD`, a part of the statements that book gas and take it back",
+    "api.book.sql.page_statement": _PAGES,
+    "api.book.sql._Listing.bound": _PAGES,
+    "api.book.sql._Listing.found": _PAGES,
+    "api.book.sql._Listing._summed": _PAGES,
+    "api.book.sql._Listing._page": _PAGES,
+    "storage.database.removal_sql.remove_due": _REMOVAL,
+    "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
+    "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
+    "chain.relayer.budgets_sql": "`_ADD`, a part of the statements that book gas and take it back",
 }
 # Indexes of a few rows whatever the table holds: what waits, and what is not paid for or taken in time.
 FEW: Final = {"relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}
 # Plans that read or sort more, and why they may.
 _SUMS: Final = "a row for each owner and kind, all of them once a minute"
 ALLOWED: Final = {
-    "pins.objects_sql.bytes_by_kind": _SUMS,
-    "pins.objects_sql.drop_empty": _SUMS,
-    "pins.objects_sql.mark_earned": _SUMS,
-    "pins.objects_sql.stored_for_newcomers": "a row for each newcomer and kind, for a twentieth of the time at most",
-    "relayer.transactions_sql.newest_blocks": "of a window of blocks, which the planner takes for a third of all",
+    "storage.pins.objects_sql.bytes_by_kind": _SUMS,
+    "storage.pins.objects_sql.drop_empty": _SUMS,
+    "storage.pins.objects_sql.mark_earned": _SUMS,
+    "storage.pins.objects_sql.stored_for_newcomers": "a row for each newcomer and kind, for a twentieth of the time at most",
+    "chain.relayer.transactions_sql.newest_blocks": "of a window of blocks, which the planner takes for a third of all",
 }
 
 
