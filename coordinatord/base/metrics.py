@@ -1,4 +1,4 @@
-"""Every metric of the coordinator, in one place. Importing modules record; `open_metrics` exposes them."""
+"""Every metric of the coordinator, in one place. Importing modules record; `server.operators` exposes them."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

@@ -8,10 +8,9 @@ from typing import Final
 import anyio
 import attrs
 from anyio import to_thread
-from starlette.datastructures import Headers
-from starlette.types import Receive
 
 from common.api.fields import parse_sent
+from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import http_body_bytes
@@ -33,9 +32,9 @@ class Unacceptable(Exception):
     answer: Response
 
 
-def refuse_encoded(headers: Headers) -> None:
+def refuse_encoded(headers: RawHeaders) -> None:
     """Refuse compressed bodies: they may decode to any size."""
-    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+    if first_header(headers, b"content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused("request bodies must not be encoded (content-encoding)")
 
 
@@ -95,10 +94,10 @@ class BodyReader:
     silence_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
 
-    async def read(self, receive: Receive, headers: Headers, limit: int, share: BudgetShare) -> bytes:
+    async def read(self, receive: Receive, headers: RawHeaders, limit: int, share: BudgetShare) -> bytes:
         """The whole body. Raises Unacceptable, Refused, CallerGone, or Retryable when memory is short."""
         refuse_encoded(headers)
-        declared = headers.get("content-length", "")
+        declared = first_header(headers, b"content-length")
         if declared.isdecimal() and int(declared) > limit:
             raise Unacceptable(responses.body_too_large(limit))
         try:

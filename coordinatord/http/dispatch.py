@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import attrs
-from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
 
+from common.daemon.asgi import Receive, Scope, Send
 from common.refusal import Refused
 from coordinatord.base.errors import NoSuchObject, Retryable, SessionRow
 from coordinatord.http import responses
@@ -100,11 +99,11 @@ class Dispatcher:
             session = await self._session(scope)
             if session is None:
                 return responses.invalid_session()
-        headers = read_headers(Headers(scope=scope), route.headers) if route.headers else {}
+        headers = read_headers(scope["headers"], route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
         if route.form is not None:
             wallet = session.address if session is not None else b""
-            async with self._gates.uploads.reading(receive, Headers(scope=scope), caller, wallet) as form:
+            async with self._gates.uploads.reading(receive, scope["headers"], caller, wallet) as form:
                 return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)
@@ -112,7 +111,7 @@ class Dispatcher:
                 return await self._of_index(route, request, scope)
             return await route.handler(request)
         async with self._gates.budget.share(caller) as share:
-            raw = await self._gates.bodies.read(receive, Headers(scope=scope), route.body.limit, share)
+            raw = await self._gates.bodies.read(receive, scope["headers"], route.body.limit, share)
             body = route.body.read(await parse_body(raw))
             del raw  # what was read from it is held from here on
             return await route.handler(Request(caller, path, query, body, session, headers))

@@ -11,8 +11,8 @@ import anyio
 import attrs
 import structlog
 from prometheus_client import Histogram
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from common.daemon.asgi import ASGIApp, Message, Receive, Scope, Send
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses

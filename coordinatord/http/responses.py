@@ -7,10 +7,10 @@ from typing import Final, assert_never
 
 import attrs
 import msgspec
-from starlette.types import Send
 
 from common.api import limits, shapes
 from common.api.shapes import ErrorType
+from common.daemon.asgi import Send
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.base.errors import NoSuchObject, NotSigned, Retryable, WouldRefuse

@@ -6,12 +6,12 @@ from urllib.parse import unquote_to_bytes
 
 import attrs
 import msgspec
-from starlette.datastructures import Headers
 
 from common.api import limits
 from common.api.errors import TX_HASH, contract_errors
 from common.api.fields import Decimal, Kind, Schema, object_example, object_schema, read_object
 from common.api.words import NOTHING
+from common.daemon.asgi import RawHeaders, header_values
 from common.refusal import Refused
 from coordinatord.base.errors import SessionRow
 from coordinatord.http.responses import Response
@@ -306,12 +306,12 @@ def _read_into(values: dict[str, Any], faults: list[Refused], name: str, paramet
         faults.append(fault)
 
 
-def read_headers(headers: Headers, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def read_headers(headers: RawHeaders, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     """The same of request headers that a route declares."""
     values: dict[str, Any] = {}
     faults: list[Refused] = []
     for name, parameter in parameters.items():
-        texts = headers.getlist(name)
+        texts = header_values(headers, name.encode())
         if name == "prefer":  # a list by HTTP's rules: several of them are one
             texts = [",".join(texts)]
         if len(texts) > 1:

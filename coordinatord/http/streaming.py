@@ -8,8 +8,8 @@ from typing import Final
 
 import anyio
 import attrs
-from starlette.types import Receive, Send
 
+from common.daemon.asgi import Receive, Send
 from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
 from coordinatord.http.bodies import CallerGone

@@ -14,9 +14,8 @@ import anyio
 import attrs
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.datastructures import Headers
-from starlette.types import Receive
 
+from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
@@ -282,18 +281,18 @@ class UploadReader:
 
     @asynccontextmanager
     async def reading(
-        self, receive: Receive, headers: Headers, caller: str, wallet: bytes
+        self, receive: Receive, headers: RawHeaders, caller: str, wallet: bytes
     ) -> AsyncIterator[UploadForm]:
         """The form of a request. What ends the block early is answered; the rest of the body is read and dropped as
         far as that is cheap, so that the caller is there to hear the answer."""
         refuse_encoded(headers)
-        declared = headers.get("content-length", "")
+        declared = first_header(headers, b"content-length")
         size = int(declared) if declared.isdecimal() else None
         body = _Body(receive, self)
         try:
             if size is not None and size > self.most_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
-            boundary = boundary_of(headers.get("content-type", ""))
+            boundary = boundary_of(first_header(headers, b"content-type"))
             with self.at_once.one(caller, wallet):
                 async with self.budget.share(caller) as share:
                     share.take(BEGUN_BYTES)

@@ -16,6 +16,7 @@ import attrs
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
+from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import RELEASE, Systemd
 from common.daemon.supervision import Loop, Supervisor
 from coordinatord.api.batches.expansion import Expansion, LineAllowances
@@ -57,7 +58,7 @@ from coordinatord.run.dependencies import (
 from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
 from coordinatord.run.escrow import EscrowDependencies, open_escrow
 from coordinatord.run.janitor import Janitor
-from coordinatord.run.operators_port import open_metrics
+from coordinatord.run.operators_port import operators_app, serve_operators
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers
 
@@ -84,9 +85,9 @@ async def run(config: Config) -> None:
         loops = background_tasks(dependencies, relaying, janitor_of(dependencies, containers), escrow)
         loops["watchdog"] = systemd.keep_alive
         if config.metrics_port:
-            refresh = _pool_metrics(dependencies.database)
-            metrics_port = open_metrics(config.metrics_host, config.metrics_port, refresh)
-            loops["metrics"] = (await stack.enter_async_context(metrics_port)).serve
+            port = bind_operators_port(config.metrics_host, config.metrics_port, "METRICS_HOST, METRICS_PORT")
+            operators = operators_app(_pool_metrics(dependencies.database))
+            loops["metrics"] = partial(serve_operators, operators, stack.enter_context(port))
         async with anyio.create_task_group() as background:
             start_background(background, dependencies.supervisor, loops)
             stop = anyio.Event()

@@ -1,8 +1,8 @@
 """The ASGI application: every route, behind the layers that every request passes."""
 
 import attrs
-from starlette.types import ASGIApp
 
+from common.daemon.asgi import ASGIApp
 from coordinatord.api.batches.batches import BatchService
 from coordinatord.api.batches.events import BatchEvents
 from coordinatord.api.batches.plan import Plans

@@ -1,30 +1,59 @@
-"""The operators' port: /metrics and the page that shows them."""
+"""The operators' port: /metrics and a page of it, served by hypercorn."""
 
+import logging
+import os
+import socket
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
 
-from prometheus_client import REGISTRY, generate_latest
+import anyio
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from prometheus_client import make_asgi_app
 
-from common.daemon.metrics_server import PageAnswer, PageServer, open_pages
+from common.daemon.asgi import ASGIApp, Receive, Scope, Send
+from common.daemon.operators_port import OperatorsApp, Page
 from coordinatord.api.pages.files import operators_page
+from coordinatord.base.metrics import REGISTRY
+
+_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop makes a scrape wait
+_GRACE_S: Final = 1.0
 
 
-def open_metrics(host: str, port: int, refresh: Callable[[], None]) -> AbstractAsyncContextManager[PageServer]:
-    """Bind the operators' port, which serves /metrics and a page of it. Fatal when it is taken.
-
-    `refresh` sets the gauges that are only computed when a request reads them.
-    """
+def operators_app(refresh: Callable[[], None]) -> OperatorsApp:
+    """`refresh` sets the gauges that are only computed when a request reads them."""
     files = operators_page()
+    metrics: ASGIApp = make_asgi_app(REGISTRY)
 
-    def page(method: bytes, path: bytes) -> PageAnswer:
-        if method not in (b"GET", b"HEAD"):
-            return PageAnswer(b"405 Method Not Allowed", b"only GET\n")
-        if path == b"/metrics":
-            refresh()
-            return PageAnswer(b"200 OK", generate_latest(REGISTRY))
-        file = files.get(path.decode("latin-1"))
-        if file is None:
-            return PageAnswer(b"404 Not Found", b"only GET / and /metrics\n")
-        return PageAnswer(b"200 OK", file.body, file.headers)
+    async def refreshed(scope: Scope, receive: Receive, send: Send) -> None:
+        refresh()
+        await metrics(scope, receive, send)
 
-    return open_pages(host, port, page, "METRICS_HOST, METRICS_PORT")
+    def page(path: str) -> Page | None:
+        file = files.get(path)
+        return None if file is None else Page(200, file.body, file.headers)
+
+    return OperatorsApp(refreshed, page)
+
+
+async def serve_operators(app: OperatorsApp, bound: socket.socket) -> None:
+    """Serve until cancelled. hypercorn ends by its trigger: when cancelled, it would leave connections open."""
+    config = Config()
+    config.bind = [f"fd://{os.dup(bound.fileno())}"]  # hypercorn closes it
+    config.keep_alive_timeout = _IDLE_TIMEOUT_S
+    config.graceful_timeout = _GRACE_S
+    config.include_server_header = False
+    config.errorlog = logging.getLogger("hypercorn")
+    served: Any = app  # hypercorn has its own types of the same shapes
+    stop = anyio.Event()
+
+    async def shielded() -> None:
+        with anyio.CancelScope(shield=True):
+            await serve(served, config, shutdown_trigger=stop.wait, mode="asgi")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(shielded)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stop.set()

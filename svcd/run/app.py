@@ -17,6 +17,7 @@ import attrs
 import structlog
 import trio
 
+from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import RELEASE, Systemd
 from common.daemon.supervision import Loop
 from common.messages.providers import Ask
@@ -30,7 +31,7 @@ from svcd.stages.ahead import AheadLimits
 from svcd.stages.asks import AskPublisher, Capacity, Catalogue
 from svcd.stages.claimer import Claimer, Lookup
 from svcd.stages.guard import Guard
-from svcd.stages.health import DaemonHealth, open_metrics
+from svcd.stages.health import DaemonHealth, serve_metrics
 from svcd.stages.offers import DeadlineChannel, Exclusions, Offer, OfferCheck
 from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Drain, Pipeline
@@ -59,8 +60,8 @@ async def run(config: DaemonConfig) -> None:
             "health": health.watch,
         }
         if config.metrics_port:
-            metrics_port = open_metrics(config.metrics_host, config.metrics_port, health)
-            loops["metrics"] = (await stack.enter_async_context(metrics_port)).serve
+            port = bind_operators_port(config.metrics_host, config.metrics_port, "metrics.host, metrics.port")
+            loops["metrics"] = partial(serve_metrics, health, stack.enter_context(port))
         async with trio.open_nursery() as background:
             await background.start(_watch_signals, drain)
             for name, loop in loops.items():

@@ -1,16 +1,20 @@
 """Health of the daemon, and the server of /healthz and /metrics."""
 
+import logging
+import os
+import socket
 from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import attrs
 import structlog
 import trio
-from prometheus_client import generate_latest
+from hypercorn.config import Config
+from hypercorn.trio import serve
+from prometheus_client import make_asgi_app
 
 from common.daemon.logs import log_task_failure
-from common.daemon.metrics_server import TEXT, PageAnswer, PageServer, open_pages
+from common.daemon.operators_port import TEXT, OperatorsApp, Page
 from common.daemon.supervision import Supervisor
 from svcd.base import metrics
 from svcd.base.errors import HOLD_REASONS, HoldReason
@@ -21,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 REASON_HEADER: Final = "x-svcd-reason"  # of a 503 of /healthz, whose body the specification fixes
 _LOOKED_EVERY: Final = 5.0
+_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop makes a scrape wait
+_GRACE_S: Final = 1.0
 _SILENCE: Final = 60.0  # seconds without an answered poll that are no problem yet; more where polls are rarer
 
 
@@ -101,22 +107,23 @@ class DaemonHealth:
         return None
 
 
-def open_metrics(host: str, port: int, health: DaemonHealth) -> AbstractAsyncContextManager[PageServer]:
-    """Bind the port of /metrics and /healthz. Fatal when it is taken. A 503 carries the reason in a header."""
+async def serve_metrics(health: DaemonHealth, bound: socket.socket) -> None:
+    """Serve /metrics and /healthz until cancelled. A 503 carries the reason in a header."""
 
-    def page(method: bytes, path: bytes) -> PageAnswer:
-        if method not in (b"GET", b"HEAD"):
-            return PageAnswer(b"405 Method Not Allowed", b"only GET\n")
-        match path:
-            case b"/metrics":
-                return PageAnswer(b"200 OK", generate_latest(REGISTRY))
-            case b"/healthz":
-                problem = health.problem
-                if problem is None:
-                    return PageAnswer(b"200 OK", b"ok\n")
-                reason = problem.encode("ascii", "backslashreplace").replace(b"\r", b" ").replace(b"\n", b" ")
-                return PageAnswer(b"503 Service Unavailable", b"unhealthy\n", (*TEXT, (REASON_HEADER.encode(), reason)))
-            case _:
-                return PageAnswer(b"404 Not Found", b"only /metrics and /healthz\n")
+    def page(path: str) -> Page | None:
+        if path != "/healthz":
+            return None
+        problem = health.problem
+        if problem is None:
+            return Page(200, b"ok\n")
+        reason = problem.encode("ascii", "backslashreplace").replace(b"\r", b" ").replace(b"\n", b" ")
+        return Page(503, b"unhealthy\n", (*TEXT, (REASON_HEADER.encode(), reason)))
 
-    return open_pages(host, port, page, "metrics.host, metrics.port")
+    app: Any = OperatorsApp(make_asgi_app(REGISTRY), page)  # hypercorn has its own types of the same shapes
+    config = Config()
+    config.bind = [f"fd://{os.dup(bound.fileno())}"]  # hypercorn closes it
+    config.keep_alive_timeout = _IDLE_TIMEOUT_S
+    config.graceful_timeout = _GRACE_S
+    config.include_server_header = False
+    config.errorlog = logging.getLogger("hypercorn")
+    await serve(app, config, shutdown_trigger=trio.sleep_forever, mode="asgi")

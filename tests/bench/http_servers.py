@@ -16,8 +16,8 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response as StarletteResponse
 from starlette.responses import StreamingResponse
 from starlette.routing import Route as StarletteRoute
-from starlette.types import ASGIApp
 
+from common.daemon.asgi import ASGIApp
 from common.daemon.process import Secret
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Funding, Polls

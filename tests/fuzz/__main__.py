@@ -21,7 +21,7 @@ from tests.fuzz.targets import NAMES, target_of
 
 ROOT: Final = Path(__file__).parents[2]
 FOUND: Final = ROOT / "build" / "fuzz"
-_INSTRUMENTED: Final = ("common", "coordinatord", "svc", "svcd", "h11", "hypercorn.protocol", "python_multipart")
+_INSTRUMENTED: Final = ("common", "coordinatord", "svc", "svcd", "h11", "python_multipart")
 _OURS: Final = tuple(str(ROOT / package) + os.sep for package in ("common", "coordinatord", "svc", "svcd"))
 _LONGEST_KEPT: Final = 1024  # bytes of an input, and inputs of a target, that are committed
 _MOST_KEPT: Final = 100

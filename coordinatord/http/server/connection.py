@@ -1,9 +1,10 @@
-"""One client's connection: bytes between its socket and the protocol, and an end to whoever takes too long.
+"""One client's connection: bytes between its socket and its requests, and the end of clients that are too slow.
 
-                 plain requests
-socket ──► read ──► PlainExchange ──► app          each in the task of the connection
-   ▲         └────► Http11 ──► inbox ──► handler   any other, to its end
-   └── write ◄────────┴──────────┘
+    socket ──► get_buffer, buffer_updated ──► unread bytes ──► head ──► Exchange ──► application
+       ◄────────────────────────── write ◄──────────────────────────────────┘
+
+Requests of a connection are read and answered one after another, in the connection's own task. Pipelined requests stay
+unread bytes, and reading from the socket pauses above MAX_UNREAD_BYTES.
 """
 
 import asyncio
@@ -13,108 +14,90 @@ from typing import Final, cast
 import anyio
 import attrs
 import structlog
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.asyncio.worker_context import WorkerContext
-from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.typing import AppWrapper
-from starlette.types import ASGIApp
 
+from common.api.limits import KIB
 from coordinatord.http.bodies import CallerGone
-from coordinatord.http.middleware import Origins
-from coordinatord.http.server.http11 import Handlers, Http11
-from coordinatord.http.server.plain import OwnHeaders, PlainExchange, PlainRequest, plain_request, scope_of
+from coordinatord.http.server.exchange import PIECE_BYTES, Address, Exchange, Service, scope_of
+from coordinatord.http.server.heads import HEAD_END, HeadParser, Malformed, check_unfinished
 
 log = structlog.get_logger(__name__)
+
+READ_BYTES: Final = 16 * KIB
+MAX_UNREAD_BYTES: Final = 64 * KIB
+_SMALL_PIECE_BYTES: Final = 4 * KIB
+_MAX_GATHERED: Final = 16
+_LINGER_S: Final = 2.0  # for a client to close its side after the server closed its own
+
+# Shared by all connections: the event loop fills it and reports it in one step.
+_read_buffer: Final = memoryview(bytearray(READ_BYTES))
 
 
 @attrs.frozen(slots=True)
 class Timeouts:
-    """Times that a client may take. `idle`: until the head of its next request is here. `grace` and `least_rate`: how
-    soon what was written to it must have left; a client that reads slower would hold the answer in our memory, and a
-    shutdown up."""
+    """Seconds that a client may take. `idle`: until the head of its next request is here. `grace` and `least_rate`: to
+    read its response. A slower client would keep the response in memory and delay a shutdown."""
 
     idle: float = 30.0
     grace: float = 10.0
     least_rate: int = 32 * 1024  # bytes per second
 
-    def patience(self, unsent: int) -> float:
-        """Seconds for so many bytes."""
+    def to_read(self, unsent: int) -> float:
         return self.grace + unsent / self.least_rate
 
 
-PIECE_BYTES: Final = 1 << 16
-_HELD_BYTES: Final = 2 * PIECE_BYTES  # of what came and was not read; the rest waits in the socket
-_LITTLE: Final = 1 << 12  # bytes of a piece that waits for those that are made in the same turn of the loop
-_MOST_GATHERED: Final = 16
-_LINGER: Final = 2.0  # seconds for a client to close its side after we closed ours
+class ClientConnection(asyncio.BufferedProtocol):
+    """Connection of one client, which `opened` receives. `run` serves it to its end. `address`: the client's.
+    `idle_since`: loop time since which it has no request, None while it has one."""
 
-
-class Service:
-    """Application that all connections serve, with hypercorn's configuration, and what is made of both once."""
-
-    def __init__(self, app: ASGIApp, config: Config, origins: Origins) -> None:
-        """`origins` may read what is answered before `app` hears of a request."""
-        self.app = app
-        self.wrapped = cast(AppWrapper, ASGIWrapper(app))  # type: ignore[arg-type] # its own types of the same shapes
-        self.config = config
-        self.context = WorkerContext(None)
-        self.origins = origins
-        self.own_headers = OwnHeaders(config)
-        self.stopping: Callable[[], bool] = self.context.terminated.is_set
-
-
-class ClientConnection(asyncio.Protocol):
-    """`run` it to its end once `made` has been told of it. `finish` when no further request is wanted, `give_way` when
-    another needs its place, `abort` to end it now. `address`: the client's; `idle_since`: when it had a request last,
-    None while it has one."""
-
-    def __init__(self, timeouts: Timeouts, made: "Callable[[ClientConnection], None]") -> None:
+    def __init__(self, timeouts: Timeouts, opened: "Callable[[ClientConnection], None]") -> None:
         self.address = "unknown"
         self.idle_since: float | None = None
         self._timeouts = timeouts
-        self._made = made
+        self._opened = opened
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
-        self._unread: list[bytes] = []
-        self._unread_size = 0
-        self._gathered: list[bytes] = []  # to be written with the next turn of the loop
+        self._unread = bytearray()
+        self._gathered: list[bytes] = []  # to be written in the next turn of the loop
         self._reading_paused = False
         self._writing_paused = False
-        self._ended = False  # the client's side
+        self._closed = False  # the client's side
         self._lost = asyncio.Event()
-        self._changed: asyncio.Future[None] | None = None  # somebody waits for bytes, or for their end
-        self._sent: asyncio.Future[None] | None = None  # somebody waits for room to write
+        self._received: asyncio.Future[None] | None = None  # set while a task waits for bytes, or for their end
+        self._sent: asyncio.Future[None] | None = None  # set while a task waits for room to write
         self._ending = False
         self._deadline: asyncio.TimerHandle | None = None
 
-    # What the event loop tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is no subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not derive from it
         if peer := transport.get_extra_info("peername"):
             self.address = peer[0]
         self.idle_since = self._loop.time()
-        self._made(self)
+        self._opened(self)
 
-    def data_received(self, data: bytes) -> None:
-        self._unread.append(data)
-        self._unread_size += len(data)
-        if self._unread_size > _HELD_BYTES and not self._reading_paused:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._ending:
+            return  # bytes behind the last response are dropped
+        self._unread += _read_buffer[:nbytes]
+        if len(self._unread) >= MAX_UNREAD_BYTES:
             self._reading_paused = True
             self._transport.pause_reading()
-        _wake(self._changed)
+        _wake(self._received)
 
     def eof_received(self) -> bool:
-        self._ended = True
-        _wake(self._changed)
-        return True  # it may still want its answer
+        self._closed = True
+        _wake(self._received)
+        return True  # the client may still read its response
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._ended = True
+        self._closed = True
         self._writing_paused = False
         self._lost.set()
-        _wake(self._changed)
+        _wake(self._received)
         _wake(self._sent)
 
     def pause_writing(self) -> None:
@@ -124,73 +107,75 @@ class ClientConnection(asyncio.Protocol):
         self._writing_paused = False
         _wake(self._sent)
 
-    # What the server asks for.
+    # Calls of the server.
 
     async def run(self, service: Service) -> None:
         try:
             self._rest()
             await self._serve(service)
-        except* (OSError, CallerGone):
-            pass  # the network's business
-        except* Exception:
-            log.exception("connection failed")  # and no other with it
+        except (OSError, CallerGone):
+            pass
+        except Exception:
+            log.exception("connection failed")
         finally:
             await self._part()
 
     def finish(self) -> None:
-        """A request in flight still gets its answer; the protocol closes after it."""
+        """Close when idle. A connection with a request closes after its response."""
         if self.idle_since is not None:
-            self._end_idle()
+            self._close()
 
     def give_way(self) -> None:
-        """It has no request. What it was answered and has not read goes with it."""
+        """End an idle connection to make room for another."""
         self._ending = True
         self.abort()
 
     def abort(self) -> None:
         self._transport.abort()
 
-    # What its requests read and write.
+    # Calls of exchanges.
 
     @property
     def ended(self) -> bool:
-        return self._ended and not self._unread
+        return self._closed and not self._unread
 
-    async def read(self) -> bytes:
-        """All that has come; b"" when nothing more will."""
-        while not self._unread:
-            if self._ended:
-                return b""
-            self._changed = self._loop.create_future()
-            try:
-                await self._changed
-            finally:
-                self._changed = None
-        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-        self._unread.clear()
-        self._unread_size = 0
-        if self._reading_paused:
-            self._reading_paused = False
-            if not self._ended:
-                self._transport.resume_reading()
+    @property
+    def unread(self) -> int:
+        return len(self._unread)
+
+    async def read(self, most: int) -> bytes:
+        """Return some bytes, at most so many. b"" when no more come."""
+        while not self._unread and not self._closed:
+            await self._more()
+        data = bytes(self._unread[:most])
+        del self._unread[:most]
+        if len(self._unread) < MAX_UNREAD_BYTES // 2:
+            self._resume_reading()
         return data
 
-    async def write(self, data: bytes, more: bool = False) -> None:
-        """Raises CallerGone when nobody reads, or not fast enough. Small pieces of an answer that has `more` leave
-        together when the loop comes round, since each would cost a call of the system."""
+    def put_back(self, data: bytes) -> None:
+        self._unread[:0] = data
+
+    async def until_ended(self) -> None:
+        """Wait until the client has closed its side. Bytes that it sends before stay unread."""
+        while not self._closed:
+            await self._more()
+
+    async def write(self, data: bytes, *, more: bool = False) -> None:
+        """Raise CallerGone when the client is gone or reads too slowly. Small pieces of a response that has `more`
+        leave together in the next turn of the loop: each would cost a system call."""
         if self._transport.is_closing():
             raise CallerGone
-        if more and not self._writing_paused and len(data) < _LITTLE and len(self._gathered) < _MOST_GATHERED:
-            if not self._gathered:
-                self._loop.call_soon(self._flush)
-            self._gathered.append(data)
-            return
         self._gathered.append(data)
+        if more and not self._writing_paused and len(data) < _SMALL_PIECE_BYTES and len(self._gathered) < _MAX_GATHERED:
+            if len(self._gathered) == 1:
+                self._loop.call_soon(self._flush)
+            return
         self._flush()
         unsent = self._unsent()
         if unsent <= PIECE_BYTES:
             return
-        with anyio.move_on_after(self._timeouts.patience(unsent)) as waiting:
+        with anyio.move_on_after(self._timeouts.to_read(unsent)) as waiting:
             while self._writing_paused:
                 self._sent = self._loop.create_future()
                 await self._sent
@@ -205,99 +190,97 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(b"".join(self._gathered))
         self._gathered.clear()
 
+    def _resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            if not self._closed:
+                self._transport.resume_reading()
+
+    async def _more(self) -> None:
+        self._received = self._loop.create_future()
+        try:
+            await self._received
+        finally:
+            self._received = None
+
     async def _serve(self, service: Service) -> None:
-        """Requests, one after another, until the client has closed its side. After our end a connection is read on for
-        a while: closing a socket with bytes unread resets it, and a client that is still sending what we refused would
-        never see the refusal."""
-        peers = (self._transport.get_extra_info("peername"), self._transport.get_extra_info("sockname"))
-        data = b""
-        while data := data or await self.read():
-            if self._ending:
-                data = b""
-            elif (request := plain_request(data)) is not None:
-                data = await self._answer(service, request, data, peers)
-            else:
-                data = await self._leave_to_h11(service, data, peers)
+        """Serve one request after another. Then read on for a while: closing a socket with bytes unread resets it, and
+        a client that is still sending a refused body would not see the refusal."""
+        client, server = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
+        await self._serve_requests(service, HeadParser(), client, server)
+        self._end_after_response()
+        await self.until_ended()
 
-    async def _answer(self, service: Service, request: PlainRequest, data: bytes, peers: "Peers") -> bytes:
-        """What comes after the request."""
-        self.idle_since = None
-        exchange = PlainExchange(self, request, data[request.head :], service.own_headers, service.stopping)
-        if not await exchange.run(service.app, scope_of(request, *peers)):
-            self._end_after_answer()
-            return b""
-        self._rest()
-        if exchange.rest:
-            await asyncio.sleep(0)  # those who send many at once take turns with everybody else
-        return exchange.rest
+    async def _serve_requests(self, service: Service, parser: HeadParser, client: Address, server: Address) -> None:
+        while head := await self._next_head(service):
+            try:
+                request = parser.parse(head)
+            except Malformed as fault:
+                await self.write(service.refusal(fault, head))
+                return
+            self.idle_since = None
+            if not await Exchange(self, request, head, service).run(scope_of(request, client, server)):
+                return
+            if service.stopping:
+                return
+            self._rest()
+            if self._unread:
+                await asyncio.sleep(0)  # pipelined requests take turns with other connections
 
-    async def _leave_to_h11(self, service: Service, data: bytes, peers: "Peers") -> bytes:
-        """Until it rests between two messages; what comes after them."""
-        async with Handlers() as handlers:
-            protocol = Http11(
-                service.wrapped,
-                service.config,
-                service.context,
-                handlers=handlers,
-                peers=peers,
-                origins=service.origins,
-                send=self._send,
-            )
-            while data:
-                if not self._ending:
-                    await protocol.handle(RawData(data))
-                data = await self.read()
-                if not self._ending and protocol.rests:
-                    return data
-            await protocol.handle(Closed())
-        return b""
+    async def _next_head(self, service: Service) -> bytes | None:
+        """Return the next head up to its empty line. None when it does not come, or was refused."""
+        while not self._ending:
+            end = self._unread.find(HEAD_END)
+            if end >= 0:
+                return await self.read(end + len(HEAD_END))
+            if self._unread:
+                try:
+                    check_unfinished(self._unread)
+                except Malformed as fault:
+                    await self.write(service.refusal(fault, bytes(self._unread)))
+                    return None
+            if self._closed:
+                return None
+            await self._more()
+        return None
 
-    async def _send(self, event: Event) -> None:
-        match event:
-            case RawData():
-                await self.write(event.data)
-            case Updated() if event.idle:
-                self._rest()
-            case Updated():
-                self.idle_since = None
-            case Closed():
-                self._end_after_answer()
-
-    # Its ends.
+    # Ends of the connection.
 
     def _unsent(self) -> int:
         return self._transport.get_write_buffer_size()
 
     def _rest(self) -> None:
-        """The head of the next request must be here in time. A timer for each request would cost more than reading it:
-        one is under way, and looks again at what has come since."""
+        """Wait for the next head, at most `idle` seconds. One timer serves all requests of the connection: starting one
+        for each would cost more than reading the request."""
         self.idle_since = self._loop.time()
         if self._deadline is None:
-            self._deadline = self._loop.call_later(self._timeouts.idle, self._look)
+            self._deadline = self._loop.call_later(self._timeouts.idle, self._end_when_idle)
 
-    def _look(self) -> None:
+    def _end_when_idle(self) -> None:
         self._deadline = None
         if self.idle_since is None:
-            return  # it has a request, after which it rests
+            return
         left = self.idle_since + self._timeouts.idle - self._loop.time()
         if left > 0:
-            self._deadline = self._loop.call_later(left, self._look)
+            self._deadline = self._loop.call_later(left, self._end_when_idle)
         else:
-            self._end_idle()
+            self._close()
 
-    def _end_after_answer(self) -> None:
+    def _end_after_response(self) -> None:
         if self._ending or self._transport.is_closing():
             return
         self._ending = True
+        self._unread.clear()
+        self._resume_reading()
         self._flush()
         self._transport.write_eof()
-        self._abort_after(_LINGER + self._unsent() / self._timeouts.least_rate)
+        self._abort_after(_LINGER_S + self._unsent() / self._timeouts.least_rate)
 
-    def _end_idle(self) -> None:
+    def _close(self) -> None:
         self._ending = True
         self._flush()
-        self._transport.close()  # after what is written
-        self._abort_after(self._timeouts.patience(self._unsent()))
+        self._transport.close()  # once the buffer has been sent
+        self._abort_after(self._timeouts.to_read(self._unsent()))
 
     def _abort_after(self, seconds: float) -> None:
         if self._deadline is not None:
@@ -305,20 +288,14 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = self._loop.call_later(seconds, self._transport.abort)
 
     async def _part(self) -> None:
-        """Until the socket is closed, and everything sent that will be."""
-        self._flush()
-        self._transport.close()
-        self._abort_after(self._timeouts.patience(self._unsent()))
+        """Close the socket, and wait until everything that can be sent is sent."""
+        self._close()
         try:
             await self._lost.wait()
         finally:
             self._transport.abort()
             if self._deadline is not None:
                 self._deadline.cancel()
-
-
-Address = tuple[str, int] | None
-Peers = tuple[Address, Address]
 
 
 def _wake(waiting: "asyncio.Future[None] | None") -> None:

@@ -1,24 +1,22 @@
-"""Hypercorn's HTTP over connections of our own, served until told to stop.
+"""The HTTP server of the API, served until it is stopped.
 
 It is stopped by its own trigger and shielded from cancellation: cancelling the scope round `serve_until` would drop
 requests in flight.
 """
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
-from hypercorn.config import Config as HypercornConfig
-from starlette.types import ASGIApp
 
-from common.api import limits
+from common.daemon.asgi import ASGIApp
 from common.daemon.process import Fatal
 from coordinatord.http.middleware import Origins
-from coordinatord.http.server.connection import ClientConnection, Service, Timeouts
+from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.connections import ConnectionLimits, Connections
+from coordinatord.http.server.exchange import Service
 
 _BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
 _TIMEOUTS: Final = Timeouts()
@@ -37,8 +35,8 @@ async def serve_until(
     origins: Origins = _NO_ORIGINS,
 ) -> None:
     """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
-    read what is answered before `app` hears of a request."""
-    service = Service(app, _hypercorn_config(), origins)
+    read refusals, which `app` does not see."""
+    service = Service(app, origins)
     connections = Connections(room)
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
@@ -47,7 +45,7 @@ async def serve_until(
                 with connections.holding(connection):
                     await connection.run(service)
 
-            def made(connection: ClientConnection) -> None:
+            def opened(connection: ClientConnection) -> None:
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:
@@ -55,22 +53,13 @@ async def serve_until(
 
             loop = asyncio.get_running_loop()
             server = await loop.create_server(
-                lambda: ClientConnection(timeouts, made), sock=listening, backlog=_BACKLOG
+                lambda: ClientConnection(timeouts, opened), sock=listening, backlog=_BACKLOG
             )
             await stop()
             server.close()
-            await service.context.terminated.set()
+            service.stopping = True
             await connections.finish(grace_seconds)
             tasks.cancel_scope.cancel()
-
-
-def _hypercorn_config() -> HypercornConfig:
-    config = HypercornConfig()
-    config.keep_alive_max_requests = 1_000_000  # clients are limited by caller, not by connection
-    config.h11_max_incomplete_size = limits.HEAD_BYTES
-    config.include_server_header = False
-    config.errorlog = logging.getLogger("hypercorn")  # its own handler would print beside our log
-    return config
 
 
 def listening_socket(port: int, host: str) -> socket.socket:

@@ -69,7 +69,7 @@ def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node
         "import sys; from coordinatord.run.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'eth_account', 'coordinatord.run.dependencies'}\n"
+        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'httptools', 'eth_account', 'coordinatord.run.dependencies'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
     ran = subprocess.run(
@@ -85,7 +85,7 @@ def test_command_line_that_runs_nothing_imports_neither_the_server_nor_the_clien
         "import sys; from coordinatord.run.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'starlette', 'structlog', 'rich', 'coordinatord.run.app'}\n"
+        "heavy = {'aiohttp', 'asyncpg', 'hypercorn', 'httptools', 'structlog', 'rich', 'coordinatord.run.app'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
     ran = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, check=False)

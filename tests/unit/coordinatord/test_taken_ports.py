@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import Fatal
 from coordinatord.http.server.serving import listening_socket
-from coordinatord.run.operators_port import open_metrics
 
 HOST = "127.0.0.1"
 
@@ -28,8 +28,6 @@ def test_address_that_is_none_of_this_machines_is_said_by_its_variable() -> None
         listening_socket(8402, "192.0.2.1")
 
 
-@pytest.mark.anyio
-async def test_port_for_metrics_that_is_taken_is_said(taken: int) -> None:
+def test_port_for_metrics_that_is_taken_is_said(taken: int) -> None:
     with pytest.raises(Fatal, match=f"METRICS_PORT: {HOST}:{taken}: "):
-        async with open_metrics(HOST, taken, lambda: None):
-            pass
+        bind_operators_port(HOST, taken, "METRICS_HOST, METRICS_PORT")

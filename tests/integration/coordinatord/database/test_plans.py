@@ -78,7 +78,7 @@ ALLOWED: Final = {
     "storage.pins.objects_sql.bytes_by_kind": _SUMS,
     "storage.pins.objects_sql.drop_empty": _SUMS,
     "storage.pins.objects_sql.mark_earned": _SUMS,
-    "storage.pins.objects_sql.stored_for_newcomers": "a row for each newcomer and kind, for a twentieth of the time at most",
+    "storage.pins.objects_sql.stored_for_newcomers": "a row for each newcomer and kind, within a twentieth of the time",
     "chain.relayer.transactions_sql.newest_blocks": "of a window of blocks, which the planner takes for a third of all",
 }
 

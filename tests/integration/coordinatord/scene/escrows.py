@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
 import httpx
-from starlette.types import ASGIApp
 
 from common.box import PublicKey, SecretKey, open_sealed
 from common.container import open_with_dek
+from common.daemon.asgi import ASGIApp
 from common.escrow import mock_measurement
 from coordinatord.api.escrow.development import MockCustody, MockSettings
 from coordinatord.api.escrow.handover import HandoverService, Operators

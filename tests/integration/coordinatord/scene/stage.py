@@ -8,8 +8,8 @@ from functools import partial
 import anyio
 import attrs
 import httpx
-from starlette.types import ASGIApp
 
+from common.daemon.asgi import ASGIApp
 from common.domains import Domains
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.system.routes import Stopping

@@ -7,9 +7,9 @@ from functools import partial
 import anyio
 import attrs
 from anyio.abc import SocketStream
-from starlette.types import ASGIApp
 
 from common.api.limits import KIB
+from common.daemon.asgi import ASGIApp
 from coordinatord.base.errors import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from coordinatord.http.server import http11
+from coordinatord.http import responses
 from coordinatord.http.server.connection import Timeouts
 from tests.integration.coordinatord.server.serving import ORIGIN, Served, serving
 
@@ -172,7 +172,7 @@ async def test_connection_whose_protocol_fails_ends_alone(served: Served, monkey
     def broken(_: int) -> NoReturn:
         raise ValueError
 
-    monkeypatch.setattr(http11, "malformed_http", broken)
+    monkeypatch.setattr(responses, "malformed_http", broken)
     async with served.connected() as client:
         await client.send(b"GET\r\n\r\n")
         assert await client.rest() == b""

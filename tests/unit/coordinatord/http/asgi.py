@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import attrs
-from starlette.types import ASGIApp, Message, Receive, Scope
+
+from common.daemon.asgi import ASGIApp, Message, Receive, Scope
 
 
 @attrs.define

@@ -2,9 +2,8 @@ import json
 
 import anyio
 import pytest
-from starlette.datastructures import Headers
-from starlette.types import Message
 
+from common.daemon.asgi import Message
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http.bodies import BodyBudget, BodyReader, CallerGone, Unacceptable, parse_body
@@ -18,7 +17,7 @@ async def read(
     pieces: list[bytes | None], budget: BodyBudget, limit: int = 100, caller: str = "", **headers: str
 ) -> bytes:
     async with budget.share(caller) as share:
-        sent = Headers({name.replace("_", "-"): value for name, value in headers.items()})
+        sent = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         return await READER.read(receiving(pieces), sent, limit, share)
 
 
@@ -37,7 +36,7 @@ async def test_body_over_the_limit_is_413_whether_declared_or_not(declared: str 
 async def test_bodies_beyond_the_budget_are_busy_and_what_ended_is_given_back() -> None:
     budget = BodyBudget(100)
     async with budget.share("") as first:
-        await READER.read(receiving([b"a" * 60]), Headers(), 100, first)
+        await READER.read(receiving([b"a" * 60]), [], 100, first)
         with pytest.raises(Retryable) as busy:
             await read([b"b" * 41], budget)
         assert busy.value.kind == "busy"
@@ -83,7 +82,7 @@ async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
 
     async with BodyBudget(100).share("") as share:
         with pytest.raises(Unacceptable) as slow:
-            await BodyReader(deadline_s=0.01, least_rate=1).read(never, Headers(), 100, share)
+            await BodyReader(deadline_s=0.01, least_rate=1).read(never, [], 100, share)
     assert slow.value.answer.status == 408
 
 
@@ -98,7 +97,7 @@ async def test_body_that_falls_silent_is_given_up_long_before_the_deadline() -> 
 
     async with BodyBudget(1 << 20).share("") as share:
         with anyio.fail_after(60), pytest.raises(Unacceptable) as slow:
-            await BodyReader(deadline_s=60, least_rate=1, silence_s=0.01).read(receive, Headers(), 1 << 20, share)
+            await BodyReader(deadline_s=60, least_rate=1, silence_s=0.01).read(receive, [], 1 << 20, share)
     assert slow.value.answer.status == 408
 
 
@@ -114,7 +113,7 @@ async def test_body_slower_than_the_least_rate_after_the_grace_is_408(second_pie
     async with BodyBudget(100).share("") as share:
         if is_slow:
             with pytest.raises(Unacceptable) as slow:
-                await reader.read(pieces, Headers(), 100, share)
+                await reader.read(pieces, [], 100, share)
             assert slow.value.answer.status == 408
         else:
-            assert len(await reader.read(pieces, Headers(), 100, share)) == 21
+            assert len(await reader.read(pieces, [], 100, share)) == 21

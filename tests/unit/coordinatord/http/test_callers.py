@@ -2,8 +2,8 @@ import json
 
 import anyio
 import pytest
-from starlette.types import Receive, Scope, Send
 
+from common.daemon.asgi import Receive, Scope, Send
 from coordinatord.http.middleware import CallerLimits, TokenBuckets, caller_of
 from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope

@@ -1,6 +1,6 @@
 import pytest
-from starlette.types import Receive, Scope, Send
 
+from common.daemon.asgi import Receive, Scope, Send
 from coordinatord.http.middleware import Cors, Origins
 from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope

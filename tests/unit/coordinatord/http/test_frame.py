@@ -1,8 +1,8 @@
 import json
 
 import pytest
-from starlette.types import Receive, Scope, Send
 
+from common.daemon.asgi import Receive, Scope, Send
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses
 from coordinatord.http.middleware import Origins, RequestMiddleware

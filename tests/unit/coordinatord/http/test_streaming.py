@@ -3,8 +3,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from starlette.types import Message
 
+from common.daemon.asgi import Message
 from coordinatord.base.errors import Retryable
 from coordinatord.http.streaming import CutShort, StreamedResponse, send_streamed
 

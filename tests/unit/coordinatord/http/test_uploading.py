@@ -4,9 +4,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import anyio
 import pytest
-from starlette.datastructures import Headers
-from starlette.types import Message, Receive
 
+from common.daemon.asgi import Message, Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http.bodies import BodyBudget, CallerGone, Unacceptable
@@ -17,6 +16,12 @@ from tests.unit.coordinatord.http.test_forms import FILE, PURPOSE, form
 pytestmark = pytest.mark.anyio
 
 HEADERS = {"content-type": "multipart/form-data; boundary=b"}
+
+
+def raw_headers(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
 FORM = form((PURPOSE, b"batch"), (FILE, b"x" * 1000))
 
 
@@ -43,7 +48,7 @@ async def upload(
     caller: str = "honest",
     wallet: bytes = b"wallet",
 ) -> bytes:
-    async with uploads.reading(receive, Headers(HEADERS | (headers or {})), caller, wallet) as form:
+    async with uploads.reading(receive, raw_headers(HEADERS | (headers or {})), caller, wallet) as form:
         await form.purpose()
         await form.filename()
         return b"".join([piece async for piece in form.pieces()])
@@ -128,7 +133,7 @@ async def test_encoded_form_is_refused_unread() -> None:
 
 def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) -> AbstractAsyncContextManager[object]:
     """An upload of which nothing has arrived yet, whatever length it declares."""
-    headers = Headers(HEADERS | {"content-length": str(size)})
+    headers = raw_headers(HEADERS | {"content-length": str(size)})
     return uploads.reading(receiving([FORM]), headers, caller, wallet)
 
 
