@@ -1,7 +1,6 @@
 """The devnet as a person starts it: a process of its own, on free ports, in a directory of the test."""
 
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -99,13 +98,26 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def descendants(pid: int) -> set[int]:
-    """All processes below `pid`, whatever their names."""
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
-    parents = {int(child): int(parent) for child, parent in map(str.split, listing.stdout.splitlines())}
+    """Return all processes below `pid`, whatever their names."""
+    parents = _parents()
     found: set[int] = set()
     while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
         found |= more
     return found
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of each process. A small Debian has no `ps`."""
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    return {pid: int(stat[1]) for pid in pids if (stat := _stat(pid))}
+
+
+def _stat(pid: int) -> list[str]:
+    """Return state, parent and further fields of a process, or nothing when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def wait_gone(pids: set[int]) -> None:
@@ -117,8 +129,6 @@ def wait_gone(pids: set[int]) -> None:
 
 
 def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    """A zombie has ended. Its new parent may never collect it, where that is no init."""
+    stat = _stat(pid)
+    return bool(stat) and stat[0] not in "ZX"

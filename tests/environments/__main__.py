@@ -20,15 +20,22 @@ from tests.environments.room import ROOT, Failed, room
 
 CASES = {case.name: case for case in (*QUICK, *FRESH, *DEBIAN)}
 _CACHES = ROOT / "build" / "environments"
+_LOG_LINES = 400
 
 
 def _tried(case: Case) -> str:
     began = time.monotonic()
+    log = _CACHES / f"{case.name}.log"
+    log.unlink(missing_ok=True)
     try:
         with room(_CACHES) as place:
             case.run(place)
     except Failed as failure:
-        return f"FAILED: {failure}"
+        if not failure.output:
+            return f"FAILED: {failure}"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("\n".join(failure.output.splitlines()[-_LOG_LINES:]) + "\n", encoding="utf-8")
+        return f"FAILED: {failure}\n    its last {_LOG_LINES} lines are in {log.relative_to(ROOT)}"
     return f"holds ({time.monotonic() - began:.0f} s)"
 
 

@@ -21,7 +21,11 @@ _KEPT_PREFIXES: Final = ("PIP_", "NPM_CONFIG_", "npm_config_", "NODE_EXTRA_", "h
 
 
 class Failed(Exception):
-    """What did not hold, and what was said last."""
+    """Expectation that did not hold. `output` is all that the failed command printed."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
 
 
 @attrs.frozen
@@ -66,7 +70,7 @@ class Room:
                 raise
         if process.returncode != status:
             last = "\n".join(f"    {line}" for line in said.splitlines()[-_LINES:])
-            raise Failed(f"{' '.join(map(str, command))} ended with status {process.returncode}:\n{last}")
+            raise Failed(f"{' '.join(map(str, command))} ended with status {process.returncode}:\n{last}", said)
         return said
 
     def checkout(self, name: str = "checkout") -> Path:

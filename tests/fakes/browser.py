@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,8 @@ from typing import Any, Final
 import anyio
 import attrs
 from anyio import to_thread
+
+from tests.programs.found import node
 
 ROOT: Final = Path(__file__).parents[2]
 WEB: Final = ROOT / "tests" / "web"
@@ -23,12 +24,7 @@ def missing() -> str | None:
     """Reason that there is no browser here, or None."""
     if not (WEB / "node_modules" / ".ready").exists():
         return "no browser here: `make browser` takes one from npm"
-    return None if _node() is not None else "no browser here: no node"
-
-
-def _node() -> str | None:
-    own = ROOT / ".venv" / "bin" / "node"
-    return str(own) if own.exists() else shutil.which("node")
+    return None if node() is not None else "no browser here: no node"
 
 
 @attrs.frozen
@@ -63,11 +59,11 @@ class Browser:
 
 @asynccontextmanager
 async def browsing() -> AsyncIterator[Browser]:
-    node = _node()
-    assert node is not None
+    runtime = node()
+    assert runtime is not None
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "CHROMIUM") if name in os.environ}
     process = subprocess.Popen(  # noqa: ASYNC220 - it is talked to from threads
-        [node, str(WEB / "driver.mjs")],
+        [runtime, str(WEB / "driver.mjs")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 _FETCHED = Path(__file__).parents[2] / "build" / "programs"
@@ -13,3 +14,9 @@ def program(name: str) -> str | None:
     if os.access(fetched, os.X_OK):
         return str(fetched)
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+
+
+def node() -> str | None:
+    """Return the path of node: the one that set-up installed into this environment, else the system's."""
+    folders = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+    return shutil.which("node", path=os.pathsep.join(folders))

@@ -7,7 +7,6 @@ import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
-import chromium from "@sparticuz/chromium";
 import puppeteer from "puppeteer-core";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -25,10 +24,18 @@ function system() {
   return null;
 }
 
+// @sparticuz/chromium brings the libraries that Chromium needs, and unpacks them where this variable names an AWS Lambda.
+async function bundled() {
+  process.env.AWS_EXECUTION_ENV ??= "AWS_Lambda_nodejs24.x";
+  const { default: chromium } = await import("@sparticuz/chromium");
+  return { executablePath: await chromium.executablePath(), args: chromium.args };
+}
+
 const own = system();
+const { executablePath, args } = own === null ? await bundled() : { executablePath: own, args: [] };
 const browser = await puppeteer.launch({
-  executablePath: own ?? (await chromium.executablePath()),
-  args: [...(own === null ? chromium.args : []), "--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb", "--font-render-hinting=none"],
+  executablePath,
+  args: [...args, "--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb", "--font-render-hinting=none"],
   headless: own === null ? "shell" : true,
 });
 const page = await browser.newPage();

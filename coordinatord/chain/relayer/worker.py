@@ -120,7 +120,10 @@ class _Worker:
             self._account.pending.remind_of_lost(self._headed_at, block.gas_left)
             self._headed_at = anyio.current_time()
         if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH:
+            lacked_role = self._account.lacks_role
             await self._account.read(self._rpc, block)
+            if lacked_role and not self._account.lacks_role:
+                self._to_sign()  # settles wait in the queue
             self._read_at = anyio.current_time()
             self._show_fees()
             # Without a signature, what is signed is followed and sent on all the same; the next look asks again.

@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from devnet.postgres import running_postgres
 
 pytestmark = pytest.mark.anyio
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="shows what root sees, and we are not root")
+
+
+def in_namespace() -> None:
+    """Skip the test where a chroot or a container refuses user namespaces."""
+    made = subprocess.run(("unshare", "--user", "true"), capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no user namespaces here ({made.stderr.strip()})")
 
 
 @pytest.fixture
@@ -38,6 +46,8 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
     closed: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    if way == "namespace":
+        in_namespace()
     monkeypatch.setattr(postgres, "WAYS_OF_ROOT", (way,))
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         connection = await asyncpg.connect(server.url())
@@ -52,6 +62,7 @@ async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
 @pytest.mark.long
 @as_root
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_namespace()
     monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account", "namespace"))
     monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:

@@ -1,8 +1,5 @@
 import json
-import os
-import shutil
 import subprocess
-import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -14,15 +11,9 @@ from eth_utils.abi import abi_to_signature, event_abi_to_log_topic, function_abi
 from eth_utils.crypto import keccak
 
 from common import artifacts
+from tests.programs.found import node
 
 CONTRACTS_DIR = Path(artifacts.__file__).parent / "contracts"
-
-
-def node() -> str:
-    """The node of this environment when set-up installed one there, else the system's."""
-    found = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    assert found is not None, "node is missing: run `make setup`"
-    return found
 
 
 def test_sources_that_the_artifacts_were_compiled_from_are_those_that_lie_here() -> None:
@@ -44,7 +35,9 @@ def test_sources_that_the_artifacts_were_compiled_from_are_those_that_lie_here()
 @pytest.mark.long
 @pytest.mark.timeout(600)  # the compiler computes half a minute, and waits on a busy machine
 def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> None:
-    subprocess.run([node(), CONTRACTS_DIR / "build.mjs", tmp_path], check=True)
+    compiler = node()
+    assert compiler is not None, "node is missing: run `make setup`"
+    subprocess.run([compiler, CONTRACTS_DIR / "build.mjs", tmp_path], check=True)
     paths = {f"artifacts/{path.name}" for path in (CONTRACTS_DIR / "artifacts").iterdir()} | {"sources.json"}
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == paths
     assert paths >= {f"artifacts/{name}.json" for name in artifacts.CONTRACTS}

@@ -19,6 +19,7 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
+from tests.programs.found import node
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +108,9 @@ def _by_node(secret: str, got: Got, folder: Path) -> None:
         "  try { console.log(verify(process.argv[2], headers, Buffer.from(body))); }"
         "  catch (error) { console.log('refused'); }"
     )
-    ran = subprocess.run(["node", "run.mjs", secret], cwd=folder, capture_output=True, text=True, check=True)
+    runtime = node()
+    assert runtime is not None, "node is missing: run `make setup`"
+    ran = subprocess.run([runtime, "run.mjs", secret], cwd=folder, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [got.id, "refused", "refused", "refused"]
 
 

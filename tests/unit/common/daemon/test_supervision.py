@@ -99,7 +99,7 @@ async def test_ten_failures_in_a_row_are_reported_until_it_recovers(
         assert supervisor.failing == ("events" if runs > FAILURES_IN_A_ROW else None)
         if runs <= FAILURES_IN_A_ROW:
             raise KeyError
-        await trio.sleep(HEALTHY_AFTER_S)
+        await trio.sleep(HEALTHY_AFTER_S + 1)
         assert supervisor.failing is None
 
     await supervisor.run("events", loop)
@@ -113,7 +113,7 @@ async def test_failures_a_minute_apart_are_no_row(supervisor: Supervisor, autoju
     async def loop() -> None:
         nonlocal runs
         runs += 1
-        await trio.sleep(HEALTHY_AFTER_S)
+        await trio.sleep(HEALTHY_AFTER_S + 1)
         assert supervisor.failing is None
         if runs <= 2 * FAILURES_IN_A_ROW:
             raise KeyError
