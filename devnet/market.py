@@ -180,7 +180,8 @@ async def _admit(contracts: MarketContracts, cast: Cast, provider: DevWallet) ->
     chain, providers, admin = contracts.chain, contracts.providers, cast.admin.address
     await chain.send(providers, provider.address, "register")
     provider_id = await providers.functions.providerIdOf(provider.address).call()
-    now = (await chain.web3.eth.get_block("latest"))["timestamp"]
+    # Newer than the registration.
+    now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
     # Its own transactions: neither needs a signature.
     await chain.send(providers, provider.address, "setIdentity", provider.box_key, b"", now, b"")
     await chain.send(providers, provider.address, "requestCapacity", _CAPACITY, now, b"")

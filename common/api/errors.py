@@ -283,7 +283,7 @@ OPS: Final = ("claim", "settle", "fail", "set_identity", "request_capacity")
 
 CONTRACT_ERRORS: Final = (
     ContractError(
-        ("DuplicateJob",), "post", "this owner has posted this `c`", "it is there; for another job seal anew"
+        ("DuplicateJob",), "post", "this owner has posted or discarded this `c`", "look at the job, or use a fresh `c`"
     ),
     ContractError(
         ("ModelNotEnabled",),
@@ -303,8 +303,14 @@ CONTRACT_ERRORS: Final = (
     ContractError(("CapOverflow",), "post", "cap does not fit 128 bits", "lower rates or units"),
     ContractError(("WrongAmount",), "post", "not cap + fee + gas_fee", "take a new quote"),
     ContractError(
-        ("InvalidOrderSignature", "InvalidPaymentSignature"),
+        ("InvalidOrderSignature",),
         "post",
+        "not the owner's, over these values, in this domain",
+        "compare with [ONE_ORDER.md](ONE_ORDER.md)",
+    ),
+    ContractError(
+        ("InvalidPaymentSignature",),
+        "post, claim",
         "not the owner's, over these values, in this domain",
         "compare with [ONE_ORDER.md](ONE_ORDER.md)",
     ),
@@ -319,7 +325,7 @@ CONTRACT_ERRORS: Final = (
         "fund it",
     ),
     ContractError(("InvalidCid",), "post, settle", "empty or above 128 bytes", "upload it again"),
-    ContractError(("NotRelayer",), "post, settle", "the coordinator lacks its role", "tell its operator"),
+    ContractError(("NotRelayer",), "post, claim, settle", "the coordinator lacks its role", "tell its operator"),
     ContractError(("EnforcedPause",), "post, claim", "the market is paused", "wait"),
     ContractError(
         ("UnknownJob",), "claim, settle, fail, cancel, reclaim", "no such job on such terms", "check the job id"
@@ -339,7 +345,11 @@ CONTRACT_ERRORS: Final = (
     ),
     ContractError(("NotDesignated",), "claim", "reserved for another", "leave it"),
     ContractError(("AtCapacity",), "claim", "`active_jobs` is `capacity`", "end a job first"),
-    ContractError(("PaymentRefused",), "claim, withdraw", "the token refused", "leave it"),
+    ContractError(("PaymentRefused",), "claim", "the token refused the payment", "leave it"),
+    ContractError(("PaymentShort",), "claim", "the registry holds less than it owes after the payment", "leave it"),
+    ContractError(("EscrowFull",), "claim", "the sum of all payments does not fit 128 bits", "wait"),
+    ContractError(("TokenUnreadable",), "post, claim", "the token did not answer a read", "wait"),
+    ContractError(("WithdrawalRefused",), "withdraw", "the token refused the transfer", "try again later"),
     ContractError(("StaleOp",), "every op", "[Times](#times)", "set your clock, sign anew with a new `issued_at`"),
     ContractError(
         ("InvalidSignature",), "every op, asks", "not 65 bytes, a high s, v not 27 or 28", "spell the signature so"
@@ -368,7 +378,9 @@ CONTRACT_ERRORS: Final = (
     ContractError(("StaleSnapshot",), "asks", "[Times](#times)", "sign anew"),
     ContractError(("TooFarAhead",), "asks", f"[Times](#times); {_ASKS_SAY}", "sign anew"),
     ContractError(("TooManyQuotes",), "asks", f"above 64; {_ASKS_SAY}", "send fewer"),
-    ContractError(("DuplicateQuote",), "asks", f"a model and window twice; {_ASKS_SAY}", "send each once"),
+    ContractError(
+        ("QuotesNotAscending",), "asks", f"not ascending by model, then window; {_ASKS_SAY}", "sort them, each once"
+    ),
     ContractError(
         ("ProviderMismatch",), "asks", "the signer operates another provider", "name the signer's own provider"
     ),

@@ -9,8 +9,8 @@ import httpx
 import structlog
 import trio
 
-from common.domains import Domains
-from common.messages.jobs import Claim, Fail, Settle
+from common.domains import Domains, struct_hash
+from common.messages.jobs import Claim, Fail, Order, Settle
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import Release, SvcSession
 from common.scalars import base64_of, hex_of
@@ -36,9 +36,15 @@ class OpSigner:
         signature = self._sign(self.domains.session.digest(SvcSession(self.wallet.address, nonce)))
         return {"address": self.address, "nonce": nonce, "signature": signature, "role": role}
 
-    def claim(self, job_id: bytes, issued_at: int) -> Body:
-        signature = self._sign(self.domains.jobs.digest(Claim(job_id, issued_at)))
-        return {"op": "claim", "job_id": hex_of(job_id), "issued_at": issued_at, "signature": signature}
+    def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
+        """`terms` is not signed: it keeps a coordinator from relaying the claim for another order of the same id."""
+        return {
+            "op": "claim",
+            "job_id": hex_of(job_id),
+            "issued_at": issued_at,
+            "signature": self._sign(self.domains.jobs.digest(Claim(job_id, issued_at))),
+            "terms": hex_of(struct_hash(order)),
+        }
 
     def settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
         """Without the result, which is not signed: the caller adds `result` or `result_cid`."""

@@ -223,6 +223,11 @@ def read_live(connection: sqlite3.Connection) -> list[JobEntry]:
     return [JobEntry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
 
 
+def read_job(connection: sqlite3.Connection, job_id: bytes) -> Job | None:
+    row = connection.execute("select row from jobs where job_id = ?", (job_id,)).fetchone()
+    return Job.read(json.loads(row[0])) if row is not None else None
+
+
 def read_state(connection: sqlite3.Connection, job_id: bytes) -> JournalState | None:
     row = connection.execute("select state from jobs where job_id = ?", (job_id,)).fetchone()
     return row[0] if row is not None else None

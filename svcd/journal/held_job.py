@@ -23,6 +23,7 @@ from common.api.fields import (
 )
 from common.api.states import JobState
 from common.box import PublicKey
+from common.messages.jobs import Order
 from common.pricing.assets import Modality
 from common.refusal import Refused
 from svcd.base import metrics
@@ -74,6 +75,11 @@ class Job:
         if row.get("posted_block", 0) is None:
             raise Refused("posted_block must be a number", "posted_block")
         return read_object(cls, row)
+
+    @property
+    def order(self) -> Order:
+        """Terms that the job's owner signed."""
+        return Order(**{field.name: getattr(self, field.name) for field in attrs.fields(Order)})
 
     def as_row(self) -> dict[str, object]:
         """The JSON values that `read` reads back."""

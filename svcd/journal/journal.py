@@ -135,6 +135,10 @@ class Journal:
     async def live(self) -> list[JobEntry]:
         return await self._read(entries.read_live)
 
+    async def job(self, job_id: bytes) -> Job | None:
+        """The job as it was when it was claimed last. None for a job that was never claimed, or is forgotten."""
+        return await self._read(lambda connection: entries.read_job(connection, job_id))
+
     async def state(self, job_id: bytes) -> JournalState | None:
         """None for a job of which nothing is remembered."""
         return await self._read(lambda connection: entries.read_state(connection, job_id))

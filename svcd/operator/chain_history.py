@@ -50,7 +50,7 @@ class ChainHistory:
             for _, values in settled
         }
         providers, address = load("ProviderRegistry"), chain.book.provider_registry
-        moved = await _logs(chain, address=address, artifact=providers, event="ReputationSet", topics=[me], **blocks)
+        moved = await _logs(chain, address=address, artifact=providers, event="StandingSet", topics=[me], **blocks)
         times = await _times(chain, {block for block, _ in moved})
         by_day: dict[str, int] = defaultdict(int)
         # Each event tells what it came to, and not from what.

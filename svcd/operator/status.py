@@ -99,6 +99,7 @@ def _journal(daemon: Whereabouts) -> list[Checked]:
 
 LONGEST_EVIDENCE: Final = 32_768
 _IDENTITY_PATIENCE: Final = 120.0
+_AHEAD_S: Final = 60
 
 
 async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None) -> str:
@@ -115,7 +116,8 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
             raise Fatal(str(wrong)) from None
         signer = OpSigner(config.wallet, Domains.of(deployment))
         coordinator = Coordinator(requests, ProviderSessions(requests, signer, Clock()))
-        op = signer.set_identity(box.public.raw, evidence, int(time.time()))
+        # Newer than the registration, whose block's time may be ahead of this clock.
+        op = signer.set_identity(box.public.raw, evidence, int(time.time()) + _AHEAD_S)
         outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_PATIENCE)
     if isinstance(outcome, SignInRefused):
         raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {outcome.advice}")

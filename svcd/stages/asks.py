@@ -92,7 +92,8 @@ class AskPublisher:
             return True
         self._told = False
         signed_at = await self.journal.next_time(_SIGNED_AT, skip=self._jump)
-        body = self.signer.asks(self.provider_id, signed_at, quotes)
+        # The registry accepts quotes in ascending order only.
+        body = self.signer.asks(self.provider_id, signed_at, sorted(quotes, key=_pair))
         published = frozenset(quote for quote in quotes if quote in wanted)
         self._own |= published
         self._unheard |= published

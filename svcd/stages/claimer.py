@@ -63,7 +63,7 @@ class Claimer:
         # The SLA counts from the claim's block, so counting from before the claim was sent is on the safe side, and
         # compares no clocks.
         sent = trio.current_time()
-        op = self.signer.claim(job.job_id, self.clock.now())
+        op = self.signer.claim(job.job_id, job.order, self.clock.now())
         held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs)
         ahead = await self.limits.permit(offer)
         if ahead is not None:
@@ -134,7 +134,8 @@ class Claimer:
             if found is not None and found.state != JobState.OPEN:
                 # One that is run ahead may have been ended by us meanwhile.
                 ours = found.state == JobState.CLAIMED or held.ahead is not None
-                return ours and found.provider_id == self.provider_id
+                # Of another order under the same id, our signature claims nothing.
+                return ours and found.provider_id == self.provider_id and found.order == held.job.order
             if trio.current_time() + _LOOK_AGAIN >= until:
                 return None
             await trio.sleep(_LOOK_AGAIN)

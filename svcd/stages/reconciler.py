@@ -33,7 +33,13 @@ Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "
 
 
 def verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
-    """What is to become of a job that the journal holds live. `job` is the chain's view of it."""
+    """Decide about a job that the journal holds live. `job` is the chain's view of it."""
+    if job is not None and job.order != entry.job.order:
+        # The owner posted another order under the same id. A claim of it is not ours to work on: failing it at once
+        # costs less than leaving it to a reclaim.
+        if job.state == JobState.CLAIMED and job.provider_id == provider_id:
+            return "fail"
+        job = None
     if job is None or job.state == JobState.OPEN:
         if job is not None and entry.state == "sealed" and now < job.expires_at:
             return "settle"  # a reorganisation took the claim: the settler waits for it, or claims anew
@@ -116,8 +122,9 @@ class Reconciler:
         names = {model_id: name for name, model_id in self.model_ids.items()}
         model = names.get(job.model_id, f"model {job.model_id}")
         log.warning("a claimed job that the journal does not know is taken on", job="0x" + job.job_id.hex())
-        await self.pipeline.journal.adopted(job, model)
-        entry = JobEntry(job, model, "claimed", float(job.claimed_at), None, None, None, None)
+        signed_for = await self.pipeline.journal.job(job.job_id) or job
+        await self.pipeline.journal.adopted(signed_for, model)
+        entry = JobEntry(signed_for, model, "claimed", float(job.claimed_at), None, None, None, None)
         await self._resume(entry, job)
 
     def _window_ends(self, job: Job) -> float:
@@ -155,7 +162,9 @@ class Reconciler:
             case "failed":
                 await self.pipeline.failed(held, entry.reason or "internal_error")
             case "fail":
-                await self.pipeline.give_up(held, WorkFailed(entry.reason or "unservable", "begun by an earlier run"))
+                other = on_chain.order != entry.job.order
+                detail = "posted on other terms than the claim was signed for" if other else "begun by an earlier run"
+                await self.pipeline.give_up(held, WorkFailed(entry.reason or "unservable", detail))
             case "claim_expired" if on_chain.state == JobState.CLAIMED:
                 await self.pipeline.give_up(held, WorkFailed("claim_expired", "the SLA is over"))
             case "claim_expired":

@@ -139,7 +139,7 @@ class Settler:
 
     async def _claim_anew(self, held: ClaimedJob) -> None:
         """What it came to the next settle tells. The journal has the job's result, and goes on having it."""
-        op = self.signer.claim(held.job.job_id, self.clock.now())
+        op = self.signer.claim(held.job.job_id, held.job.order, self.clock.now())
         outcome = await self.coordinator.run(op, trio.current_time() + _CLAIM_PATIENCE)
         if outcome == STALE:
             self.clock.was_stale()

@@ -100,7 +100,7 @@ class Market:
         self.send(jobs.setSla(SLA, True))
         self.send(jobs.setFees(FEE_BPS, GAS_FEE))
         self.send(providers.register(), self.operator.address)
-        self.send(providers.requestCapacity(10_000, self.now(), b""), self.operator.address)
+        self.send(providers.requestCapacity(10_000, self.now() + 1, b""), self.operator.address)
         self.send(providers.setCeiling(1, 10_000))
         self.send(providers.setListed(1, True))
         self.send(providers.setAllowAllModels(1, True))

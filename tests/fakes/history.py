@@ -72,7 +72,7 @@ class History:
 
     def _end(self) -> list[ev.Event]:
         job_id, provider_id = self.claimed.pop(self.random.randrange(len(self.claimed)))
-        reputation = ev.ReputationSet(provider_id, self.random.randint(100, 1000))
+        reputation = ev.StandingSet(provider_id, self.random.randint(100, 1000), self.random.randint(0, 320))
         ending = self.random.randrange(3)
         if ending == 0:
             cost = self.random.getrandbits(120)
@@ -86,7 +86,7 @@ class History:
     def _register(self) -> list[ev.Event]:
         self.providers += 1
         registered = ev.ProviderRegistered(self.providers, self.random.randbytes(20))
-        return [registered, ev.ReputationSet(self.providers, 500)]
+        return [registered, ev.StandingSet(self.providers, 500, 40)]
 
     def _provider(self) -> list[ev.Event]:
         r, provider_id = self.random, self.random.randint(1, self.providers)

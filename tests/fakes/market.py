@@ -320,7 +320,8 @@ class Market:
         signed = AskSnapshot(self.provider_id, snapshot["signed_at"], quotes)
         if recover(self.domains.asks.digest(signed), _bytes(body["signature"])) != self.provider.address:
             return error(403, "invalid_signature", "invalid_op_signature")
-        if snapshot["signed_at"] > self.now() + 3600:
+        pairs = [(quote.model_id, quote.sla) for quote in quotes]
+        if snapshot["signed_at"] > self.now() + 3600 or pairs != sorted(set(pairs)):
             return error(400, None)
         if self.snapshots and snapshot["signed_at"] <= self.snapshots[-1]:
             return error(409, "stale_snapshot")

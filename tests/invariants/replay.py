@@ -209,7 +209,7 @@ _MEANINGS: Final[Mapping[str, Callable[[Replayed, Told, Mapping[str, Any]], None
     "ProviderListed": _of_provider(listed="listed"),
     "CeilingSet": _of_provider(ceiling="ceiling"),
     "AllModelsAllowed": _of_provider(allow_all_models="allowed"),
-    "ReputationSet": _of_provider(reputation="reputation"),
+    "StandingSet": _of_provider(reputation="reputation"),
     "ModelAllowed": _model_allowed,
     "AsksPublished": _asks,
     "AllowlistSet": _row_of("allowlist", key="key", status="status", entry="entry"),

@@ -42,7 +42,8 @@ FAULTS: Final = (
         "",
     ),
     ("JobRegistry", "if (!word.isOpen()) return NotOpen.selector;", ""),
-    ("JobRegistry", "if (_jobs[jobId].exists()) revert DuplicateJob();", ""),
+    ("JobRegistry", "if (_jobs[jobId].exists()) revert DuplicateJob();\n        Fees", "Fees"),
+    ("JobRegistry", "if (_jobs[jobId].exists()) revert DuplicateJob();\n        _jobs", "_jobs"),
     ("JobRegistry", "if (word.isClaimed()) revert NotCancellable();", ""),
     (
         "JobRegistry",
@@ -50,15 +51,50 @@ FAULTS: Final = (
         "",
     ),
     ("Escrow", "_totalCredits -= uint128(amount);", "_totalCredits -= uint128(amount - 1);"),
-    ("Escrow", "_escrowed += uint128(amount);", "_escrowed += uint128(amount - 1);"),
+    ("Escrow", "_escrowed = held + uint128(payment.amount);", "_escrowed = held + uint128(payment.amount - 1);"),
     ("Escrow", "tokenGas = gasOfOneCall;", "tokenGas = gasOfOneCall;\n        _totalCredits = 0;"),
     (
         "ProviderRegistry",
         "uint256 gain = owner == operator ? 0 : _gain(treasuryShare);",
         "uint256 gain = _gain(treasuryShare);",
     ),
-    ("ProviderRegistry", "_lowered(record.reputation, LOSS_BY_FAILING)", "record.reputation - LOSS_BY_FAILING * POINT"),
-    ("ProviderRegistry", "_lowered(record.reputation, LOSS_BY_RECLAIM)", "record.reputation - LOSS_BY_RECLAIM * POINT"),
+    ("ProviderRegistry", "_lowered(record.reputation, loss)", "record.reputation - loss * POINT"),
+    # Who may act: an empty signature makes anybody the operator, and a signature lasts for ever.
+    ("Relayed", "if (signature.length == 0) return msg.sender;", "if (signature.length == 0) return address(0x0B0B);"),
+    (
+        "JobRegistry",
+        "if (signer == address(0)) revert InvalidSignature();\n"
+        "        if (sig.length != 0) _requireInWindow(issuedAt);",
+        "if (signer == address(0)) revert InvalidSignature();",
+    ),
+    ("JobRegistry", "_requireSentFor(owner);", ""),
+    ("JobRegistry", "if (signer == address(0) || signer != posted.owner || !word.exists())", "if (!word.exists())"),
+    ("ProviderRegistry", "if (issuedAt <= last || issuedAt > block.timestamp + MOST_AHEAD) revert StaleOp();", ""),
+    (
+        "ProviderRegistry",
+        "function jobReclaimed(uint32 providerId) external {\n        _requireJobRegistry();",
+        "function jobReclaimed(uint32 providerId) external {",
+    ),
+    (
+        "ProviderRegistry",
+        "(uint96 newPointPrice) external onlyOwner",
+        "(uint96 newPointPrice) external",
+    ),
+    (
+        "Catalogue",
+        "(uint32 slaSecs, bool allowed) external onlyOwner",
+        "(uint32 slaSecs, bool allowed) external",
+    ),
+    # Terms and windows.
+    (
+        "JobRegistry",
+        "if (!word.isOn(_termsHash(posted))) return UnknownJob.selector;\n"
+        "        return block.timestamp > posted.order.expiresAt ? NotOpen.selector : bytes4(0);",
+        "return bytes4(0);",
+    ),
+    ("JobRegistry", "if (block.timestamp > _deadline(word, posted)) revert SlaExpired();", ""),
+    ("JobRegistry", "if (block.timestamp <= _deadline(word, posted)) revert SlaNotExpired();", ""),
+    ("JobRegistry", "FAILURE_WINDOW = 300", "FAILURE_WINDOW = 301"),
     ("ProviderRegistry", "_records[providerId].listed = listed;", "delete _records[providerId];"),
 )
 

@@ -270,6 +270,7 @@ NOT_TOLD = {
     *("FeeTooHigh", "InvalidModel", "InvalidSla", "InvalidTokenGas", "InvalidTreasury", "InvalidStatus", "ZeroAddress"),
     *("OwnableInvalidOwner", "OwnableUnauthorizedAccount", "ExpectedPause", "NotJobRegistry", "SenderNotRelayer"),
     *("CallStarved", "ReentrancyGuardReentrantCall", "InvalidShortString", "StringTooLong"),
+    *("InvalidJobRegistry", "NestedRelay"),
 }
 
 

@@ -25,7 +25,7 @@ contract AskRegistry is IAskRegistry, Relayed {
     function publish(uint32 providerId, uint64 signedAt, Ask[] calldata quotes, bytes calldata sig) external {
         if (quotes.length > MOST_QUOTES) revert TooManyQuotes();
         if (signedAt > block.timestamp + MOST_AHEAD) revert TooFarAhead();
-        _refuseDuplicates(quotes);
+        _requireAscending(quotes);
 
         address signer = _authoriser(_snapshotHash(providerId, signedAt, quotes), sig);
         if (signer == address(0)) revert InvalidSignature();
@@ -46,18 +46,13 @@ contract AskRegistry is IAskRegistry, Relayed {
         return address(_providers);
     }
 
-    /// One pass when the pairs ascend; a pair out of order is looked for among those before it.
-    function _refuseDuplicates(Ask[] calldata quotes) private pure {
-        uint256 highest = 0; // one above the highest pair so far
+    /// Require strictly ascending pairs of (modelId, sla). One pass finds every duplicate, whatever the sender wrote.
+    function _requireAscending(Ask[] calldata quotes) private pure {
+        uint256 least = 0; // the next pair must be at least this
         for (uint256 i = 0; i < quotes.length; ++i) {
             uint256 pair = _pair(quotes[i]);
-            if (pair >= highest) {
-                highest = pair + 1;
-                continue;
-            }
-            for (uint256 j = 0; j < i; ++j) {
-                if (_pair(quotes[j]) == pair) revert DuplicateQuote();
-            }
+            if (pair < least) revert QuotesNotAscending();
+            least = pair + 1;
         }
     }
 

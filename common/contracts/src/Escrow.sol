@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {MessageHashUtils} from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IERC3009} from "@openzeppelin/contracts/interfaces/draft-IERC3009.sol";
@@ -27,8 +26,18 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
 
     IPaymentToken internal immutable _token;
 
+    struct Payment {
+        address owner;
+        uint64 expiresAt;
+        uint256 amount;
+        uint8 v;
+        bytes32 r;
+        bytes32 s;
+    }
+
     uint128 private _escrowed; // payments of claimed jobs
     uint128 private _totalCredits;
+    uint256 private transient _separator; // of the token's domain
     mapping(address => uint256) public credit;
 
     // One slot, together with what Pausable keeps.
@@ -57,7 +66,7 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
         credit[party] = 0;
         _totalCredits -= uint128(amount); // no credit is above their sum
         emit CreditWithdrawn(party, amount);
-        if (!_transfer(party, amount, gasleft())) revert PaymentRefused();
+        if (!_transfer(party, amount, gasleft())) revert WithdrawalRefused();
     }
 
     function token() external view returns (address) {
@@ -75,14 +84,17 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
     /// What `owner` must have signed for `amount` to be collected by the job's id, while the order lasts.
     function _paymentDigest(address owner, uint256 amount, uint64 expiresAt, bytes32 jobId)
         internal
-        view
         returns (bytes32)
     {
         bytes32 structHash = keccak256(
             abi.encode(RECEIVE_TYPEHASH, owner, address(this), amount, 0, uint256(expiresAt) + 1, jobId)
         );
-        // Asked each time, because a token may be renamed and a chain may fork.
-        uint256 separator = _read(abi.encodeCall(IPaymentToken.DOMAIN_SEPARATOR, ()));
+        // Read once per transaction: later, a token may be renamed and a chain may fork.
+        uint256 separator = _separator;
+        if (separator == 0) {
+            separator = _read(abi.encodeCall(IPaymentToken.DOMAIN_SEPARATOR, ()));
+            _separator = separator;
+        }
         return MessageHashUtils.toTypedDataHash(bytes32(separator), structHash);
     }
 
@@ -92,20 +104,31 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
         if (_read(abi.encodeCall(IERC20.balanceOf, (owner))) < amount) revert InsufficientBalance();
     }
 
-    /// Exactly `amount` arrives, or the whole call reverts with PaymentRefused.
-    function _collect(address owner, uint256 amount, uint64 expiresAt, bytes32 jobId, bytes calldata paySig) internal {
-        if (paySig.length != 65 || amount > type(uint128).max - _escrowed) revert PaymentRefused();
-        _escrowed += uint128(amount);
-        (uint8 v, bytes32 r, bytes32 s) = ECDSA.parseCalldata(paySig);
-        uint256 before = _ownBalance();
+    /// Collect the payment of a job. Afterwards the registry holds at least what it owes, or the whole call reverts.
+    function _collect(Payment memory payment, bytes32 jobId) internal {
+        (uint128 held, uint128 credits) = (_escrowed, _totalCredits);
+        if (payment.amount > type(uint128).max - held) revert EscrowFull();
+        _escrowed = held + uint128(payment.amount);
         (bool done,,) = _callToken(
             abi.encodeCall(
                 IERC3009.receiveWithAuthorization,
-                (owner, address(this), amount, 0, uint256(expiresAt) + 1, jobId, v, r, s)
+                (
+                    payment.owner,
+                    address(this),
+                    payment.amount,
+                    0,
+                    uint256(payment.expiresAt) + 1,
+                    jobId,
+                    payment.v,
+                    payment.r,
+                    payment.s
+                )
             ),
             _grantedGas()
         );
-        if (!done || _ownBalance() != before + amount) revert PaymentRefused();
+        if (!done) revert PaymentRefused();
+        uint256 balance = _read(abi.encodeCall(IERC20.balanceOf, (address(this))));
+        if (balance < held + payment.amount + credits) revert PaymentShort();
     }
 
     /// Ends the escrow of `amount`, and credits `share` of it. The rest is paid by `_pay`.
@@ -162,10 +185,6 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
             done := and(done, gt(returndatasize(), 31))
             answer := mload(0)
         }
-        if (!done) revert PaymentRefused();
-    }
-
-    function _ownBalance() private view returns (uint256) {
-        return _read(abi.encodeCall(IERC20.balanceOf, (address(this))));
+        if (!done) revert TokenUnreadable();
     }
 }

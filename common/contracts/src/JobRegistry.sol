@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IJobRegistry} from "./interfaces/IJobRegistry.sol";
@@ -40,6 +41,13 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
     IProviderRegistry private immutable _providers;
     mapping(bytes32 => JobWord) private _jobs;
 
+    // The last post of this relay, for `claimPosted`.
+    bytes32 private transient _postedId;
+    uint256 private transient _postedParties; // expiresAt (64 bits) | modelId (32) | owner (160)
+    uint256 private transient _postedPrice; // v (8) | designated (32) | amount (136)
+    bytes32 private transient _postedR;
+    bytes32 private transient _postedS;
+
     constructor(
         address owner,
         address paymentToken,
@@ -63,7 +71,7 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         bytes calldata paySig
     ) external whenNotPaused returns (bytes32 jobId) {
         // The task's CID is not signed: only the owner, or a relayer that it is entrusted to, may name it.
-        if (msg.sender != owner && !isRelayer[msg.sender]) revert NotRelayer();
+        _requireSentFor(owner);
         jobId = _idOf(owner, order.c);
         if (_jobs[jobId].exists()) revert DuplicateJob();
         Fees memory terms = fees;
@@ -95,6 +103,7 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
             taskCid,
             paySig
         );
+        if (_insideRelay()) _rememberPost(jobId, order, owner, amount, paySig);
     }
 
     // Who claims is only known from the provider registry, which is the market's own and calls nobody.
@@ -106,20 +115,35 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
     {
         bytes32 jobId = _idOf(posted.owner, posted.order.c);
         address operator = _operator(keccak256(abi.encode(CLAIM_TYPEHASH, jobId, issuedAt)), issuedAt, sig);
+        // The terms are not signed: an owner could post others under the same id, and claim them with this signature.
+        _requireSentFor(operator);
         JobWord word = _jobs[jobId];
         bytes4 refusal = _jobRefusal(word, posted);
         if (refusal != 0) _revertWith(refusal);
-        uint32 modelId = posted.order.modelId;
-        uint32 providerId;
-        (refusal, providerId) =
-            _providers.jobClaimed(operator, modelId, modelEnabled[modelId], posted.order.designated);
-        if (refusal != 0) _revertWith(refusal);
-        // It may have got code since the post.
-        _checkPayer(posted.owner);
+        if (paySig.length != 65) revert InvalidPaymentSignature();
+        (uint8 v, bytes32 r, bytes32 s) = ECDSA.parseCalldata(paySig);
+        Payment memory payment = Payment(posted.owner, posted.order.expiresAt, _amount(posted), v, r, s);
+        _claim(jobId, word, operator, posted.order.modelId, posted.order.designated, payment);
+    }
 
-        _jobs[jobId] = word.claimed(providerId, block.timestamp);
-        emit JobClaimed(jobId, providerId, uint64(block.timestamp));
-        _collect(posted.owner, _amount(posted), posted.order.expiresAt, jobId, paySig);
+    // As in claim.
+    // slither-disable-next-line reentrancy-no-eth
+    function claimPosted(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external whenNotPaused nonReentrant {
+        address operator = _operator(keccak256(abi.encode(CLAIM_TYPEHASH, jobId, issuedAt)), issuedAt, sig);
+        _requireSentFor(operator);
+        if (jobId != _postedId) revert UnknownJob();
+        JobWord word = _jobs[jobId];
+        if (!word.isOpen()) revert NotOpen();
+        (uint256 parties, uint256 price) = (_postedParties, _postedPrice);
+        Payment memory payment = Payment(
+            address(uint160(parties)),
+            uint64(parties >> 192),
+            uint136(price),
+            uint8(price >> 168),
+            _postedR,
+            _postedS
+        );
+        _claim(jobId, word, operator, uint32(parties >> 160), uint32(price >> 136), payment);
     }
 
     // A credit can only be written once the token has refused. Whoever the token calls then finds the job ended and
@@ -136,7 +160,7 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         address operator =
             _operator(keccak256(abi.encode(SETTLE_TYPEHASH, jobId, completionTok, issuedAt)), issuedAt, sig);
         // The result's CID is not signed: see post.
-        if (msg.sender != operator && !isRelayer[msg.sender]) revert NotRelayer();
+        _requireSentFor(operator);
         JobWord word = _claimed(jobId, posted);
         if (block.timestamp > _deadline(word, posted)) revert SlaExpired();
         if (completionTok > posted.order.unitsOut) revert TooManyUnits();
@@ -168,7 +192,7 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
 
         _end(jobId, word, EndedBecause.FailedByProvider, amount);
         bool prompt = block.timestamp <= word.claimedAt() + FAILURE_WINDOW;
-        _providers.jobFailed(word.provider(), operator, prompt);
+        _providers.jobFailed(word.provider(), operator, prompt, block.timestamp > _deadline(word, posted));
         emit JobFailed(jobId, word.provider());
         _pay(jobId, posted.owner, amount);
     }
@@ -201,6 +225,13 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
 
         _jobs[jobId] = word.ended(EndedBecause.CancelledByOwner);
         emit JobCancelled(jobId);
+    }
+
+    function discard(bytes32 c) external {
+        bytes32 jobId = _idOf(msg.sender, c);
+        if (_jobs[jobId].exists()) revert DuplicateJob();
+        _jobs[jobId] = JobWords.discarded();
+        emit OrderDiscarded(jobId, msg.sender);
     }
 
     // --- admin ---
@@ -286,6 +317,10 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         if (sig.length != 0) _requireInWindow(issuedAt);
     }
 
+    function _requireSentFor(address party) private view {
+        if (msg.sender != party && !isRelayer[msg.sender]) revert NotRelayer();
+    }
+
     function _requireInWindow(uint64 issuedAt) private view {
         if (issuedAt + OP_WINDOW < block.timestamp || issuedAt > block.timestamp + OP_WINDOW) revert StaleOp();
     }
@@ -298,6 +333,40 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
     }
 
     // --- inside ---
+
+    /// Claim an open job that the sender may claim for `operator`.
+    function _claim(
+        bytes32 jobId,
+        JobWord word,
+        address operator,
+        uint32 modelId,
+        uint32 designated,
+        Payment memory payment
+    ) private {
+        (bytes4 refusal, uint32 providerId) =
+            _providers.jobClaimed(operator, modelId, modelEnabled[modelId], designated);
+        if (refusal != 0) _revertWith(refusal);
+        // The owner may have got code since the post.
+        _checkPayer(payment.owner);
+        _jobs[jobId] = word.claimed(providerId, block.timestamp);
+        emit JobClaimed(jobId, providerId, uint64(block.timestamp));
+        _collect(payment, jobId);
+    }
+
+    /// Keep what a claim of this job needs until the transaction ends. An amount has at most 130 bits.
+    function _rememberPost(
+        bytes32 jobId,
+        Order calldata order,
+        address owner,
+        uint256 amount,
+        bytes calldata paySig
+    ) private {
+        (uint8 v, bytes32 r, bytes32 s) = ECDSA.parseCalldata(paySig);
+        _postedId = jobId;
+        _postedParties = uint160(owner) | uint256(order.modelId) << 160 | uint256(order.expiresAt) << 192;
+        _postedPrice = amount | uint256(order.designated) << 136 | uint256(v) << 168;
+        (_postedR, _postedS) = (r, s);
+    }
 
     function _idOf(address owner, bytes32 c) private pure returns (bytes32) {
         return keccak256(abi.encodePacked(owner, c));

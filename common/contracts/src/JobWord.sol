@@ -32,6 +32,11 @@ library JobWords {
         return JobWord.wrap(uint256(reason) << 64 | uint64(JobWord.unwrap(self)));
     }
 
+    /// The word of an id that its owner ended before any post.
+    function discarded() internal pure returns (JobWord) {
+        return JobWord.wrap(uint256(IJobRegistry.EndedBecause.CancelledByOwner) << 64);
+    }
+
     function exists(JobWord self) internal pure returns (bool) {
         return JobWord.unwrap(self) != 0;
     }

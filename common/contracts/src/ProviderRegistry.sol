@@ -75,8 +75,10 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         record.reputation = FIRST_REPUTATION * POINT;
         record.grace = FIRST_GRACE * POINT;
         record.requested = 1;
+        // An op that the operator signed for an earlier registration must not count for this one.
+        (record.lastIdentityAt, record.lastCapacityAt) = (uint40(block.timestamp), uint40(block.timestamp));
         emit ProviderRegistered(providerId, msg.sender);
-        emit ReputationSet(providerId, FIRST_REPUTATION);
+        emit StandingSet(providerId, FIRST_REPUTATION, FIRST_GRACE);
     }
 
     function setIdentity(bytes32 boxKey, bytes calldata evidence, uint64 issuedAt, bytes calldata sig) external {
@@ -155,8 +157,13 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
 
     function setJobRegistry(address newJobRegistry) external onlyOwner {
         if (newJobRegistry == address(0)) revert ZeroAddress();
-        // The old registry could end none of its claimed jobs any more, and would hold their payments for ever.
-        if (_holdsPayments(jobRegistry)) revert JobsActive();
+        // The old registry could not end its claimed jobs any more, and would hold their payments for ever.
+        (, uint256 held) = _read(jobRegistry, abi.encodeCall(IJobRegistry.escrowed, ()));
+        if (held != 0) revert JobsActive();
+        // A job registry answers both. Another account, or the registry of another market, does not.
+        (bool isJobRegistry,) = _read(newJobRegistry, abi.encodeCall(IJobRegistry.escrowed, ()));
+        (, uint256 itsProviders) = _read(newJobRegistry, abi.encodeCall(IJobRegistry.providers, ()));
+        if (!isJobRegistry || itsProviders != uint160(address(this))) revert InvalidJobRegistry();
         jobRegistry = newJobRegistry;
         emit JobRegistrySet(newJobRegistry);
     }
@@ -184,22 +191,18 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         _endJob(providerId, record, grace, Math.min(FULL_REPUTATION * POINT, record.reputation + gain));
     }
 
-    function jobFailed(uint32 providerId, address operator, bool prompt) external {
+    function jobFailed(uint32 providerId, address operator, bool prompt, bool late) external {
         Record storage record = _claimers(providerId, operator);
         uint256 grace = record.grace;
-        if (!prompt || grace < GRACE_OF_A_FAIL * POINT) {
-            _endJob(providerId, record, grace, _lowered(record.reputation, LOSS_BY_FAILING));
-            return;
-        }
-        grace -= GRACE_OF_A_FAIL * POINT;
-        _endJob(providerId, record, grace, record.reputation);
-        emit FailExcused(providerId, uint16(grace / POINT));
+        if (late) return _endJobAtALoss(providerId, record, LOSS_BY_RECLAIM);
+        if (!prompt || grace < GRACE_OF_A_FAIL * POINT) return _endJobAtALoss(providerId, record, LOSS_BY_FAILING);
+        _endJob(providerId, record, grace - GRACE_OF_A_FAIL * POINT, record.reputation);
     }
 
     function jobReclaimed(uint32 providerId) external {
         _requireJobRegistry();
         Record storage record = _records[providerId];
-        _endJob(providerId, record, record.grace, _lowered(record.reputation, LOSS_BY_RECLAIM));
+        _endJobAtALoss(providerId, record, LOSS_BY_RECLAIM);
     }
 
     // --- reads ---
@@ -303,20 +306,32 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         if (record.operator != operator) revert IJobRegistry.NotTheClaimer();
     }
 
+    /// End a job that costs `loss` points. A provider that is at the floor already has none to lose, so it is delisted:
+    /// otherwise it could claim and fail open orders for nothing.
+    function _endJobAtALoss(uint32 providerId, Record storage record, uint256 loss) private {
+        if (record.reputation == LEAST_REPUTATION * POINT && record.listed) {
+            record.listed = false;
+            emit ProviderListed(providerId, false);
+        }
+        _endJob(providerId, record, record.grace, _lowered(record.reputation, loss));
+    }
+
     /// `grace` and `reputation` in parts of a point, both within their bounds. Written together: it is one slot.
     function _endJob(uint32 providerId, Record storage record, uint256 grace, uint256 reputation) private {
         uint32 activeJobs = record.activeJobs - 1;
-        uint256 points = record.reputation / POINT;
+        (uint256 points, uint256 gracePoints) = (record.reputation / POINT, record.grace / POINT);
         record.activeJobs = activeJobs;
         record.grace = uint32(grace);
         record.reputation = uint32(reputation);
-        if (reputation / POINT != points) emit ReputationSet(providerId, uint16(reputation / POINT));
+        if (reputation / POINT != points || grace / POINT != gracePoints) {
+            emit StandingSet(providerId, uint16(reputation / POINT), uint16(grace / POINT));
+        }
     }
 
-    /// A job registry holds payments of claimed jobs only, and each is at least 1. What does not answer is none.
-    function _holdsPayments(address registry) private view returns (bool) {
-        (bool done, bytes memory answer) = registry.staticcall(abi.encodeCall(IJobRegistry.escrowed, ()));
-        return done && answer.length == 32 && abi.decode(answer, (uint256)) != 0;
+    /// Read one word of another contract. An account without code, or with another answer, gives (false, 0).
+    function _read(address from, bytes memory call) private view returns (bool answered, uint256 word) {
+        (bool done, bytes memory answer) = from.staticcall(call);
+        if (done && answer.length == 32) return (true, abi.decode(answer, (uint256)));
     }
 
     function _setPointPrice(uint96 newPointPrice) private {

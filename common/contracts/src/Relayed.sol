@@ -31,7 +31,7 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
     // slither-disable-next-line reentrancy-no-eth
     function relay(bytes[] calldata calls) external {
         if (!isRelayer[msg.sender]) revert SenderNotRelayer();
-        bool nested = _relaying;
+        if (_relaying) revert NestedRelay();
         _relaying = true;
         for (uint256 i = 0; i < calls.length; ++i) {
             uint256 gasBefore = gasleft();
@@ -41,7 +41,7 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
             if (gasAfter < gasBefore / STARVED_BELOW || _saysStarved(reason)) revert CallStarved();
             emit CallRefused(i, reason);
         }
-        _relaying = nested;
+        _relaying = false;
     }
 
     function DOMAIN_SEPARATOR() external view returns (bytes32) {

@@ -65,7 +65,7 @@ contract Oracle {
     }
 
     function jobSettled(uint32, address, address, uint256) external {}
-    function jobFailed(uint32, address, bool) external {}
+    function jobFailed(uint32, address, bool, bool) external {}
     function jobReclaimed(uint32) external {}
 }
 
@@ -82,10 +82,11 @@ abstract contract Ledger is Proof {
 
     // Where the registry keeps things; the proofs would fail if it did not.
     uint256 private constant OWNERSHIP = 2;
+    uint256 internal constant RELAYERS = 4;
     uint256 private constant FEES = 5;
-    uint256 private constant MODELS = 6;
-    uint256 private constant SLAS = 7;
-    uint256 private constant SUMS = 8;
+    uint256 internal constant MODELS = 6;
+    uint256 internal constant SLAS = 7;
+    uint256 internal constant SUMS = 8;
     uint256 private constant CREDITS = 9;
     uint256 private constant SETTINGS = 10;
     uint256 private constant JOBS = 11;
@@ -96,7 +97,11 @@ abstract contract Ledger is Proof {
     function setUp() public {
         vm.warp(NOW);
         token = new Purse();
-        jobs = new JobRegistry(address(this), address(token), address(new Oracle()), TREASURY, type(uint128).max);
+        jobs = new JobRegistry(address(this), address(token), makeProviders(), TREASURY, type(uint128).max);
+    }
+
+    function makeProviders() internal virtual returns (address) {
+        return address(new Oracle());
     }
 
     struct Before {
@@ -428,6 +433,16 @@ contract AdminProofs is Ledger {
         assert(jobs.tokenGas() >= 200_000 && jobs.tokenGas() <= 2_000_000);
     }
 
+    /// Admin calls of any arguments by anybody else are refused.
+    function check_admin_call_on_jobs_of_anybody_else_is_refused() public {
+        address sender = address(uint160(svm.createUint(160, "sender")));
+        vm.assume(sender != address(this) && sender != address(0));
+        bytes memory call = anyCall();
+        vm.prank(sender);
+        (bool done,) = address(jobs).call(call);
+        assert(!done);
+    }
+
     function anyCall() private returns (bytes memory) {
         uint256 what = svm.createUint(8, "what");
         uint256 value = svm.createUint(128, "value");
@@ -439,7 +454,7 @@ contract AdminProofs is Ledger {
         if (what == 3) return abi.encodeCall(jobs.setRelayer, (account, flag));
         if (what == 4) return abi.encodeCall(jobs.pause, ());
         if (what == 5) return abi.encodeCall(jobs.unpause, ());
-        if (what == 6) return abi.encodeCall(jobs.setModel, (1, "model", flag, "", ""));
+        if (what == 6) return abi.encodeCall(jobs.setModel, (uint32(value), "model", flag, "", ""));
         if (what == 7) return abi.encodeCall(jobs.setTreasury, (flag ? BYSTANDER : OWNER));
         if (what == 8) return abi.encodeCall(jobs.transferOwnership, (account));
         if (what == 9) return abi.encodeCall(jobs.renounceOwnership, ());

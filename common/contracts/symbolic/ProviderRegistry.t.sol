@@ -7,6 +7,7 @@ import {Proof} from "./Proof.sol";
 /// The provider registry stops no exit either: it ends every claimed job for its claimer, whatever the provider's record.
 contract ProviderProofs is Proof {
     uint256 private constant REGISTRY = 5;
+    uint256 private constant IDS = 7;
     uint256 private constant RECORDS = 8;
     uint32 private constant ID = 3;
     uint256 private constant POINT = 1 << 16;
@@ -76,9 +77,12 @@ contract ProviderProofs is Proof {
     function check_a_fail_is_taken_whatever_the_record() public {
         (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
         bool prompt = svm.createBool("prompt");
-        try providers.jobFailed(ID, OPERATOR, prompt) {
+        bool late = svm.createBool("late");
+        try providers.jobFailed(ID, OPERATOR, prompt, late) {
             assertEnded(active);
-            if (prompt && grace >= 20 * POINT) assert(providers.provider(ID).reputation == reputation / POINT);
+            bool excused = prompt && !late && grace >= 20 * POINT;
+            if (excused) assert(providers.provider(ID).reputation == reputation / POINT);
+            if (!excused && reputation == 100 * POINT) assert(!providers.provider(ID).listed);
         } catch {
             assert(false);
         }
@@ -91,6 +95,63 @@ contract ProviderProofs is Proof {
         } catch {
             assert(false);
         }
+    }
+
+    /// Only the job registry moves reputation, grace and the count of claimed jobs.
+    function check_hooks_are_for_the_job_registry_alone() public {
+        (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
+        vm.store(address(providers), keccak256(abi.encode(OPERATOR, IDS)), bytes32(uint256(ID)));
+        address sender = address(uint160(svm.createUint(160, "sender")));
+        vm.assume(sender != address(this));
+        uint256 what = svm.createUint(8, "what");
+        vm.prank(sender);
+        if (what == 0) try providers.jobClaimed(OPERATOR, 1, true, 0) { assert(false); } catch {}
+        else if (what == 1) try providers.jobSettled(ID, OPERATOR, OWNER, 1) { assert(false); } catch {}
+        else if (what == 2) try providers.jobFailed(ID, OPERATOR, true, false) { assert(false); } catch {}
+        else try providers.jobReclaimed(ID) { assert(false); } catch {}
+        assert(providers.provider(ID).activeJobs == active);
+        assert(providers.provider(ID).reputation == reputation / POINT && providers.provider(ID).grace == grace / POINT);
+    }
+
+    /// A capacity is requested by the operator itself or its signature, with a newer time that is at most an hour ahead.
+    function check_capacity_is_requested_by_the_operator_at_newer_times() public {
+        anyRecord();
+        vm.store(address(providers), keccak256(abi.encode(OPERATOR, IDS)), bytes32(uint256(ID)));
+        uint256 last = providers.lastCapacityAt(ID);
+        address sender = address(uint160(svm.createUint(160, "sender")));
+        uint64 issuedAt = uint64(svm.createUint(64, "issuedAt"));
+        uint256 time = svm.createUint(40, "time");
+        vm.assume(time < (1 << 40) - 3600); // times are kept in 40 bits
+        bool signed = svm.createBool("signed");
+        bytes memory sig = signed ? svm.createBytes(65, "sig") : new bytes(0);
+        vm.warp(time);
+        vm.prank(sender);
+        try providers.requestCapacity(9, issuedAt, sig) {
+            assert(issuedAt > last && issuedAt <= time + 3600);
+            assert(providers.lastCapacityAt(ID) == issuedAt && providers.provider(ID).requested == 9);
+            if (!signed) {
+                assert(sender == OPERATOR);
+                return;
+            }
+            bytes32 structHash =
+                keccak256(abi.encode(keccak256("RequestCapacity(uint32 n,uint64 issuedAt)"), uint32(9), issuedAt));
+            bytes32 digest = keccak256(abi.encodePacked(hex"1901", providers.DOMAIN_SEPARATOR(), structHash));
+            (bytes32 r, bytes32 s) = abi.decode(sig, (bytes32, bytes32));
+            assert(ecrecover(digest, uint8(sig[64]), r, s) == OPERATOR);
+        } catch {
+            assert(providers.lastCapacityAt(ID) == last);
+        }
+    }
+
+    /// Admin calls of any arguments by anybody else are refused.
+    function check_admin_call_of_anybody_else_is_refused() public {
+        anyRecord();
+        address sender = address(uint160(svm.createUint(160, "sender")));
+        vm.assume(sender != address(this));
+        bytes memory call = anyCall();
+        vm.prank(sender);
+        (bool done,) = address(providers).call(call);
+        assert(!done);
     }
 
     /// No admin call takes a claimed job's ending from its claimer, or from the registry that holds its payment.
@@ -109,15 +170,16 @@ contract ProviderProofs is Proof {
         uint256 what = svm.createUint(8, "what");
         uint256 value = svm.createUint(128, "value");
         bool flag = svm.createBool("flag");
+        address account = address(uint160(svm.createUint(160, "account")));
         if (what == 0) return abi.encodeCall(providers.setListed, (ID, flag));
         if (what == 1) return abi.encodeCall(providers.setCeiling, (ID, uint32(value)));
         if (what == 2) return abi.encodeCall(providers.setAllowAllModels, (ID, flag));
         if (what == 3) return abi.encodeCall(providers.setModelAllowed, (ID, uint32(value), flag));
         if (what == 4) return abi.encodeCall(providers.setAllowlist, (bytes32(value), uint8(value), "entry"));
-        if (what == 5) return abi.encodeCall(providers.setJobRegistry, (BYSTANDER));
+        if (what == 5) return abi.encodeCall(providers.setJobRegistry, (flag ? BYSTANDER : address(this)));
         if (what == 6) return abi.encodeCall(providers.setPointPrice, (uint96(value)));
-        if (what == 7) return abi.encodeCall(providers.setRelayer, (BYSTANDER, flag));
-        if (what == 8) return abi.encodeCall(providers.transferOwnership, (BYSTANDER));
+        if (what == 7) return abi.encodeCall(providers.setRelayer, (account, flag));
+        if (what == 8) return abi.encodeCall(providers.transferOwnership, (account));
         return abi.encodeCall(providers.renounceOwnership, ());
     }
 }

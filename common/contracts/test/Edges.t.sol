@@ -61,7 +61,7 @@ contract EdgesTest is World {
         claim(other, second.paySig);
         vm.assertEq(jobs.escrowed(), type(uint128).max);
         vm.prank(operator);
-        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        vm.expectRevert(IJobRegistry.EscrowFull.selector);
         jobs.claim(terms(more), 0, "", third.paySig);
     }
 
@@ -71,7 +71,7 @@ contract EdgesTest is World {
         (bytes32 r, bytes32 s) = abi.decode(d.paySig, (bytes32, bytes32));
         bytes memory compact = abi.encodePacked(r, uint256(s) | uint256(uint8(d.paySig[64]) - 27) << 255);
         vm.prank(operator);
-        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        vm.expectRevert(IJobRegistry.InvalidPaymentSignature.selector);
         jobs.claim(terms(jobId), 0, "", compact);
     }
 
@@ -141,7 +141,7 @@ contract EdgesTest is World {
         bytes memory paySig = sign(CLIENT_KEY, payment);
         uint256 amount = capOf(order);
         vm.prank(client);
-        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        vm.expectRevert(IJobRegistry.TokenUnreadable.selector);
         bare.post(order, client, amount, CID, orderSig, paySig);
     }
 
@@ -149,7 +149,7 @@ contract EdgesTest is World {
         Draft memory d = draftOf("c");
         MeteredToken(address(token)).keepSecrets();
         vm.prank(client);
-        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        vm.expectRevert(IJobRegistry.TokenUnreadable.selector);
         jobs.post(d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig);
     }
 
@@ -193,7 +193,7 @@ contract EdgesTest is World {
 
     /// Not even the smallest part of a point.
     function test_order_to_oneself_earns_nothing_at_all() public {
-        providers.setJobRegistry(address(this));
+        becomeJobRegistry();
         providers.setPointPrice(1 << 16); // a unit is the smallest part that is kept
         for (uint256 i = 0; i < 3; ++i) {
             providers.jobClaimed(operator, MODEL, true, 0);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IssuedToken} from "../src/IssuedToken.sol";
 import {IssuedTokenProxy} from "../src/IssuedTokenProxy.sol";
+import {IRelayed} from "../src/interfaces/IRelayed.sol";
+import {Vm} from "./Check.sol";
 import {World} from "./World.sol";
 
 /// What a relayer pays for each operation with a token like the real one: whole transactions, sent alone and by forty.
@@ -30,59 +33,91 @@ contract GasTest is World {
     function test_alone() public {
         Draft memory d = draftOf("alone");
         keep(d);
-        bytes32 jobId = idOf(client, d.order.c);
-        run(address(jobs), postCall(d));
-        vm.snapshotGasLastCall("alone", "post");
-        (address to, bytes memory data) = claimCall(d);
-        run(to, data);
+        uint256 start = vm.snapshotState();
+        Draft[] memory one = new Draft[](1);
+        one[0] = d;
+        uint256 chained = alone("chained", abi.encodeCall(jobs.relay, (chainedCalls(one))));
+        vm.snapshotValue("alone", "life", chained + alone("settle", settleCall(d)));
+        vm.revertToState(start);
+        alone("post", postCall(d));
+        alone("claim", claimCall(d));
         uint256 open = vm.snapshotState();
-        vm.snapshotGasLastCall("alone", "claim");
-        (to, data) = settleCall(jobId);
-        run(to, data);
-        vm.snapshotGasLastCall("alone", "settle");
-        vm.revertToState(open);
-        (to, data) = failCall(jobId);
-        run(to, data);
-        vm.snapshotGasLastCall("alone", "fail");
+        alone("fail", failCall(d));
         vm.revertToState(open);
         vm.warp(time() + SLA + 1);
-        run(address(jobs), abi.encodeCall(jobs.reclaim, (terms(jobId))));
-        vm.snapshotGasLastCall("alone", "reclaim");
+        alone("reclaim", abi.encodeCall(jobs.reclaim, (terms(idOf(client, d.order.c)))));
     }
 
-    function test_together() public {
+    function alone(string memory what, bytes memory call) private returns (uint256 used) {
+        run(address(jobs), call);
+        used = vm.lastCallGas().gasTotalUsed;
+        vm.snapshotValue("alone", what, used);
+    }
+
+    function test_one_client() public {
+        measure("one_client", 1, false);
+    }
+
+    function test_forty_clients() public {
+        measure("forty_clients", TOGETHER, false);
+    }
+
+    /// Each client holds exactly what its job costs: the claim empties it, and the refund fills a new slot.
+    function test_forty_emptied_clients() public {
+        measure("forty_emptied_clients", TOGETHER, true);
+    }
+
+    /// Every operation in relays of forty; `chained` is a post and its claim in one relay, `life` that and a settle.
+    function measure(string memory group, uint256 clients, bool emptied) private {
         Draft[] memory drafts = new Draft[](TOGETHER);
-        bytes[] memory calls = new bytes[](TOGETHER);
         for (uint256 i = 0; i < TOGETHER; ++i) {
-            Draft memory d = draftOf(bytes32(i));
-            drafts[i] = d;
-            keep(d);
-            calls[i] = postCall(d);
+            uint256 key = clients == 1 ? CLIENT_KEY : 0xC0FFEE + i;
+            drafts[i] = draftBy(key, bytes32(i));
+            uint256 funds = emptied ? drafts[i].amount : 1e12;
+            if (clients != 1) token.mint(vm.addr(key), funds);
+            keep(drafts[i]);
         }
-        relay("post", calls);
-        for (uint256 i = 0; i < TOGETHER; ++i) {
-            (, calls[i]) = claimCall(drafts[i]);
-        }
-        relay("claim", calls);
-        uint256 claimed_ = vm.snapshotState();
-        for (uint256 i = 0; i < TOGETHER; ++i) {
-            (, calls[i]) = settleCall(idOf(client, bytes32(i)));
-        }
-        relay("settle", calls);
-        vm.revertToState(claimed_);
-        for (uint256 i = 0; i < TOGETHER; ++i) {
-            (, calls[i]) = failCall(idOf(client, bytes32(i)));
-        }
-        relay("fail", calls);
+        uint256 start = vm.snapshotState();
+        uint256 chained = relay(group, "chained", chainedCalls(drafts));
+        uint256 settled = relay(group, "settle", callsOf(drafts, this.settleCall));
+        vm.snapshotValue(group, "life", chained + settled);
+        vm.revertToState(start);
+        relay(group, "post", callsOf(drafts, this.postCall));
+        relay(group, "claim", callsOf(drafts, this.claimCall));
+        relay(group, "fail", callsOf(drafts, this.failCall));
     }
 
-    function relay(string memory what, bytes[] memory calls) private {
-        uint256 escrowed = jobs.escrowed();
+    function chainedCalls(Draft[] memory drafts) private view returns (bytes[] memory calls) {
+        calls = new bytes[](2 * drafts.length);
+        for (uint256 i = 0; i < drafts.length; ++i) {
+            bytes32 jobId = idOf(drafts[i].owner, drafts[i].order.c);
+            calls[2 * i] = postCall(drafts[i]);
+            bytes memory sig = opSig(PROVIDER_KEY, "Claim", jobId, uint64(time()));
+            calls[2 * i + 1] = abi.encodeCall(jobs.claimPosted, (jobId, uint64(time()), sig));
+        }
+    }
+
+    function callsOf(Draft[] memory drafts, function(Draft memory) external view returns (bytes memory) call)
+        private
+        view
+        returns (bytes[] memory calls)
+    {
+        calls = new bytes[](TOGETHER);
+        for (uint256 i = 0; i < TOGETHER; ++i) {
+            calls[i] = call(drafts[i]);
+        }
+    }
+
+    function relay(string memory group, string memory what, bytes[] memory calls) private returns (uint256 each) {
         vm.recordLogs();
         run(address(jobs), abi.encodeCall(jobs.relay, (calls)));
-        vm.snapshotValue("together", what, uint256(vm.lastCallGas().gasTotalUsed) / TOGETHER);
-        vm.assertTrue(vm.getRecordedLogs().length >= TOGETHER, what);
-        if (keccak256(bytes(what)) != keccak256("post")) vm.assertTrue(escrowed != jobs.escrowed(), what);
+        each = uint256(vm.lastCallGas().gasTotalUsed) / TOGETHER;
+        vm.snapshotValue(group, what, each);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        vm.assertTrue(logs.length >= calls.length, what);
+        for (uint256 i = 0; i < logs.length; ++i) {
+            vm.assertTrue(logs[i].topics[0] != IRelayed.CallRefused.selector, what);
+        }
     }
 
     function run(address to, bytes memory data) private {
@@ -91,25 +126,33 @@ contract GasTest is World {
         vm.assertTrue(done);
     }
 
-    function postCall(Draft memory d) private view returns (bytes memory) {
+    function draftBy(uint256 key, bytes32 c) private view returns (Draft memory) {
+        IJobRegistry.Order memory order = orderOf(c);
+        address owner = vm.addr(key);
+        uint256 amount = amountOf(order);
+        bytes memory paySig = sign(key, paymentDigest(owner, amount, order.expiresAt, idOf(owner, c)));
+        return Draft(order, owner, amount, CID, sign(key, orderDigest(order)), paySig);
+    }
+
+    function postCall(Draft memory d) public view returns (bytes memory) {
         return abi.encodeCall(jobs.post, (d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig));
     }
 
-    function claimCall(Draft memory d) private view returns (address, bytes memory) {
-        bytes memory sig = opSig(PROVIDER_KEY, "Claim", idOf(client, d.order.c), uint64(time()));
-        return (
-            address(jobs),
-            abi.encodeCall(jobs.claim, (terms(idOf(client, d.order.c)), uint64(time()), sig, d.paySig))
-        );
+    function claimCall(Draft memory d) public view returns (bytes memory) {
+        bytes32 jobId = idOf(d.owner, d.order.c);
+        bytes memory sig = opSig(PROVIDER_KEY, "Claim", jobId, uint64(time()));
+        return abi.encodeCall(jobs.claim, (terms(jobId), uint64(time()), sig, d.paySig));
     }
 
-    function settleCall(bytes32 jobId) private view returns (address, bytes memory) {
+    function settleCall(Draft memory d) public view returns (bytes memory) {
+        bytes32 jobId = idOf(d.owner, d.order.c);
         bytes memory sig = settleSig(PROVIDER_KEY, jobId, 1000, uint64(time()));
-        return (address(jobs), abi.encodeCall(jobs.settle, (terms(jobId), 1000, uint64(time()), CID, sig)));
+        return abi.encodeCall(jobs.settle, (terms(jobId), 1000, uint64(time()), CID, sig));
     }
 
-    function failCall(bytes32 jobId) private view returns (address, bytes memory) {
+    function failCall(Draft memory d) public view returns (bytes memory) {
+        bytes32 jobId = idOf(d.owner, d.order.c);
         bytes memory sig = opSig(PROVIDER_KEY, "Fail", jobId, uint64(time()));
-        return (address(jobs), abi.encodeCall(jobs.fail, (terms(jobId), uint64(time()), sig)));
+        return abi.encodeCall(jobs.fail, (terms(jobId), uint64(time()), sig));
     }
 }

@@ -100,7 +100,7 @@ contract FeeTokenTest is World {
     function test_claim_that_brings_less_than_the_amount_is_refused() public {
         (bytes32 jobId, Draft memory d) = posted();
         vm.prank(operator);
-        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        vm.expectRevert(IJobRegistry.PaymentShort.selector);
         jobs.claim(terms(jobId), 0, "", d.paySig);
         vm.assertEq(jobs.escrowed(), 0);
     }
@@ -116,7 +116,7 @@ contract FalseTokenTest is World {
         FalseToken(address(token)).setRefusing(true);
         fail(jobId);
         vm.assertEq(jobs.credit(client), d.amount);
-        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        vm.expectRevert(IJobRegistry.WithdrawalRefused.selector);
         jobs.withdraw(client);
         FalseToken(address(token)).setRefusing(false);
         jobs.withdraw(client);

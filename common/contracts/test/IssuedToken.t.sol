@@ -54,7 +54,7 @@ contract IssuedTokenTest is World {
             settle(jobId, 1);
             uint256 owed = jobs.credit(parties[i]);
             vm.assertTrue(owed > 0);
-            vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+            vm.expectRevert(IJobRegistry.WithdrawalRefused.selector);
             jobs.withdraw(parties[i]);
             issued.unBlacklist(parties[i]);
             uint256 before = issued.balanceOf(parties[i]);

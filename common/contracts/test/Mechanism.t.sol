@@ -15,7 +15,7 @@ contract MechanismTest is World {
         (bytes32 jobId,) = claimed();
         vm.warp(START + 300);
         vm.expectEmit(address(providers));
-        emit IProviderRegistry.FailExcused(providerId, 20);
+        emit IProviderRegistry.StandingSet(providerId, 500, 20);
         fail(jobId);
         assertStanding(500, 20);
     }
@@ -24,7 +24,7 @@ contract MechanismTest is World {
         (bytes32 jobId,) = claimed();
         vm.warp(START + 301);
         vm.expectEmit(address(providers));
-        emit IProviderRegistry.ReputationSet(providerId, 475);
+        emit IProviderRegistry.StandingSet(providerId, 475, 40);
         fail(jobId);
         assertStanding(475, 40);
     }
@@ -113,7 +113,7 @@ contract MechanismTest is World {
         public
     {
         providers.setPointPrice(price);
-        providers.setJobRegistry(address(this));
+        becomeJobRegistry();
         uint256 jobsDone = bound(times, 1, 20);
         for (uint256 i = 0; i < jobsDone; ++i) {
             providers.jobClaimed(operator, MODEL, true, 0);

@@ -65,7 +65,7 @@ contract PayoutsTest is World {
 
     function test_withdrawal_that_the_token_refuses_leaves_the_credit() public {
         uint256 amount = creditTheClient();
-        vm.expectRevert(IJobRegistry.PaymentRefused.selector);
+        vm.expectRevert(IJobRegistry.WithdrawalRefused.selector);
         jobs.withdraw(client);
         vm.assertEq(jobs.credit(client), amount);
         vm.assertEq(jobs.totalCredits(), amount);

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.28;
 
 import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
+import {JobRegistry} from "../src/JobRegistry.sol";
 import {IProviderRegistry} from "../src/interfaces/IProviderRegistry.sol";
 import {World} from "./World.sol";
 
@@ -14,7 +15,7 @@ contract ProviderRegistryTest is World {
         vm.expectEmit(address(providers));
         emit IProviderRegistry.ProviderRegistered(3, stranger);
         vm.expectEmit(address(providers));
-        emit IProviderRegistry.ReputationSet(3, 500);
+        emit IProviderRegistry.StandingSet(3, 500, 40);
         vm.prank(stranger);
         uint32 id = providers.register();
         IProviderRegistry.Provider memory p = providers.provider(id);
@@ -94,7 +95,7 @@ contract ProviderRegistryTest is World {
         vm.expectRevert(refusal);
         providers.setAllowlist("key", 1, "{}");
         vm.expectRevert(refusal);
-        providers.setJobRegistry(operator);
+        providers.setJobRegistry(address(jobs));
     }
 
     function test_allowlist_keeps_a_status_of_zero_to_two() public {
@@ -110,47 +111,49 @@ contract ProviderRegistryTest is World {
 
     function test_job_registry_is_not_exchanged_while_one_of_its_jobs_is_claimed() public {
         (bytes32 jobId,) = claimed();
+        address next =
+            address(new JobRegistry(address(this), address(token), address(providers), treasury, MOST_GAS_FEE));
         vm.expectRevert(IProviderRegistry.JobsActive.selector);
-        providers.setJobRegistry(stranger);
+        providers.setJobRegistry(next);
         vm.expectRevert(IProviderRegistry.ZeroAddress.selector);
         providers.setJobRegistry(address(0));
         fail(jobId);
         vm.expectEmit(address(providers));
-        emit IProviderRegistry.JobRegistrySet(stranger);
-        providers.setJobRegistry(stranger);
-        vm.assertEq(providers.jobRegistry(), stranger);
+        emit IProviderRegistry.JobRegistrySet(next);
+        providers.setJobRegistry(next);
+        vm.assertEq(providers.jobRegistry(), next);
     }
 
     // --- ops ---
 
     function test_set_identity_by_signature_stores_the_key_and_emits_the_evidence() public {
-        bytes memory sig = identitySig(PROVIDER_KEY, "box", "evidence", uint64(START));
+        bytes memory sig = identitySig(PROVIDER_KEY, "box", "evidence", uint64(START + 1));
         vm.expectEmit(address(providers));
-        emit IProviderRegistry.IdentitySet(providerId, "box", "evidence", uint64(START));
+        emit IProviderRegistry.IdentitySet(providerId, "box", "evidence", uint64(START + 1));
         vm.prank(stranger);
-        providers.setIdentity("box", "evidence", uint64(START), sig);
+        providers.setIdentity("box", "evidence", uint64(START + 1), sig);
         vm.assertEq(providers.provider(providerId).boxKey, "box");
-        vm.assertEq(providers.lastIdentityAt(providerId), START);
+        vm.assertEq(providers.lastIdentityAt(providerId), START + 1);
     }
 
     function test_set_identity_takes_evidence_up_to_its_limit() public {
         vm.startPrank(operator);
         vm.expectRevert(IProviderRegistry.EvidenceTooLong.selector);
-        providers.setIdentity("box", new bytes(32_769), uint64(START), "");
-        providers.setIdentity("box", new bytes(32_768), uint64(START), "");
+        providers.setIdentity("box", new bytes(32_769), uint64(START + 1), "");
+        providers.setIdentity("box", new bytes(32_768), uint64(START + 1), "");
     }
 
     function test_set_identity_refusals_by_name() public {
-        bytes memory good = identitySig(PROVIDER_KEY, "box", "evidence", uint64(START));
+        bytes memory good = identitySig(PROVIDER_KEY, "box", "evidence", uint64(START + 1));
         bytes[] memory wrong = malformed(good);
         for (uint256 i = 0; i < wrong.length; ++i) {
             vm.expectRevert(IProviderRegistry.InvalidSignature.selector);
-            providers.setIdentity("box", "evidence", uint64(START), wrong[i]);
+            providers.setIdentity("box", "evidence", uint64(START + 1), wrong[i]);
         }
         vm.expectRevert(IProviderRegistry.UnknownProvider.selector);
-        providers.setIdentity("box", "other evidence", uint64(START), good);
+        providers.setIdentity("box", "other evidence", uint64(START + 1), good);
         vm.expectRevert(IProviderRegistry.UnknownProvider.selector);
-        providers.setIdentity("box", "", uint64(START), "");
+        providers.setIdentity("box", "", uint64(START + 1), "");
     }
 
     function test_op_times_only_grow_and_run_at_most_an_hour_ahead_even_for_the_operator_itself() public {
@@ -161,26 +164,26 @@ contract ProviderRegistryTest is World {
         vm.expectRevert(IProviderRegistry.StaleOp.selector);
         providers.setIdentity("box", "", uint64(START + 3600), "");
 
-        vm.expectRevert(IProviderRegistry.StaleOp.selector); // enrolment asked at START already
-        providers.requestCapacity(5, uint64(START), "");
+        vm.expectRevert(IProviderRegistry.StaleOp.selector); // enrolment asked at START + 1 already
+        providers.requestCapacity(5, uint64(START + 1), "");
         vm.expectRevert(IProviderRegistry.StaleOp.selector);
         providers.requestCapacity(5, uint64(START + 3601), "");
-        providers.requestCapacity(5, uint64(START + 1), "");
-        vm.assertEq(providers.lastCapacityAt(providerId), START + 1);
+        providers.requestCapacity(5, uint64(START + 2), "");
+        vm.assertEq(providers.lastCapacityAt(providerId), START + 2);
         vm.assertEq(providers.lastIdentityAt(providerId), START + 3600);
     }
 
     function test_request_capacity_by_signature_changes_what_is_asked_for() public {
         bytes32 typeHash = keccak256("RequestCapacity(uint32 n,uint64 issuedAt)");
         bytes32 digest = digestOf(
-            domain("SVC Providers", "2", address(providers)), keccak256(abi.encode(typeHash, 6, START + 1))
+            domain("SVC Providers", "2", address(providers)), keccak256(abi.encode(typeHash, 6, START + 2))
         );
         vm.expectEmit(address(providers));
-        emit IProviderRegistry.CapacityRequested(providerId, 6, uint64(START + 1));
-        providers.requestCapacity(6, uint64(START + 1), sign(PROVIDER_KEY, digest));
+        emit IProviderRegistry.CapacityRequested(providerId, 6, uint64(START + 2));
+        providers.requestCapacity(6, uint64(START + 2), sign(PROVIDER_KEY, digest));
         vm.assertEq(providers.provider(providerId).requested, 6);
         vm.expectRevert(IProviderRegistry.UnknownProvider.selector);
-        providers.requestCapacity(7, uint64(START + 1), sign(PROVIDER_KEY, digest));
+        providers.requestCapacity(7, uint64(START + 2), sign(PROVIDER_KEY, digest));
     }
 
     // --- the job registry's hooks ---
@@ -192,13 +195,13 @@ contract ProviderRegistryTest is World {
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
         providers.jobSettled(providerId, operator, client, FULL_SHARE);
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
-        providers.jobFailed(providerId, operator, true);
+        providers.jobFailed(providerId, operator, true, false);
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
         providers.jobReclaimed(providerId);
     }
 
     function test_reputation_stays_between_100_and_1000_and_is_announced_only_when_it_moves() public {
-        providers.setJobRegistry(address(this));
+        becomeJobRegistry();
         for (uint256 i = 0; i < 100; ++i) {
             endOne(0);
         }
@@ -219,7 +222,7 @@ contract ProviderRegistryTest is World {
     }
 
     function test_any_history_of_endings_keeps_reputation_and_count_true(uint8[64] memory endings) public {
-        providers.setJobRegistry(address(this));
+        becomeJobRegistry();
         int256 expected = 500;
         for (uint256 i = 0; i < endings.length; ++i) {
             uint8 ending = endings[i] % 3;
@@ -233,9 +236,9 @@ contract ProviderRegistryTest is World {
 
     function test_capacity_follows_its_formula(uint32 requested, uint32 ceiling, uint8 settled) public {
         vm.prank(operator);
-        providers.requestCapacity(requested, uint64(START + 1), "");
+        providers.requestCapacity(requested, uint64(START + 2), "");
         providers.setCeiling(providerId, ceiling);
-        providers.setJobRegistry(address(this));
+        becomeJobRegistry();
         for (uint256 i = 0; i < settled; ++i) {
             endOne(0);
         }
@@ -246,9 +249,10 @@ contract ProviderRegistryTest is World {
 
     /// 0 settled, 1 failed too late to be excused, 2 reclaimed.
     function endOne(uint256 ending) private {
+        providers.setListed(providerId, true); // a loss at the floor delists
         providers.jobClaimed(operator, MODEL, true, 0);
         if (ending == 0) providers.jobSettled(providerId, operator, client, FULL_SHARE);
-        if (ending == 1) providers.jobFailed(providerId, operator, false);
+        if (ending == 1) providers.jobFailed(providerId, operator, false, false);
         if (ending == 2) providers.jobReclaimed(providerId);
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {Vm} from "./Check.sol";
@@ -121,6 +122,112 @@ contract RelayTest is World {
         vm.prank(relayer);
         jobs.relay{gas: 100_000}(calls);
         assertRefused(vm.getRecordedLogs()[0], 0, abi.encodePacked(IJobRegistry.InvalidCid.selector));
+    }
+
+    // --- claimPosted: a post and its claim in one relay ---
+
+    function test_post_and_its_claim_ride_in_one_relay() public {
+        Draft memory d = draft();
+        bytes32 jobId = idOf(client, d.order.c);
+        bytes[] memory calls = new bytes[](2);
+        (calls[0], calls[1]) = (postCall(d), shortClaim(jobId));
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay(calls);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        vm.assertEq(logs[0].topics[0], IJobRegistry.JobPosted.selector);
+        vm.assertEq(logs[1].topics[0], IJobRegistry.JobClaimed.selector);
+        assertState(jobId, IJobRegistry.State.Claimed, IJobRegistry.EndedBecause.NotEnded);
+        vm.assertEq(jobs.escrowed(), d.amount);
+        vm.assertEq(token.balanceOf(client), 1e18 - d.amount);
+        settle(jobId, 4096); // on the terms of the post
+        vm.assertEq(jobs.escrowed(), 0);
+    }
+
+    /// Each check of a claim holds for the short one as well, and a refused claim keeps its post.
+    function test_refused_short_claim_keeps_the_post() public {
+        bytes32 jobId = idOf(client, draft().order.c);
+        shortClaimRefused(rivalsOrder(), shortClaim(jobId), IJobRegistry.NotDesignated.selector);
+        bytes memory stranger_ = opSig(STRANGER_KEY, "Claim", jobId, uint64(START));
+        shortClaimRefused(
+            draft(),
+            abi.encodeCall(jobs.claimPosted, (jobId, uint64(START), stranger_)),
+            IJobRegistry.UnknownProvider.selector
+        );
+        bytes memory old = opSig(PROVIDER_KEY, "Claim", jobId, uint64(START - 601));
+        shortClaimRefused(
+            draft(), abi.encodeCall(jobs.claimPosted, (jobId, uint64(START - 601), old)), IJobRegistry.StaleOp.selector
+        );
+        shortClaimRefused(draft(), shortClaim(idOf(client, "other")), IJobRegistry.UnknownJob.selector);
+        token.setBlacklisted(client, true);
+        shortClaimRefused(draft(), shortClaim(jobId), IJobRegistry.PaymentRefused.selector);
+        token.setBlacklisted(client, false);
+        providers.setListed(providerId, false);
+        shortClaimRefused(draft(), shortClaim(jobId), IJobRegistry.NotListed.selector);
+    }
+
+    function test_short_claim_is_for_the_last_post_of_its_relay_alone() public {
+        (bytes32 jobId,) = posted();
+        bytes memory sig = opSig(PROVIDER_KEY, "Claim", jobId, uint64(START));
+        vm.prank(relayer);
+        vm.expectRevert(IJobRegistry.UnknownJob.selector);
+        jobs.claimPosted(jobId, uint64(START), sig);
+        vm.expectRevert(IJobRegistry.NotRelayer.selector);
+        jobs.claimPosted(jobId, uint64(START), sig);
+        bytes[] memory calls = new bytes[](3);
+        (calls[0], calls[1], calls[2]) = (postCall(draftOf("two")), postCall(draftOf("three")), shortClaim(idOf(client, "two")));
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay(calls);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        assertRefused(logs[logs.length - 1], 2, abi.encodePacked(IJobRegistry.UnknownJob.selector));
+    }
+
+    function test_short_claim_claims_a_job_once() public {
+        Draft memory d = draft();
+        bytes32 jobId = idOf(client, d.order.c);
+        bytes[] memory calls = new bytes[](3);
+        (calls[0], calls[1], calls[2]) = (postCall(d), shortClaim(jobId), shortClaim(jobId));
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay(calls);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        assertRefused(logs[logs.length - 1], 2, abi.encodePacked(IJobRegistry.NotOpen.selector));
+        vm.assertEq(jobs.escrowed(), d.amount);
+    }
+
+    function test_short_claim_waits_while_the_registry_is_paused() public {
+        jobs.pause();
+        vm.prank(relayer);
+        vm.expectRevert(Pausable.EnforcedPause.selector);
+        jobs.claimPosted("any", uint64(START), "");
+    }
+
+    function rivalsOrder() private view returns (Draft memory) {
+        IJobRegistry.Order memory order = orderOf("c");
+        order.designated = rivalId;
+        return signed(order);
+    }
+
+    function shortClaimRefused(Draft memory d, bytes memory claim_, bytes4 refusal) private {
+        uint256 before = vm.snapshotState();
+        bytes[] memory calls = new bytes[](2);
+        (calls[0], calls[1]) = (postCall(d), claim_);
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay(calls);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        assertRefused(logs[logs.length - 1], 1, abi.encodePacked(refusal));
+        assertState(idOf(client, "c"), IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
+        vm.assertEq(jobs.job(idOf(client, "c")).exists, true);
+        vm.assertEq(jobs.escrowed(), 0);
+        vm.assertEq(providers.provider(providerId).activeJobs, 0);
+        vm.revertToState(before);
+    }
+
+    function shortClaim(bytes32 jobId) private view returns (bytes memory) {
+        bytes memory sig = opSig(PROVIDER_KEY, "Claim", jobId, uint64(START));
+        return abi.encodeCall(jobs.claimPosted, (jobId, uint64(START), sig));
     }
 
     function postCall(Draft memory d) private returns (bytes memory) {

@@ -1,6 +1,7 @@
 """PUT /evm/asks: a provider's prices, from its signature to their publication."""
 
 import hashlib
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import attrs
@@ -137,8 +138,8 @@ def _too_far_ahead() -> Refused:
 
 
 def _snapshot(body: SnapshotBody) -> AskSnapshot:
-    pairs = {(quote.model_id, quote.sla) for quote in body.quotes}
-    if len(pairs) != len(body.quotes):
-        raise Refused("quotes names a model and window twice", "snapshot.quotes")
+    pairs = [(quote.model_id, quote.sla) for quote in body.quotes]
+    if any(before >= after for before, after in pairwise(pairs)):
+        raise Refused("quotes must ascend by model_id, then sla, each pair once", "snapshot.quotes")
     quotes = tuple(Ask(q.model_id, q.sla, q.rate_in, q.rate_out) for q in body.quotes)
     return AskSnapshot(body.provider_id, body.signed_at, quotes)

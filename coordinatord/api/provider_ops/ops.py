@@ -8,7 +8,7 @@ import attrs
 
 from common.api import limits
 from common.api.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
-from common.api.worked_order import SETTLE_SIGNATURE
+from common.api.worked_order import ORDER_HASH, SETTLE_SIGNATURE
 from common.artifacts import decode_error
 from common.box import PublicKey
 from common.cid import Cid
@@ -39,6 +39,7 @@ from coordinatord.storage.pins.containers import Containers, result_key
 
 _BEHIND_OTHERS: Final = 60.0  # seconds that an op may wait for the one that it builds on: none is waited for longer
 _UNCLAIMED: Final = frozenset({"NotClaimed", "UnknownJob"})  # so says the chain while a claim is under way
+_UNPAID: Final = frozenset({"PaymentRefused", "PaymentShort", "TokenUnreadable"})
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op's message"
 _INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
@@ -50,6 +51,13 @@ class ClaimOp:
     job_id: bytes = wire(BYTES32)
     issued_at: int = wire(UINT64)
     signature: bytes = wire(SIGNATURE, _SIGNED)
+    terms: bytes | None = wire(
+        BYTES32,
+        "EIP-712 struct hash of the job's Order; the claim is relayed for these terms only, else 409 `UnknownJob`."
+        " Not signed",
+        example=ORDER_HASH,
+        optional=True,
+    )
 
 
 @attrs.frozen(slots=True)
@@ -261,6 +269,9 @@ class Ops:
         job = known or pending or await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
             return _unknown_job()
+        if op.terms is not None and op.terms != struct_hash(job.posted.order):
+            # The owner posted another order under the same id. The claim's signature would fit that one as well.
+            return WouldRefuse("UnknownJob", "the job was posted on other terms")
         calldata = registries.claim(job, op.issued_at, op.signature)
         relay = NewRelay(
             kind=RelayKind.CLAIM,
@@ -280,7 +291,7 @@ class Ops:
         outcome = _ended(relayed, _poll(op.job_id))
         if pending is not None and isinstance(outcome, RefusedByChain):
             await self.offers.let_go(op.job_id, by.provider_id)
-        if isinstance(outcome, RefusedByChain) and outcome.name == "PaymentRefused":
+        if isinstance(outcome, RefusedByChain) and outcome.name in _UNPAID:
             async with self.database.connection() as connection:
                 await leases_sql.hold_back(connection, [op.job_id])
         return outcome

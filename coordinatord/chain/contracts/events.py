@@ -62,6 +62,13 @@ class JobReclaimed(_Event, frozen=True, gc=False):
     provider_id: int
 
 
+class OrderDiscarded(_Event, frozen=True, gc=False):
+    """An owner ended an unused id. No job of it is or will be posted."""
+
+    job_id: bytes
+    owner: bytes
+
+
 class PayoutCredited(_Event, frozen=True, gc=False):
     job_id: bytes
     party: bytes
@@ -155,13 +162,9 @@ class ModelAllowed(_Event, frozen=True, gc=False):
     allowed: bool
 
 
-class ReputationSet(_Event, frozen=True, gc=False):
+class StandingSet(_Event, frozen=True, gc=False):
     provider_id: int
     reputation: int
-
-
-class FailExcused(_Event, frozen=True, gc=False):
-    provider_id: int
     grace: int
 
 
@@ -217,6 +220,7 @@ JobEvent = (
     | JobCancelled
     | JobFailed
     | JobReclaimed
+    | OrderDiscarded
     | PayoutCredited
     | CreditWithdrawn
     | ModelSet
@@ -236,8 +240,7 @@ ProviderEvent = (
     | CeilingSet
     | AllModelsAllowed
     | ModelAllowed
-    | ReputationSet
-    | FailExcused
+    | StandingSet
     | PointPriceSet
     | AllowlistSet
     | JobRegistrySet

@@ -99,6 +99,7 @@ _JOBS: Final = dict(
         _declared(ev.JobCancelled, "bytes32 indexed jobId"),
         _declared(ev.JobFailed, "bytes32 indexed jobId, uint32 indexed providerId"),
         _declared(ev.JobReclaimed, "bytes32 indexed jobId, uint32 indexed providerId"),
+        _declared(ev.OrderDiscarded, "bytes32 indexed jobId, address indexed owner"),
         _declared(ev.PayoutCredited, "bytes32 indexed jobId, address indexed party, uint256 amount"),
         _declared(ev.CreditWithdrawn, "address indexed party, uint256 amount"),
         _declared(
@@ -123,8 +124,7 @@ _PROVIDERS: Final = dict(
         _declared(ev.CeilingSet, "uint32 indexed providerId, uint32 ceiling"),
         _declared(ev.AllModelsAllowed, "uint32 indexed providerId, bool allowed"),
         _declared(ev.ModelAllowed, "uint32 indexed providerId, uint32 indexed modelId, bool allowed"),
-        _declared(ev.ReputationSet, "uint32 indexed providerId, uint16 reputation"),
-        _declared(ev.FailExcused, "uint32 indexed providerId, uint16 grace"),
+        _declared(ev.StandingSet, "uint32 indexed providerId, uint16 reputation, uint16 grace"),
         _declared(ev.PointPriceSet, "uint96 pointPrice"),
         _declared(ev.AllowlistSet, "bytes32 indexed key, uint8 status, string entry"),
         _declared(ev.JobRegistrySet, "address indexed jobRegistry"),

@@ -30,7 +30,9 @@ _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uin
 _POST: Final = abi.selector(f"post({_ORDER},address,uint256,string,bytes,bytes)")
 _POSTED: Final = f"({_ORDER},address,uint16,uint128)"
 _CLAIM: Final = abi.selector(f"claim({_POSTED},uint64,bytes,bytes)")
-_POSTED_WORDS: Final = len(attrs.fields(Order)) + 3
+_CLAIM_POSTED: Final = abi.selector("claimPosted(bytes32,uint64,bytes)")
+_OWNER_WORD: Final = len(attrs.fields(Order))
+_POSTED_WORDS: Final = _OWNER_WORD + 3
 _SETTLE: Final = abi.selector(f"settle({_POSTED},uint32,uint64,string,bytes)")
 _FAIL: Final = abi.selector(f"fail({_POSTED},uint64,bytes)")
 _CANCEL: Final = abi.selector(f"cancel({_POSTED},uint64,bytes)")
@@ -176,6 +178,17 @@ def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signat
 
 def claim(job: RegisteredJob, issued_at: int, signature: bytes) -> bytes:
     return abi.call(_CLAIM, _posted(job.posted), abi.uint(issued_at), abi.dynamic(signature), abi.dynamic(job.payment))
+
+
+def claim_posted(calldata: bytes) -> bytes:
+    """Short form of a claim's calldata, for a claim right behind its job's post in one `relay`. Return anything else
+    unchanged."""
+    if calldata[:4] != _CLAIM:
+        return calldata
+    data, after = calldata[4:], _POSTED_WORDS
+    job = job_id(abi.address_at(data, _OWNER_WORD), abi.bytes32_at(data, 0))
+    issued_at, signature = abi.uint_at(data, after, 64), abi.bytes_at(data, after + 1, after + 3)
+    return abi.call(_CLAIM_POSTED, abi.bytes32(job), abi.uint(issued_at), abi.dynamic(signature))
 
 
 def settle(posted: PostedOrder, completion_tok: int, issued_at: int, result_cid: str, signature: bytes) -> bytes:

@@ -163,7 +163,7 @@ class Fold:
     def _model_allowed(self, event: ev.ModelAllowed) -> None:
         self.changes.provider_models[event.provider_id, event.model_id] = event.allowed
 
-    def _reputation_set(self, event: ev.ReputationSet) -> None:
+    def _standing_set(self, event: ev.StandingSet) -> None:
         self._provider(event.provider_id).reputation = event.reputation
 
     def _provider(self, provider_id: int) -> NewProvider | ProviderPatch:
@@ -206,7 +206,7 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     ev.CeilingSet: Fold._ceiling_set,
     ev.AllModelsAllowed: Fold._all_models_allowed,
     ev.ModelAllowed: Fold._model_allowed,
-    ev.ReputationSet: Fold._reputation_set,
+    ev.StandingSet: Fold._standing_set,
     ev.AsksPublished: Fold._asks_published,
     ev.AllowlistSet: Fold._allowlist_set,
 }

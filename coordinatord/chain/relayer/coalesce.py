@@ -10,11 +10,13 @@ ranks as the least urgent of the two; what does not fit stays queued, for a tran
 
 import enum
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import attrs
 
 from coordinatord.chain.contracts.logs import relay as relay_calldata
+from coordinatord.chain.contracts.registries import claim_posted
 from coordinatord.chain.relayer.gas_book import BASE_GAS, FIRST_LOOK, GasBook, OpKind, floor_gas, intrinsic_gas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay
@@ -204,6 +206,14 @@ def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
     return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
 
 
+def _call(one: Simulated, before: Simulated | None) -> bytes:
+    """Calldata of an op in a relay. A claim right behind its job's post takes the terms from that call."""
+    relay = one.relay
+    if before is None or before.relay.kind is not RelayKind.POST or relay.kind is not RelayKind.CLAIM:
+        return relay.calldata
+    return claim_posted(relay.calldata) if one.after == before.relay.id else relay.calldata
+
+
 def _plan(group: _Group, room: TxSize, book: GasBook) -> Planned:
     relays, kinds = tuple(one.relay for one in group.relays), tuple(one.kind for one in group.relays)
     first = relays[0]
@@ -212,7 +222,7 @@ def _plan(group: _Group, room: TxSize, book: GasBook) -> Planned:
         alone = group.relays[0].gas
         gas = alone + alone * (1 << first.requeued) // 4 + _ALONE_EXTRA
         return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, group.rank, relays, kinds)
-    calldata = relay_calldata([relay.calldata for relay in relays])
+    calldata = relay_calldata([_call(one, before) for before, one in pairwise([None, *group.relays]) if one])
     together = book.together((one.kind, one.share) for one in group.relays)
     gas = max(intrinsic_gas(calldata) + group.once + together, floor_gas(calldata))
     return Planned(first.target, calldata, gas, min(r.priority for r in relays), group.rank, relays, kinds)

@@ -5,9 +5,10 @@ import base64
 import pytest
 
 from common import container
+from common.api import worked_order
 from common.box import SecretKey, data_key, result_data_key, result_key_from_signature
 from common.cid import cid_of
-from common.domains import Domain, SigningDomain
+from common.domains import Domain, SigningDomain, struct_hash
 from common.envelope import Envelope, ResultBody
 from common.messages.jobs import Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment
@@ -87,6 +88,7 @@ def test_order_and_payment_are_signed(one: Case) -> None:
     wallet, order = Wallet(raw(one["wallet_secret"])), order_of(one)
     registry, chain_id = raw(one["job_registry"]), int(one["chain_id"])
     assert order.c == raw(one["c"])
+    assert struct_hash(order) == raw(worked_order.ORDER_HASH)
     assert job_id(wallet.address, order.c) == raw(one["job_id"])
     jobs: SigningDomain[Order | Settle] = SigningDomain(Domain("SVC Jobs", "2", chain_id, registry))
     digest = jobs.digest(order)

@@ -17,16 +17,19 @@ interface IAskRegistry {
     error StaleSnapshot(); // signedAt not newer than the latest
     error TooFarAhead(); // signedAt more than an hour ahead of the block
     error TooManyQuotes(); // over 64
-    error DuplicateQuote(); // one (modelId, sla) twice
+    error QuotesNotAscending(); // (modelId, sla) must ascend strictly
     error UnknownProvider(); // signer is not registered
     error ProviderMismatch(); // signer operates another provider
     error InvalidSignature();
     error ZeroAddress();
 
-    /// Sender: anyone with the operator's `AskSnapshot` signature, or the operator itself with an empty `sig`.
+    /// Publish a provider's asks. `quotes` must ascend strictly by (modelId, sla).
+    /// @dev Sender: anyone with the operator's `AskSnapshot` signature, or the operator itself with an empty `sig`.
     /// Inside `relay` a publication that is not newer than the latest is a no-op without an event.
     function publish(uint32 providerId, uint64 signedAt, Ask[] calldata quotes, bytes calldata sig) external;
 
+    /// `signedAt` of the provider's latest publication, or 0.
     function latestSignedAt(uint32 providerId) external view returns (uint64);
+    /// The provider registry of this market.
     function providers() external view returns (address);
 }

@@ -8,12 +8,17 @@ interface IRelayed {
     event CallRefused(uint256 indexed index, bytes reason);
 
     error SenderNotRelayer();
+    error NestedRelay(); // a call of `relay` inside another
     error CallStarved(); // a call ran out of gas: the whole transaction reverts, so that it can be sent again with more
 
-    /// Relayers only. Runs each call on this contract as the sender; a refused one is reported and harms no other.
+    /// Run each call on this contract as the sender. A refused call emits CallRefused and does not affect the others.
+    /// Relayers only.
     function relay(bytes[] calldata calls) external;
 
-    function setRelayer(address relayer, bool allowed) external; // owner only
+    /// Allow or forbid a relayer. Admin only.
+    function setRelayer(address relayer, bool allowed) external;
+    /// True for an allowed relayer.
     function isRelayer(address account) external view returns (bool);
+    /// EIP-712 domain separator of this contract on this chain.
     function DOMAIN_SEPARATOR() external view returns (bytes32);
 }

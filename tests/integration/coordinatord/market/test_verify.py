@@ -42,6 +42,12 @@ def other_code(ground: Ground, contracts: dict[str, Contract]) -> None:
     ground.rpc("anvil_setCode", address, "0x" + code.hex())
 
 
+def other_job_registry(ground: Ground, contracts: dict[str, Contract]) -> None:
+    """A second registry with the code of the first, so that it names the same provider registry."""
+    ground.rpc("anvil_setCode", STRANGER, "0x" + ground.node.code(contracts["JobRegistry"].address).hex())
+    by_admin("ProviderRegistry", "setJobRegistry", STRANGER)(ground, contracts)
+
+
 PLANTED: list[tuple[Callable[[Ground, dict[str, Contract]], None], list[str]]] = [
     (by_admin("JobRegistry", "setFees", 300, 1235), ["JobRegistry: gas fee"]),
     (by_admin("JobRegistry", "setFees", 299, 1234), ["JobRegistry: fee in bps"]),
@@ -56,7 +62,7 @@ PLANTED: list[tuple[Callable[[Ground, dict[str, Contract]], None], list[str]]] =
     (by_admin("JobRegistry", "pause"), ["JobRegistry: paused"]),
     (by_admin("AskRegistry", "setRelayer", STRANGER, True), ["AskRegistry: relayers"]),
     (by_admin("AskRegistry", "transferOwnership", STRANGER), ["AskRegistry: owner, or to be when it accepts"]),
-    (by_admin("ProviderRegistry", "setJobRegistry", STRANGER), ["ProviderRegistry: job registry"]),
+    (other_job_registry, ["ProviderRegistry: job registry"]),
     (other_code, ["AskRegistry: code at {AskRegistry} is this release's"]),
 ]
 

@@ -53,6 +53,7 @@ async def test_malformed_snapshot_is_refused(provider: Party, provider_id: int) 
         ({}, "snapshot"),
         ({"snapshot": [], "signature": "0x"}, "snapshot"),
         (provider.asks(provider_id, QUOTE, QUOTE), "snapshot.quotes"),
+        (provider.asks(provider_id, (2, 60, 1, 1), QUOTE), "snapshot.quotes"),
         (provider.asks(provider_id, *[(n, 60, 1, 1) for n in range(65)]), "snapshot.quotes"),
         (provider.asks(provider_id, QUOTE, signed_at=int(time.time()) + 4000), "snapshot.signed_at"),
         (provider.asks(provider_id, QUOTE) | {"signature": "0x12"}, "signature"),

@@ -1,10 +1,14 @@
+import base64
 import secrets
 import time
 
 import anyio
+import attrs
 import httpx
 import pytest
 
+from common.domains import struct_hash
+from common.messages.jobs import Order
 from common.scalars import base64_of, hex_of
 from devnet.market import at, connected
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -41,6 +45,27 @@ async def test_claim_and_settle_take_a_job_to_its_result(client: Party, provider
     async with httpx.AsyncClient(trust_env=False) as gateway:
         fetched = await gateway.get(f"{stage.world.pins.gateway}/ipfs/{done['result_cid']}")
     assert fetched.content == result
+
+
+async def test_claim_is_relayed_for_the_terms_that_it_names_only(client: Party, provider: Party, stage: Stage) -> None:
+    """The owner posts another order under the id that the provider was offered, before the claim arrives."""
+    offered = await client.paid()
+    cheap = await client.paid(base64.b64decode(offered["container"]), rate_in=0, rate_out=0)
+    assert cheap["job_id"] == offered["job_id"]
+    assert (await stage.http.post("/v1/jobs", json=cheap)).status_code == 201
+    job = offered["job_id"]
+    refused = await provider.run({**provider.claim(job), "terms": terms_of(offered)})
+    assert (refused.status_code, refused.json()["reason"]) == (409, "UnknownJob")
+    assert await stage.fetchval("select count(*) from relays where kind = 'claim'") == 0
+    assert (await stage.http.get(f"/v1/jobs/{job}")).json()["status"] == "queued"
+    malformed = await provider.run({**provider.claim(job), "terms": "0x12"})
+    assert (malformed.status_code, malformed.json()["error"]["param"]) == (400, "terms")
+    assert (await provider.run({**provider.claim(job), "terms": terms_of(cheap)})).status_code == 201
+
+
+def terms_of(body: Body) -> str:
+    values = {field.name: int(body[field.name]) for field in attrs.fields(Order) if field.name != "c"}
+    return hex_of(struct_hash(Order(c=bytes.fromhex(body["c"][2:]), **values)))
 
 
 async def test_fail_ends_a_claimed_job(client: Party, provider: Party, stage: Stage) -> None:

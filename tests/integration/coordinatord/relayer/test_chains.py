@@ -87,6 +87,8 @@ async def test_post_claim_and_settle_queued_together_take_effect_in_one_transact
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 3
         assert await on.fetchval("select array_agg(call_index order by id) from relays") == [0, 1, 2]
         assert await on.fetchval("select count(*) from relay_txs") == 1
+        # The claim takes its terms from the post before it.
+        assert selector("claimPosted(bytes32,uint64,bytes)") in await on.fetchval("select calldata from relay_txs")
         await nothing_wrong(on)
 
 

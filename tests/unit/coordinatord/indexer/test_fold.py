@@ -102,7 +102,7 @@ def test_each_event_of_a_provider_changes_what_it_names() -> None:
         ev.ProviderListed(1, True),
         ev.CeilingSet(1, 32),
         ev.AllModelsAllowed(1, True),
-        ev.ReputationSet(1, 600),
+        ev.StandingSet(1, 600, 40),
     )
     assert changes.providers == {
         1: ProviderPatch(

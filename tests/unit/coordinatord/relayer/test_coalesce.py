@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common import abi
 from common.abi import selector
+from common.messages.jobs import Order
+from common.quotes import Terms
+from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob, claim
 from coordinatord.chain.relayer.coalesce import (
     FOR_EXITS,
     MOST_BYTES,
@@ -175,6 +179,22 @@ def test_a_chain_rides_in_its_order_whatever_is_more_urgent_alone() -> None:
     (plan,) = coalesce(chain(1, 2, 3), most=64, room=ROOM)
     assert ids([plan]) == [[1, 2, 3]]
     assert plan.rank is Rank.OTHER
+
+
+def test_claim_behind_its_post_takes_the_terms_from_it() -> None:
+    order = Order(b"c" * 32, 1, 3600, 1, 2, 3, 4, 0, 2_000_000_000)
+    job = RegisteredJob(PostedOrder(order, b"\x0a" * 20, Terms(fee_bps=250, gas_fee=1500)), b"\x01" * 65)
+    call = claim(job, 1_900_000_000, b"\x02" * 65)
+    short = selector("claimPosted(bytes32,uint64,bytes)") + abi.encode(
+        abi.bytes32(job.posted.job_id), abi.uint(1_900_000_000), abi.dynamic(b"\x02" * 65)
+    )
+    post = simulated(1, size=400)
+    behind = simulated(2, kind=RelayKind.CLAIM, call=call, after=1)
+    of_another = simulated(3, kind=RelayKind.CLAIM, call=call, after=9)
+    (plan,) = coalesce([post, behind, of_another], most=10, room=ROOM)
+    assert (short in plan.calldata, call in plan.calldata) == (True, True)
+    (alone,) = coalesce([behind], most=10, room=ROOM)
+    assert alone.calldata == call
 
 
 def test_a_chain_rides_with_others_of_its_least_urgent_rank_and_apart_from_exits_that_build_on_nothing() -> None:

@@ -145,7 +145,9 @@ async def test_node_tells_the_chains_own_amounts_and_reputation_by_day(market: M
     amounts = abi.encode(abi.uint(40), abi.uint(33), abi.uint(3), abi.uint(99), abi.text("bafk"))
     history.happened(12, "JobRegistry", "JobSettled", [bytes.fromhex(job[2:]), bytes(me)], amounts)
     for block, reputation in ((5, 505), (12, 510), (20, 485), (28, 385)):
-        history.happened(block, "ProviderRegistry", "ReputationSet", [bytes(me)], bytes(abi.uint(reputation)))
+        history.happened(
+            block, "ProviderRegistry", "StandingSet", [bytes(me)], bytes(abi.join((abi.uint(reputation), abi.uint(40))))
+        )
     found = await told(market, tmp_path, history)
     row = found.rows[TODAY, "demo/text"]
     assert (row.earned, row.fees, row.refunded) == (33, 3, 99 + 2 * 2102)

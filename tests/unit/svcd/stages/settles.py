@@ -7,6 +7,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from common.messages.jobs import Order
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, UploadOutcome
 from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import Body
@@ -57,7 +58,7 @@ class World:
     def fail(self, job_id: bytes, issued_at: int) -> Body:
         return {"job": job_id, "at": issued_at}
 
-    def claim(self, job_id: bytes, issued_at: int) -> Body:
+    def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
         return {"claimed": job_id, "at": issued_at}
 
     # --- the clock and the timings

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from common.api.states import JobState
+from common.messages.jobs import Order
 from svcd.base.errors import Unavailable
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, OpStored
 from svcd.coordinator.requests import Unanswered
@@ -80,7 +81,7 @@ class World:
             raise Unavailable(row)
         return attrs.evolve(self.job_, state=row[0], provider_id=row[1], claimed_at=START + self.claimed_at)
 
-    def claim(self, job_id: bytes, issued_at: int) -> Body:
+    def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
         return {"job": job_id, "at": issued_at}
 
     # --- clock, timings, health, limits

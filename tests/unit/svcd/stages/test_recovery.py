@@ -51,6 +51,34 @@ async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
     assert market.jobs[job]["state"] == 2
 
 
+@pytest.mark.parametrize("journal_kept", [True, False])
+async def test_claimed_job_with_swapped_terms_is_failed_unrun(
+    journal_kept: bool, autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    """The claim was signed for an offer. The chain has another order under that id, claimed by this provider."""
+    reached = trio.Event()
+    job = market.post()
+    if journal_kept:
+        hang(market, "claim", reached, before=False)
+        async with start():
+            await reached.wait()
+        del market.always["claim"]
+    else:  # the claim was refused at first, and is mined later
+        market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": "PaymentRefused"})))
+        async with start() as running:
+            await running.until(lambda: "claim" in market.calls)
+            await trio.sleep(1)
+        market.claim(job)
+    market.jobs[job] |= {"rate_in": "0", "rate_out": "0"}
+    second = Backend()
+    async with start(backend=second) as running:
+        await running.until(lambda: market.jobs[job]["state"] == 3)
+        await trio.sleep(1)
+        assert await running.end_of(job) == ("failed", "unservable")
+    assert second.ran == []
+    assert market.jobs[job]["ended_because"] == 3
+
+
 @pytest.mark.parametrize("before", [True, False])
 async def test_large_result_of_a_killed_daemon_is_uploaded_and_settled_by_the_next(
     before: bool, autojump_clock: MockClock, market: Market, start: Start

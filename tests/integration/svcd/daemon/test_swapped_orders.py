@@ -1,0 +1,92 @@
+"""An owner that posts another order under the id of an offer that a provider has already signed a claim for."""
+
+import anyio
+import asyncpg
+import pytest
+
+from common.messages.jobs import Order
+from common.quotes import Terms, amount
+from coordinatord.chain.contracts import registries
+from tests.integration.coordinatord.relayer.mining import ahead_of_the_relayer, mining_by_hand
+from tests.integration.coordinatord.scene.party import Body, Party
+from tests.integration.svcd.daemon.scene import Scene, until
+
+pytestmark = pytest.mark.anyio
+
+
+def swapped_post(client: Party, body: Body, terms: Terms, **changed: int) -> bytes:
+    """Calldata that posts another order with the commitment of `body`."""
+    names = ("model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at")
+    values = {name: int(body[name]) for name in names} | changed
+    order = Order(c=bytes.fromhex(body["c"][2:]), **values)
+    cost = amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
+    paid = client.pay({name: str(value) for name, value in values.items()} | {"job_id": body["job_id"]}, cost)
+    return registries.post(
+        order,
+        client.wallet.address,
+        amount=cost,
+        task_cid="bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy",
+        order_signature=client.wallet.sign(client.domains.jobs.digest(order)),
+        payment=bytes.fromhex(paid["auth_sig"][2:]),
+    )
+
+
+async def test_order_swapped_before_its_block_costs_the_provider_nothing(scene: Scene) -> None:
+    world, client = scene.world, scene.client
+    database = await asyncpg.connect(scene.database_url)
+    try:
+        with scene.daemon():
+            warm_up = await scene.ended(await scene.post())
+            assert warm_up["status"] == "completed", scene.log
+            standing = await reputation(scene)
+            body = await client.paid(designated=world.market.provider_ids[world.cast.demo_provider.address])
+            quoted = (await client.http.post("/v1/jobs", json=client.order())).json()["quote"]
+            terms = Terms(quoted["fee_bps"], int(quoted["gas_fee"]))
+            answers = []
+
+            async def post() -> None:
+                answers.append(await client.http.post("/v1/jobs", json=body))
+
+            async with anyio.create_task_group() as tasks, mining_by_hand(world.anvil):
+                tasks.start_soon(post)
+
+                async def claim_under_way() -> bool:
+                    query = "select count(*) = 1 from relays where kind = 'claim' and subject = $1"
+                    return bool(await database.fetchval(query, bytes.fromhex(body["job_id"][2:])))
+
+                await until(claim_under_way)
+                call = swapped_post(client, body, terms, rate_in=0, rate_out=0)
+                await ahead_of_the_relayer(world.anvil, client.address, str(world.market.jobs), call)
+                await world.anvil.call("evm_mine")
+                await world.anvil.call("evm_setAutomine", True)
+                await until(lambda: is_true(answers))
+            assert (answers[0].status_code, answers[0].json()["error"]["code"]) == (409, "DuplicateJob")
+
+            async def indexed() -> bool:
+                return "svc" in await scene.row(body["job_id"])
+
+            await until(indexed)
+            honest = await scene.ended(await scene.post())  # the daemon continues
+            assert honest["status"] == "completed", scene.log
+            assert (await scene.row(body["job_id"]))["status"] == "queued"
+            provider = await registered(scene)
+            assert provider["active_jobs"] == "0"
+            assert await reputation(scene) >= standing
+            claims = [line for line in scene.log.splitlines() if '"job claimed"' in line and body["job_id"][2:] in line]
+            assert claims == []
+    finally:
+        await database.close()
+
+
+async def is_true(values: list[object]) -> bool:
+    return bool(values)
+
+
+async def registered(scene: Scene) -> Body:
+    provider_id = scene.world.market.provider_ids[scene.world.cast.demo_provider.address]
+    row: Body = (await scene.client.http.get(f"/evm/providers/{provider_id}")).json()
+    return row
+
+
+async def reputation(scene: Scene) -> int:
+    return int((await registered(scene))["reputation"])

@@ -1,0 +1,69 @@
+"""Tables of the contracts' README, compared with the contracts and the gas snapshots."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from common import artifacts
+
+CONTRACTS: Final = Path(__file__).parents[3] / "common" / "contracts"
+PAGE: Final = (CONTRACTS / "README.md").read_text()
+REGISTRIES: Final = {"jobs": "JobRegistry", "providers": "ProviderRegistry", "asks": "AskRegistry"}
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def table(title: str, columns: int) -> list[list[str]]:
+    """Rows of the first table of a section with this many columns, without its head."""
+    lines = [line for line in section(title).splitlines() if line.startswith("|") and line.count("|") == columns + 1]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_every_function_and_its_sender_is_listed() -> None:
+    told: set[tuple[str, str]] = set()
+    admins: set[tuple[str, str]] = set()
+    for functions, where, sender in table("Who may send what", 3):
+        for registry in REGISTRIES.values() if where == "each" else [REGISTRIES[where]]:
+            named = {(registry, name) for name in re.findall(r"`(\w+)`", functions)}
+            assert not named & told
+            told |= named
+            admins |= named if sender == "the admin" else set()
+    written = {
+        (registry, entry["name"])
+        for registry in REGISTRIES.values()
+        for entry in artifacts.load(registry).abi
+        if entry["type"] == "function" and entry["stateMutability"] not in ("view", "pure")
+    }
+    assert told == written
+    inherited = {"transferOwnership", "renounceOwnership"}
+    assert {name for _, name in admins} == inherited | only_owner()
+
+
+def only_owner() -> set[str]:
+    sources = " ".join(path.read_text() for path in (CONTRACTS / "src").glob("*.sol") if "Token" not in path.name)
+    return set(re.findall(r"function (\w+)\([^{;]*?\)[^{;]*?\bonlyOwner\b", sources))
+
+
+def test_gas_is_that_of_the_snapshots() -> None:
+    head = re.findall(r"\w+", next(line for line in section("Gas").splitlines() if line.startswith("| |")))
+    files = {path.stem.replace("_", " "): json.loads(path.read_text()) for path in CONTRACTS.glob("snapshots/*.json")}
+    rows = {row[0]: row[1:] for row in table("Gas", len(head) + 1)}
+    expected = {
+        name: [f"{round(int(gas[what]) / 1000)} k" if what in gas else "" for what in head]
+        for name, gas in files.items()
+    }
+    assert rows == expected
+
+
+def test_every_external_function_has_natspec() -> None:
+    missing = []
+    for path in (CONTRACTS / "src" / "interfaces").glob("*.sol"):
+        lines = path.read_text().splitlines()
+        for before, line in pairwise(lines):
+            if line.startswith("    function ") and not before.strip().startswith("///"):
+                missing.append(f"{path.name}: {line.strip()}")
+    assert missing == []
