@@ -1,7 +1,6 @@
 """Concurrency: streams read ahead, work in a thread, task groups with one error, wake-up flags, retries at boot."""
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -154,26 +153,26 @@ class Wake:
         return raised
 
 
-class InTray(Generic[T]):
-    """Things that any task hands over to one that works for all of them, in their order. Nobody waits for that."""
+class Mailbox(Generic[T]):
+    """Queue from any task to one task that takes everything at once. `put` never waits."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: what is handed over beyond so many is lost."""
-        self._most = most
-        self._things: list[T] = []
-        self._there = Wake()
+    def __init__(self, capacity: int) -> None:
+        """Items beyond `capacity` are dropped."""
+        self._capacity = capacity
+        self._items: list[T] = []
+        self._filled = Wake()
 
-    def put(self, thing: T) -> None:
-        if len(self._things) < self._most:
-            self._things.append(thing)
-            self._there()
+    def put(self, item: T) -> None:
+        if len(self._items) < self._capacity:
+            self._items.append(item)
+            self._filled()
 
-    async def take(self) -> list[T]:
-        """All that was handed over since the last time, once there is something."""
-        while not self._things:
-            await self._there.wait(math.inf)
-        things, self._things = self._things, []
-        return things
+    async def take(self, seconds: float) -> list[T]:
+        """Return every item since the last call, once there is one. Return none after `seconds`."""
+        if not self._items:
+            await self._filled.wait(seconds)
+        items, self._items = self._items, []
+        return items
 
 
 log = structlog.get_logger(__name__)
@@ -200,115 +199,3 @@ class StartupPatience:
                     raise
                 log.warning(f"waiting for {there}", reason=error.message)
             await anyio.sleep(self._pause)
-
-
-_MOST_LASTING: Final = 8192
-_MOST_LASTING_BYTES: Final = 64 * 2**20
-
-Stored = Callable[[int], None]
-"""Told of an id, when what was asked for is in the database and will be done."""
-
-
-def ignored(_: int) -> None:
-    """A `Stored` of those who wait for the end."""
-
-
-class LastingTasks:
-    """Work that outlives the request that began it, and with it the bounds of requests: it has bounds of its own, in
-    number and in bytes. Beyond them, and before `run` is running, requests wait as ever."""
-
-    def __init__(self, most: int = _MOST_LASTING, most_bytes: int = _MOST_LASTING_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._begun = self._bytes = 0
-        self._tasks: TaskGroup | None = None
-
-    async def run(self) -> None:
-        """Until cancelled, and all work with it."""
-        try:
-            async with anyio.create_task_group() as self._tasks:
-                await anyio.sleep_forever()
-        finally:
-            self._tasks = None
-
-    async def until_stored(self, act: Callable[[Stored], Awaitable[T]], size: int = 0) -> T | None:
-        """What `act` gives or raises; or None as soon as it tells that it has stored its work, with which it goes on.
-        A caller that goes away before ends it. `size`: bytes that it holds meanwhile."""
-        tasks = self._tasks
-        if tasks is None or self._begun >= self._most or self._bytes + size > self._most_bytes:
-            return await act(ignored)
-        ended: list[T] = []
-        errors: list[Exception] = []
-        told = anyio.Event()
-        stored = False
-        scope = anyio.CancelScope()
-        self._begun += 1
-        self._bytes += size
-
-        def store(_: int) -> None:
-            nonlocal stored
-            stored = True
-            told.set()
-
-        async def work() -> None:
-            try:
-                with scope:
-                    ended.append(await act(store))
-            except Exception as error:
-                errors.append(error)
-                if stored:
-                    log.info("work that nobody waits for any more ended", reason=str(error) or type(error).__name__)
-            finally:
-                self._begun -= 1
-                self._bytes -= size
-                told.set()
-
-        tasks.start_soon(work)
-        try:
-            await told.wait()
-        finally:
-            if not stored:
-                scope.cancel()
-        if stored:
-            return None
-        if errors:
-            raise errors[0]
-        if not ended:
-            raise Retryable("not_ready", "this process stops; send the same again", retry_after=1)
-        return ended[0]
-
-
-RELAY_QUEUE_FULL: Final = "relay_queue_full"
-_MOST_WAITING: Final = 512
-_LOOKS_A_SECOND: Final = 800  # of all who wait together
-_SOONEST: Final = 0.02
-
-
-class BurstRoom:
-    """Lets a burst wait for room in a queue that is full for the moment.
-
-    What a block frees, everybody wants at once: a queue that is emptied many times a second need not send them away for
-    a second or more. One that stays full for `patience` seconds refuses them as it would have done at once.
-    """
-
-    def __init__(self, code: str, patience: float = 2.0) -> None:
-        """`code`: that of the refusal which says that the queue is full."""
-        self._code = code
-        self._patience = patience
-        self._waiting = 0
-
-    async def passing(self, act: Callable[[], Awaitable[T]]) -> T:
-        """What `act` gives; it is called again while it is refused for want of room."""
-        until = anyio.current_time() + self._patience
-        while True:
-            try:
-                return await act()
-            except Retryable as full:
-                late = anyio.current_time() >= until or self._waiting >= _MOST_WAITING
-                if full.code != self._code or late:
-                    raise
-            self._waiting += 1
-            try:
-                await anyio.sleep(max(_SOONEST, self._waiting / _LOOKS_A_SECOND))
-            finally:
-                self._waiting -= 1

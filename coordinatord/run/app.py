@@ -166,7 +166,6 @@ def background_tasks(
         "relay_waits": relaying.run,
         "events": dependencies.events.run,
         "progress": dependencies.progress.run,
-        "lasting_requests": dependencies.lasting.run,
         "poll_times": dependencies.liveness.run,
         "lapsed_offers": dependencies.offers.run,
         "pending_offers": partial(keep_offers, database, dependencies.offered),

@@ -220,7 +220,7 @@ def compose(
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
-    before_blocks = BeforeBlocks(dependencies.lasting, dependencies.progress)
+    before_blocks = BeforeBlocks(dependencies.progress)
     endpoints = Endpoints(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),

@@ -17,14 +17,14 @@ from common.domains import Domains
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.pending_offers import MOST_HANDED_OVER, PendingOffers
+from coordinatord.api.book.pending_offers import MAX_OFFERS_WAITING, PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPolls
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.progress import ProgressHub
 from coordinatord.api.files.files import FileStore
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import InTray, LastingTasks, StartupPatience
+from coordinatord.base.concurrency import Mailbox, StartupPatience
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.role import RelayerRole, role_in
 from coordinatord.chain.relayer.signers import AccountSigner, WalletSigner
@@ -129,7 +129,6 @@ class Dependencies:
         init=False, default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices), takes_self=True)
     )
     supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures, log_task_failure))
-    lasting: LastingTasks = attrs.field(init=False, factory=LastingTasks)
     waiting: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)
     offers: PendingOffers = attrs.field(
         init=False,
@@ -139,7 +138,7 @@ class Dependencies:
         init=False,
         default=attrs.Factory(lambda self: Liveness(self.database, self.config.match_liveness_ms), takes_self=True),
     )
-    offered: InTray[PendingJob | bytes] = attrs.field(init=False, factory=lambda: InTray(MOST_HANDED_OVER))
+    offered: Mailbox[PendingJob] = attrs.field(init=False, factory=lambda: Mailbox(MAX_OFFERS_WAITING))
 
 
 def _count_task_failures(task: str, number: int) -> None:

@@ -16,7 +16,6 @@ import structlog
 
 from coordinatord.api.batches import lines_sql
 from coordinatord.api.book import candidates_sql, leases_sql
-from coordinatord.api.book import pending_offers_sql as pending_sql
 from coordinatord.api.book.reliability_sql import ReliabilitySums
 from coordinatord.api.files import sql as files
 from coordinatord.api.files.files import FileStore
@@ -35,6 +34,7 @@ from coordinatord.storage.pins.containers import Containers
 log = structlog.get_logger(__name__)
 
 INTERVAL: Final = 60.0
+_ATTACH_BEFORE_EXPIRY_S: Final = 3 * INTERVAL
 _AT_ONCE: Final = 200
 _ROWS_AT_ONCE: Final = 1_000
 _REMOVALS_AT_ONCE: Final = 4  # each waits for the store, and may hold a connection of the pool meanwhile
@@ -66,7 +66,6 @@ class Janitor:
         """All that is due now."""
         await sessions.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
-        await pending_sql.drop_ended(connection)
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
         await webhooks.drop_old(connection)
@@ -86,7 +85,7 @@ class Janitor:
         await objects_sql.settle_expired(connection, self.retention_seconds)
         while keys := await objects_sql.lease_expired(connection, _AT_ONCE):
             await _remove_all({key: partial(self.containers.remove, key) for key in keys})
-        await files.attach_named(connection, self.retention_seconds)
+        await files.attach_named(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
         while doomed := await files.lease_expired(connection, _AT_ONCE):
             await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
         await objects_sql.drop_empty(connection)

@@ -2,7 +2,8 @@
 
     POST /v1/jobs ─► post queued ─► offer stored, notice ─► every process wakes one waiting poll ─► the first takes it
                                                        it is not for that one (its rates, say) ─► the next is woken
-    its claim ─► queued behind the post.    no claim within a second ─► offered to the next.    post ended ─► withdrawn
+    its claim ─► queued behind the post.    no claim within a second ─► offered to the next.
+    post and claim ended ─► deleted within a second; a refused claim frees the job's lease
 
 Only polls that ask for pending offers are given any. An offer is an addition: one that is lost, or that nobody takes,
 costs nothing, because the job comes into the book with its block.
@@ -20,7 +21,7 @@ from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.sql import JobFilter
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import InTray, Wake
+from coordinatord.base.concurrency import Mailbox, Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.registries import RegisteredJob
 from coordinatord.storage.database.connections import Connection, Database
@@ -31,7 +32,8 @@ ANSWER_MS: Final = 1000  # until a provider that does not claim loses an offer
 _CLAIM_HELD: Final = 90  # seconds of a lease for a claim behind a post: each may take a minute at most
 _HINT_LASTS: Final = 15.0  # seconds in which polls look for what was offered: after that it is in the book
 _MOST_HINTS: Final = 10_000
-MOST_HANDED_OVER: Final = 10_000  # jobs that wait to be offered or withdrawn
+MAX_OFFERS_WAITING: Final = 10_000  # offers that wait to be stored
+_DELETE_ENDED_EVERY_S: Final = 1.0
 
 
 class PendingOffers:
@@ -126,27 +128,22 @@ class PendingOffers:
             job = await pending_sql.claimed_by(connection, job_id, provider_id)
         return None if job is None else job.registered
 
-    async def let_go(self, job_id: bytes, provider_id: int) -> None:
-        """The chain refused the claim."""
-        metrics.pending_offers.labels("refused").inc()
-        async with self._database.connection() as connection:
-            await pending_sql.let_go(connection, job_id, provider_id)
 
-
-async def keep_offers(database: Database, changes: InTray[PendingJob | bytes]) -> NoReturn:
-    """Store what is offered, and withdraw what is named by its job id. Where the database fails, posts go on without
-    offers; what is not withdrawn is the janitor's, and one whose post is under way stays."""
+async def keep_offers(database: Database, offered: Mailbox[PendingJob]) -> NoReturn:
+    """Store offers, and once a second delete those that have ended, also another process's. Offers that the database
+    fails to store are dropped: their jobs come into the book with their blocks."""
+    next_deletion = 0.0
     while True:
-        handed = await changes.take()
-        jobs = [each for each in handed if isinstance(each, PendingJob)]
-        ended = [each for each in handed if isinstance(each, bytes)]
+        jobs = await offered.take(max(0.0, next_deletion - time.monotonic()))
+        is_due = time.monotonic() >= next_deletion
+        if is_due:
+            next_deletion = time.monotonic() + _DELETE_ENDED_EVERY_S
         try:
             async with database.connection() as connection:
                 if jobs:
                     await pending_sql.store(connection, jobs)
-                if ended:
-                    await pending_sql.withdraw(connection, ended)
+                    metrics.pending_offers.labels("stored").inc(len(jobs))
+                if is_due:
+                    metrics.pending_offers.labels("refused").inc(await pending_sql.delete_ended(connection))
         except Retryable as error:
-            log.warning("pending offers not kept", reason=str(error), offered=len(jobs), withdrawn=len(ended))
-        else:
-            metrics.pending_offers.labels("stored").inc(len(jobs))
+            log.warning("pending offers not stored", reason=str(error), offers=len(jobs))

@@ -1,4 +1,4 @@
-"""Offers of jobs whose post is under way: stored with the post, held by one provider at a time, gone with its end.
+"""Offers of jobs whose post is under way: stored with the post, held by one provider at a time, deleted after its end.
 
 Who holds one is in `leases`, so that a job has one holder before and after its block.
 """
@@ -13,8 +13,10 @@ from common.quotes import Terms
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.sql import JobFilter
 from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob
+from coordinatord.chain.relayer.results_sql import BEGINNING
 from coordinatord.storage.database.connections import Connection, PreparedConnection
 
+MAX_ENDED: Final = 1_000
 _ORDER: Final = (
     *("c", "model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out"),
     *("designated", "expires_at"),
@@ -90,14 +92,6 @@ async def store(connection: Connection, jobs: Sequence[PendingJob]) -> None:
         " returning o.model_id, o.designated)"
         " select pg_notify('job_offered', model_id || ':' || designated) from put",
         *([*column] for column in zip(*(_columns(job) for job in by_job.values()), strict=True)),
-    )
-
-
-async def withdraw(connection: Connection, job_ids: Sequence[bytes]) -> None:
-    """Their posts have ended: the book has them now, or nobody will."""
-    await connection.fetch(
-        f"delete from pending_offers o where o.job_id = any($1::bytea[]) and not {_POST_LIVES}",
-        job_ids,
     )
 
 
@@ -191,16 +185,19 @@ async def claimed_by(connection: Connection, job_id: bytes, provider_id: int) ->
     return None if row is None else _pending(row)
 
 
-async def let_go(connection: Connection, job_id: bytes, provider_id: int) -> None:
-    """Its claim was refused: anybody may be leased the job, if there is one."""
-    await connection.execute(
-        "update leases set expires_at = clock_timestamp() where job_id = $1 and provider_id = $2"
-        " and expires_at > clock_timestamp()",
-        job_id,
-        provider_id,
+async def delete_ended(connection: Connection) -> int:
+    """Delete up to MAX_ENDED offers whose post and claim have ended. Where the claim was refused, free the job's lease for others.
+    Return the number of leases freed."""
+    freed: int = await connection.fetchval(
+        f"with ended as (select o.job_id, o.claimed_by from pending_offers o where not {_POST_LIVES} and not exists"
+        " (select from relays r where r.subject = o.job_id and r.kind = 'claim' and r.state in ('queued', 'signed'))"
+        " order by o.job_id limit $1 for update skip locked),"
+        " gone as (delete from pending_offers o using ended e where o.job_id = e.job_id),"
+        " freed as (update leases l set expires_at = clock_timestamp() from ended e"
+        " where l.job_id = e.job_id and l.provider_id = e.claimed_by and l.expires_at > clock_timestamp()"
+        f" and not exists (select from relays r where r.subject = l.job_id and r.kind = 'claim' and {BEGINNING})"
+        " returning l.job_id)"
+        " select count(*) from freed",
+        MAX_ENDED,
     )
-
-
-async def drop_ended(connection: Connection) -> None:
-    """Offers that a process left when it ended."""
-    await connection.execute(f"delete from pending_offers o where not {_POST_LIVES}")
+    return freed

@@ -1,6 +1,6 @@
 """Routes of events: everybody's, and those of one job, as server-sent events."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -18,7 +18,6 @@ from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import Places, stream
 from coordinatord.api.events.progress import ProgressHub
 from coordinatord.api.events.sql import EventFilter, LoggedEvent
-from coordinatord.base.concurrency import LastingTasks, Stored
 from coordinatord.base.errors import NoSuchObject, Retryable
 from coordinatord.http import responses
 from coordinatord.http.middleware import TokenBuckets
@@ -45,19 +44,12 @@ STORED: Final = Reply(
 
 @attrs.frozen(slots=True)
 class BeforeBlocks:
-    """Answers to those who prefer `respond-async`: they do not wait for a block."""
+    """Answers to callers that prefer `respond-async` and do not wait for a block."""
 
-    lasting: LastingTasks
     progress: ProgressHub
 
-    async def answer(
-        self, job_id: bytes, act: Callable[[Stored], Awaitable[Response]], content: bytes | None
-    ) -> Response:
-        """202 as soon as `act` has stored its work, with the `content` that it holds until its end; its own answer
-        where that comes before."""
-        response = await self.lasting.until_stored(act, len(content or b""))
-        if response is not None:
-            return response
+    async def stored(self, job_id: bytes) -> Response:
+        """Return 202 for an op of the job that is in the outbox."""
         progress = await self.progress.read(job_id)
         if progress is None:  # refused within the moment, and gone: the same request again is told why
             raise Retryable("not_ready", "the job's progress is not known yet; send the same again", retry_after=1)

@@ -187,14 +187,15 @@ async def shorten(connection: Connection, file_id: str, seconds: int) -> None:
     )
 
 
-async def attach_named(connection: Connection, retention_seconds: int) -> None:
-    """Files past their deadline that a job names after all: its op took effect, and whoever asked did not learn of
-    it."""
+async def attach_named(connection: Connection, retention_seconds: int, *, within_seconds: float) -> None:
+    """Attach files that expire within so many seconds and that a job names: their op took effect, and its caller did
+    not wait."""
     await connection.execute(
         "update files f set attached = true, expires_at = f.created_at + $1 * interval '1 second'"
-        " where not attached and expires_at < statement_timestamp() and removing_until is null"
-        f" and held_for is not null and {_NAMED}",
+        " where not attached and expires_at < statement_timestamp() + $2 * interval '1 second'"
+        f" and removing_until is null and held_for is not null and {_NAMED}",
         retention_seconds,
+        within_seconds,
     )
 
 

@@ -24,8 +24,8 @@ from coordinatord.api.orders.cancel import CancelBody, Cancels
 from coordinatord.api.orders.preflight import CheckedOrder, Preflight
 from coordinatord.api.orders.submission import QuotedOrder, Submissions
 from coordinatord.api.orders.validation import MarketProbe, OrderBody, read_submission
-from coordinatord.base.concurrency import Stored, ignored
 from coordinatord.base.errors import NoSuchObject, WouldRefuse
+from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
@@ -327,13 +327,10 @@ class OrderRoutes:
     async def post(self, request: Request) -> Response:
         body: MarketProbe | OrderBody = request.body
         poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
-
-        async def act(stored: Stored) -> Response:
-            return submitted(await self.submissions.submit(body, stored), self.book, poll)
-
-        if isinstance(body, OrderBody) and request.prefers(RESPOND_ASYNC):
-            return await self.before_blocks.answer(body.job_id, act, body.container)
-        return await act(ignored)
+        outcome = await self.submissions.submit(body, wait=not request.prefers(RESPOND_ASYNC))
+        if isinstance(outcome, Queued):
+            return await self.before_blocks.stored(outcome.relay.subject)
+        return submitted(outcome, self.book, poll)
 
     async def check(self, request: Request) -> Response:
         return checked(await self.preflight.check(request.body), self.book)

@@ -38,11 +38,11 @@ from coordinatord.api.orders.validation import (
 )
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
-from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom, InTray, Stored, ignored
+from coordinatord.base.concurrency import Mailbox
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.chain.contracts.registries import JobRegistry, PostedOrder
 from coordinatord.chain.relayer.budgets import INSUFFICIENT_BALANCE, Admitted, GasBudgets, Promises, insufficient
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.chain.relayer.role import require_role
 from coordinatord.storage.database.connections import Database
@@ -80,7 +80,7 @@ class Matchmaker:
         return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, self.candidates)
 
     async def picked(self, order: OrderBody) -> None:
-        """Note that an order was posted: its designated provider goes behind others of the same price."""
+        """Note that an order was accepted: its designated provider goes behind others of the same price."""
         if order.designated:
             await candidates_sql.mark_picked(self.database, order.designated, order.model_id)
 
@@ -108,18 +108,20 @@ class SubmittedOrder:
     tx_hash: bytes
 
 
-SubmitOutcome: TypeAlias = Probed | QuotedOrder | SubmittedOrder | RefusedByChain | WouldRefuse | RelayBusy | NoReceipt
+Relayed: TypeAlias = SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt
+SubmitOutcome: TypeAlias = Probed | QuotedOrder | WouldRefuse | Relayed
 
 
 @attrs.frozen(slots=True)
 class Posting:
-    """A submission that passed every check. `terms`: those that its amount was held against."""
+    """A submission that passed every check. `terms`: those that its amount was checked against. `wait`: for its
+    block."""
 
     paid: Paid
     terms: Terms
     admitted: Admitted
     promise: Promise | None
-    stored: Stored
+    wait: bool
 
     def offered(self, relay_id: int, task_cid: str) -> PendingJob:
         body = self.paid.body
@@ -136,17 +138,16 @@ class Submissions:
     budgets: GasBudgets
     relayer: bytes
     market: Matchmaker
-    offered: InTray[PendingJob | bytes]
+    offered: Mailbox[PendingJob]
     containers: Containers
     uploads: Uploads
     relaying: Relaying
     windows: MarketWindows
     clock: Clock
-    room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
-    async def submit(self, body: MarketProbe | OrderBody, stored: Stored = ignored) -> SubmitOutcome:
-        """Raises Refused for what the specification answers with 400, Retryable for errors outside. `stored` is told
-        when the post is in the outbox."""
+    async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | Queued:
+        """Raises Refused for what the specification answers with 400, Retryable for errors outside. Without `wait`, a
+        post is answered with `Queued` once it is in the outbox."""
         if isinstance(body, MarketProbe):
             return Probed(await self.market.probe(body))
         order = submission_of(body)
@@ -159,12 +160,12 @@ class Submissions:
             return await self._quoted(body, terms, changed=True)
         if fault is not None:
             raise fault.refused()
-        return await self._submit(order, terms, stored)
+        return await self._submit(order, terms, wait=wait)
 
     async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> QuotedOrder:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
 
-    async def _submit(self, paid: Paid, terms: Terms, stored: Stored) -> SubmitOutcome:
+    async def _submit(self, paid: Paid, terms: Terms, *, wait: bool) -> SubmitOutcome | Queued:
         body, token = paid.body, self.promises.token
         admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         upload = await self._check_container(paid)
@@ -186,7 +187,7 @@ class Submissions:
         if promise is None and not await self.budgets.is_under_way(body.job_id):
             metrics.budget_refusals.labels("balance").inc()
             return insufficient(body.owner, paid.amount, balance)
-        outcome = await self._post(Posting(paid, terms, admitted, promise, stored), upload)
+        outcome = await self._post(Posting(paid, terms, admitted, promise, wait), upload)
         if isinstance(outcome, RefusedByChain) and outcome.name == "WrongAmount":
             return await self._quoted(body, await self.registry.fees(), changed=True)  # changed since we read it
         return outcome
@@ -204,7 +205,7 @@ class Submissions:
             require(paid, check_inline)
         return None
 
-    async def _post(self, posting: Posting, upload: FileRow | None) -> SubmitOutcome:
+    async def _post(self, posting: Posting, upload: FileRow | None) -> Relayed | Queued:
         body = posting.paid.body
         if upload is not None:
             if not await self.uploads.hold(upload, body.job_id):
@@ -219,11 +220,9 @@ class Submissions:
             ) as holding:
                 outcome = await self._relay(posting, holding.cid)
                 _tell(holding, outcome)
-        if isinstance(outcome, SubmittedOrder):
-            await self.market.picked(body)
         return outcome
 
-    async def _relay(self, posting: Posting, task_cid: str) -> SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt:
+    async def _relay(self, posting: Posting, task_cid: str) -> Relayed | Queued:
         paid, admitted = posting.paid, posting.admitted
         body = paid.body
         relay = NewRelay(
@@ -238,19 +237,19 @@ class Submissions:
             spending=admitted.spending,
             promise=posting.promise,
         )
-
-        def stored(relay_id: int) -> None:
-            self.offered.put(posting.offered(relay_id, task_cid))
-            posting.stored(relay_id)
-
-        try:
-            outcome = await self.room.passing(lambda: self.relaying.relay(relay, stored=stored))
-        finally:
-            self.offered.put(body.job_id)
+        queued = await self.relaying.submit(relay)
+        if not isinstance(queued, Queued):
+            return queued
+        self.offered.put(posting.offered(queued.id, task_cid))
+        if not queued.joined:
+            await self.market.picked(body)
+        if not posting.wait:
+            return queued
+        outcome = await self.relaying.wait(queued)
         return SubmittedOrder(body.job_id, task_cid, outcome.tx_hash) if isinstance(outcome, RelayMined) else outcome
 
 
-def _tell(holding: Holding, outcome: SubmitOutcome) -> None:
+def _tell(holding: Holding, outcome: Relayed | Queued) -> None:
     if isinstance(outcome, SubmittedOrder):
         holding.took_effect()
     elif isinstance(outcome, RefusedByChain):

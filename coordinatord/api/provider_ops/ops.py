@@ -25,12 +25,11 @@ from coordinatord.api.files.sql import FileRow
 from coordinatord.api.orders.validation import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.base.concurrency import RELAY_QUEUE_FULL, BurstRoom, Stored, ignored
 from coordinatord.base.errors import NotSigned, WouldRefuse
 from coordinatord.chain.contracts import registries
 from coordinatord.chain.contracts.registries import JobRegistry, PostedOrder, ProviderRegistry
 from coordinatord.chain.relayer.budgets import GasBudgets, gas_estimate
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.chain.relayer.role import require_role
 from coordinatord.chain.rpc.client import Reverted
@@ -156,22 +155,23 @@ class OpUnderWay:
     poll: str
 
 
-Ended: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpUnderWay
-OpOutcome: TypeAlias = Ended | NotSigned | WouldRefuse
+Relayed: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpUnderWay
+OpOutcome: TypeAlias = Relayed | NotSigned | WouldRefuse
 
 
 @attrs.frozen(slots=True)
 class _SignedBy:
-    """The author of an op. `same`: whatever makes two requests one op, which is what was signed and by whom."""
+    """The author of an op. `same`: whatever makes two requests one op, which is what was signed and by whom. `wait`:
+    the author waits for the op's block."""
 
     wallet: bytes
     provider_id: int
     same: bytes
-    stored: Stored
+    wait: bool
     claims: bool = False  # its claim of the job is under way
 
     @property
-    def hold(self) -> float:
+    def held_for(self) -> float:
         return _BEHIND_OTHERS if self.claims else 0.0
 
 
@@ -190,11 +190,10 @@ class Ops:
     relaying: Relaying
     clock: Clock
     views: SharedViews
-    room: BurstRoom = attrs.field(factory=lambda: BurstRoom(RELAY_QUEUE_FULL))
 
-    async def run(self, op: ProviderOp, session_address: bytes, stored: Stored = ignored) -> OpOutcome:
-        """`session_address` decides on `result_cid` alone; the op's signature decides on the op. `stored` is told when
-        an op of a job is in the outbox."""
+    async def run(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | Queued:
+        """`session_address` decides on `result_cid` alone; the op's signature decides on the op. Without `wait`, an op
+        of a job is answered with `Queued` once it is in the outbox."""
         digest, hash_of_struct = self._signed(op)
         signer = recover(digest, op.signature)
         provider_id = await self.views.provider_of(self.providers, signer) if signer is not None else None
@@ -203,7 +202,7 @@ class Ops:
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
             )
         # Not the signature's bytes: the same op can be signed with others.
-        by = _SignedBy(signer, provider_id, op.op.encode() + signer + hash_of_struct, stored)
+        by = _SignedBy(signer, provider_id, op.op.encode() + signer + hash_of_struct, wait)
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
@@ -240,7 +239,9 @@ class Ops:
                 assert_never(op)
         return jobs.digest(job_message), struct_hash(job_message)
 
-    async def _run_job_op(self, op: ClaimOp | SettleOp | FailOp, by: _SignedBy, session_address: bytes) -> OpOutcome:
+    async def _run_job_op(
+        self, op: ClaimOp | SettleOp | FailOp, by: _SignedBy, session_address: bytes
+    ) -> OpOutcome | Queued:
         if isinstance(op, ClaimOp):
             return await self._claim(op, by)
         upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
@@ -262,7 +263,7 @@ class Ops:
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, by: _SignedBy) -> OpOutcome:
+    async def _claim(self, op: ClaimOp, by: _SignedBy) -> OpOutcome | Queued:
         admitted = await self.budgets.admit(RelayKind.CLAIM, by.wallet, op.job_id)
         known = await self.posted.indexed.get(op.job_id)
         pending = await self.offers.claimed(op.job_id, by.provider_id) if known is None else None
@@ -283,14 +284,10 @@ class Ops:
             signer=by.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
+            # A claim that waits for its post is refused with it.
+            held_for=0.0 if pending is None else _BEHIND_OTHERS,
         )
-        # A provider claims by the dozen when a block is there: the relayer has room for all of them in a moment.
-        # One that waits for its post is refused with it, where that is refused.
-        hold = 0.0 if pending is None else _BEHIND_OTHERS
-        relayed = await self.room.passing(lambda: self.relaying.relay(relay, stored=by.stored, hold=hold))
-        outcome = _ended(relayed, _poll(op.job_id))
-        if pending is not None and isinstance(outcome, RefusedByChain):
-            await self.offers.let_go(op.job_id, by.provider_id)
+        outcome = await self._relay(relay, by)
         if isinstance(outcome, RefusedByChain) and outcome.name in _UNPAID:
             async with self.database.connection() as connection:
                 await leases_sql.hold_back(connection, [op.job_id])
@@ -305,7 +302,9 @@ class Ops:
             raise _unknown_result()
         return upload
 
-    async def _settle_uploaded(self, op: SettleOp, posted: PostedOrder, upload: FileRow, by: _SignedBy) -> OpOutcome:
+    async def _settle_uploaded(
+        self, op: SettleOp, posted: PostedOrder, upload: FileRow, by: _SignedBy
+    ) -> OpOutcome | Queued:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
         outcome = await self._relay_settle(op, posted, upload.cid, by)
@@ -313,7 +312,7 @@ class Ops:
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: PostedOrder, by: _SignedBy) -> OpOutcome:
+    async def _settle(self, op: SettleOp, posted: PostedOrder, by: _SignedBy) -> OpOutcome | Queued:
         """The chain is asked first: a result that it would refuse is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         answer = await self.views.get(view)
@@ -332,7 +331,7 @@ class Ops:
                 holding.was_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, by: _SignedBy) -> Ended:
+    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, by: _SignedBy) -> Relayed | Queued:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
@@ -345,12 +344,12 @@ class Ops:
             content=hashlib.sha256(by.same + cid.encode()).digest(),
             signer=by.wallet,
             gas_estimate=gas_estimate(RelayKind.SETTLE),
+            held_for=by.held_for,
         )
-        relayed = await self.relaying.relay(relay, stored=by.stored, hold=by.hold)
-        outcome = _ended(relayed, _poll(op.job_id))
+        outcome = await self._relay(relay, by)
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpTookEffect) else outcome
 
-    async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, by: _SignedBy) -> Ended:
+    async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, by: _SignedBy) -> Relayed | Queued:
         """No budget refuses it: it frees a client's money, and there are no more exits than claims."""
         relay = NewRelay(
             kind=kind,
@@ -361,10 +360,20 @@ class Ops:
             priority=Priority.EXIT,
             signer=by.wallet,
             gas_estimate=gas_estimate(kind),
+            held_for=by.held_for,
         )
-        return _ended(await self.relaying.relay(relay, stored=by.stored, hold=by.hold), _poll(job_id))
+        return await self._relay(relay, by)
 
-    async def _run_provider_op(self, kind: RelayKind, calldata: bytes, by: _SignedBy) -> Ended:
+    async def _relay(self, relay: NewRelay, by: _SignedBy) -> Relayed | Queued:
+        """Relay an op of a job."""
+        queued = await self.relaying.submit(relay)
+        if not isinstance(queued, Queued):
+            return queued
+        if not by.wait:
+            return queued
+        return _ended(await self.relaying.wait(queued), f"GET /evm/jobs/0x{relay.subject.hex()}")
+
+    async def _run_provider_op(self, kind: RelayKind, calldata: bytes, by: _SignedBy) -> Relayed:
         subject = bytes(12) + by.wallet
         admitted = await self.budgets.admit(kind, by.wallet, subject, len(calldata))
         relay = NewRelay(
@@ -381,10 +390,6 @@ class Ops:
         return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{by.provider_id}")
 
 
-def _poll(job_id: bytes) -> str:
-    return f"GET /evm/jobs/0x{job_id.hex()}"
-
-
 def _unknown_job() -> WouldRefuse:
     return WouldRefuse("UnknownJob", "the chain has no such job")
 
@@ -397,7 +402,7 @@ def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
     return registries.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
-def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Ended:
+def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Relayed:
     match outcome:
         case RelayMined():
             return OpTookEffect(outcome)

@@ -16,9 +16,9 @@ from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, Before
 from coordinatord.api.provider_ops import asks, ops
 from coordinatord.api.provider_ops.asks import Asks, AsksBody
 from coordinatord.api.provider_ops.ops import OPS, Ops, read_op
-from coordinatord.base.concurrency import Stored, ignored
 from coordinatord.base.errors import NotSigned, SessionRow, WouldRefuse
 from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
@@ -187,14 +187,10 @@ class OperationRoutes:
 
     async def run(self, request: Request) -> Response:
         op: ops.ProviderOp = request.body
-
-        async def act(stored: Stored) -> Response:
-            return op_ended(await self.ops.run(op, _session(request).address, stored))
-
-        if isinstance(op, ops.ClaimOp | ops.SettleOp | ops.FailOp) and request.prefers(RESPOND_ASYNC):
-            content = op.result if isinstance(op, ops.SettleOp) else None
-            return await self.before_blocks.answer(op.job_id, act, content)
-        return await act(ignored)
+        outcome = await self.ops.run(op, _session(request).address, wait=not request.prefers(RESPOND_ASYNC))
+        if isinstance(outcome, Queued):
+            return await self.before_blocks.stored(outcome.relay.subject)
+        return op_ended(outcome)
 
     async def simulate_claim(self, request: Request) -> Response:
         body: SimulateBody = request.body

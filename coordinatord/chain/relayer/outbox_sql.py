@@ -55,6 +55,7 @@ class NewRelay:
 
     `subject` is what requests queue on: a job id, or an op's signer padded to 32 bytes. `content` is what the request
     names beyond its dedupe: with other content it does not join the live one, and waits until that has ended.
+    `held_for`: seconds for which no timeout of the queue drops it, because it builds on a relay that is under way.
     `signer` is who answers for the op: the owner of a post or cancel, the wallet of a provider's op, None for the
     coordinator's own. Its gas counts by `gas_estimate` until it is booked; `spending` is what it is held against, and
     None where no budget may refuse it.
@@ -71,11 +72,16 @@ class NewRelay:
     spending: Spending | None = None
     promise: Promise | None = None
     content: bytes | None = None
+    held_for: float = 0.0
 
 
 @attrs.frozen(slots=True)
 class Queued:
+    """A relay in the outbox: inserted, or `joined` because the same request is under way. Its dedupe identifies it: a
+    row number may name another relay after a failover that lost the row."""
+
     id: int
+    relay: NewRelay
     joined: bool
 
 
@@ -149,7 +155,8 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
         max_depth,
         MAX_PER_SUBJECT,
     )
-    outcomes = [_submitted(row["outcome"], row["relay_id"]) for row in rows]
+    outcomes = [_submitted(relay, row["outcome"], row["relay_id"]) for relay, row in zip(relays, rows, strict=True)]
+    await _hold(connection, [outcome for outcome in outcomes if isinstance(outcome, Queued) and outcome.relay.held_for])
     others = await _with_other_content(connection, relays, outcomes)
     cancelled = await _cancelled_before(connection, relays, outcomes)
     return [
@@ -170,15 +177,18 @@ async def _cancelled_before(
     if not inserted:
         return {}
     rows = await connection.fetch(
-        "with needless as (select n.place, n.id, min(o.id) as before"
+        "with needless as (select distinct on (n.place) n.place, n.id, o.id as before, o.dedupe"
         " from unnest($1::integer[], $2::bigint[]) as n(place, id) join relays r on r.id = n.id"
-        " join relays o on o.subject = r.subject and o.kind = 'cancel' and o.state = 'mined' group by n.place, n.id),"
+        " join relays o on o.subject = r.subject and o.kind = 'cancel' and o.state = 'mined' order by n.place, o.id),"
         " gone as (delete from relays r using needless n where r.id = n.id)"
-        " select place, before from needless",
+        " select place, before, dedupe from needless",
         [place for place, _ in inserted],
         [relay_id for _, relay_id in inserted],
     )
-    return {row["place"]: Queued(row["before"], joined=True) for row in rows}
+    return {
+        row["place"]: Queued(row["before"], attrs.evolve(relays[row["place"]], dedupe=row["dedupe"]), joined=True)
+        for row in rows
+    }
 
 
 async def _with_other_content(
@@ -208,9 +218,20 @@ async def _with_other_content(
     return {row["place"] for row in rows}
 
 
-def _submitted(outcome: str, relay_id: int | None) -> Submitted:
+async def _hold(connection: Connection, queued: Sequence[Queued]) -> None:
+    """Keep relays from being dropped for their time in the queue."""
+    if queued:
+        await connection.execute(
+            "update relays set held_until = clock_timestamp() + h.seconds * interval '1 second'"
+            " from unnest($1::bigint[], $2::float8[]) as h(id, seconds) where relays.id = h.id",
+            [one.id for one in queued],
+            [one.relay.held_for for one in queued],
+        )
+
+
+def _submitted(relay: NewRelay, outcome: str, relay_id: int | None) -> Submitted:
     if relay_id is not None:
-        return Queued(relay_id, outcome == "joined")
+        return Queued(relay_id, relay, outcome == "joined")
     return _REFUSED[outcome]
 
 
@@ -246,6 +267,7 @@ class RelayStatus:
     `refusal`: the code by which nodes refused every sending of that transaction; None when a node may have it."""
 
     id: int
+    dedupe: bytes
     kind: RelayKind
     state: str
     reason: str | None
@@ -261,7 +283,7 @@ class RelayStatus:
 
 async def statuses(connection: Connection, relay_ids: Sequence[int]) -> list[RelayStatus]:
     rows = await connection.fetch(
-        "select r.id, r.kind, r.state::text as state, r.reason, r.raw, t.block_number, t.refusal,"
+        "select r.id, r.dedupe, r.kind, r.state::text as state, r.reason, r.raw, t.block_number, t.refusal,"
         " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
         " and not v.fills order by v.created_at desc limit 1)) as tx_hash"
         " from relays r left join relay_txs t on t.id = r.tx_id where r.id = any($1::bigint[])",
@@ -270,6 +292,7 @@ async def statuses(connection: Connection, relay_ids: Sequence[int]) -> list[Rel
     return [
         RelayStatus(
             r["id"],
+            r["dedupe"],
             RelayKind(r["kind"]),
             r["state"],
             r["reason"],

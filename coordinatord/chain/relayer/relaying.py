@@ -1,11 +1,11 @@
-"""Relaying, as services see it: hand over an op, hear how it ended.
+"""Relaying for services: `submit` stores an op in the outbox, `wait` returns how it ended.
 
-One background task per process learns of ends for all who wait here: woken by notices, looking at the table for all of
-them at once, and by a slow poll in case a notice was lost.
+One background task per process reads the state of every relay that is waited for. Notices wake it. A slow poll covers
+lost notices.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Final, NoReturn, TypeAlias
 
 import anyio
@@ -85,6 +85,8 @@ _DROPPED: Final = {
 }
 
 
+_LOST: Final = "the database lost this request in a failover; it may still take effect: send the same again"
+
 # Reasons that are ours, by the code that the specification has for callers.
 _CODES: Final = {outbox_sql.FEES_ABOVE_CEILING: "relay_queue_timeout"}
 
@@ -96,20 +98,24 @@ def _dropped(reason: str) -> Retryable:
 
 class _Waiter:
     """One caller's view of its relay. `sent_as`: hash of a transaction that a node may have, also after the relay has
-    returned to the queue."""
+    returned to the queue. `is_lost`: the database no longer has the relay, or its row is another request's."""
 
-    def __init__(self) -> None:
+    def __init__(self, dedupe: bytes) -> None:
+        self.dedupe = dedupe
         self.status: RelayStatus | None = None
         self.sent_as: bytes | None = None
+        self.is_lost = False
         self.changed = anyio.Event()
 
     @property
     def live(self) -> bool:
-        return self.status is None or self.status.live
+        return not self.is_lost and (self.status is None or self.status.live)
 
-    def hear(self, status: RelayStatus) -> None:
-        self.sent_as = None if status.refusal is not None else status.tx_hash or self.sent_as
-        if status != self.status:
+    def hear(self, status: RelayStatus | None) -> None:
+        self.is_lost = status is None or status.dedupe != self.dedupe
+        if status is not None and not self.is_lost:
+            self.sent_as = None if status.refusal is not None else status.tx_hash or self.sent_as
+        if self.is_lost or status != self.status:
             self.status = status
             self.changed.set()
             self.changed = anyio.Event()
@@ -165,31 +171,22 @@ class Relaying:
         role = self._role
         return role is not None and bool(role.missing) and time.monotonic() - role.heard_at < _ROLE_IS_FRESH
 
-    async def relay(self, new: NewRelay, *, stored: Callable[[int], None] | None = None, hold: float = 0.0) -> Outcome:
-        """Submit or join, and wait. Raises Retryable `relay_unavailable` when nothing was signed and nothing will be,
-        and `busy` when the signer's budget has no room for it.
-
-        A caller that goes away changes nothing for the relay. `stored` is told of its id when it is in the outbox. For
-        `hold` seconds no timeout of the queue drops it: it builds on a relay that is under way.
-        """
-        submitted = await self._queue(new)
-        if not isinstance(submitted, Queued):
-            return submitted
-        if stored is not None:
-            stored(submitted.id)
-        if hold:
-            async with self._database.connection() as connection:
-                await queue_sql.hold(connection, [submitted.id], hold)
-        return await self._outcome(submitted, hold)
+    async def relay(self, new: NewRelay) -> Outcome:
+        """`submit`, then `wait`."""
+        submitted = await self.submit(new)
+        return await self.wait(submitted) if isinstance(submitted, Queued) else submitted
 
     async def claims(self, wallet: bytes, job_id: bytes) -> bool:
         """True while a claim of the job by this wallet is under way."""
         return await self._claims.get((job_id, wallet))
 
-    async def _queue(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
+    async def submit(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
+        """Store the op in the outbox, or join the same request that is under way. From then on it is sent, whether or
+        not its caller waits. Raise Retryable `relay_unavailable` when the queue is full, and `busy` when the signer's
+        budget has no room."""
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
-        submitted = await self._submit(new)
+        submitted = await self._enter(new)
         match submitted:
             case SubjectBusy():
                 return RelayBusy()
@@ -205,8 +202,13 @@ class Relaying:
             case Queued():
                 return submitted
 
-    async def _outcome(self, relay: Queued, hold: float) -> Outcome:
-        heard = await self._ended(relay.id, hold)
+    async def wait(self, queued: Queued) -> Outcome:
+        """Wait for the relay's end, and for the index to show it. Raise Retryable `relay_unavailable` when nothing was
+        signed and nothing will be, or when the database lost the relay."""
+        heard = await self._ended(queued)
+        if heard.is_lost:
+            log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
+            raise Retryable("relay_unavailable", _LOST, "relay_queue_timeout", 1)
         match heard.status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
@@ -223,7 +225,7 @@ class Relaying:
 
     # --- submitting ---------------------------------------------------------------------------------------
 
-    async def _submit(self, new: NewRelay) -> Submitted:
+    async def _enter(self, new: NewRelay) -> Submitted:
         """Callers that come while a transaction is being written share the next one: notifying transactions commit
         one after the other, so each on its own would bound the whole deployment by its disk."""
         mine = _QueuedSubmission(new)
@@ -271,18 +273,18 @@ class Relaying:
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    async def _ended(self, relay_id: int, hold: float) -> _Waiter:
+    async def _ended(self, queued: Queued) -> _Waiter:
         """Return a waiter with the final status, or with the status at the end of the wait.
 
         The queue's timeout counts until a node may have the bytes. The wait for the receipt begins then.
         """
-        waiter = _Waiter()
-        self._waiters.setdefault(relay_id, set()).add(waiter)
+        waiter = _Waiter(queued.relay.dedupe)
+        self._waiters.setdefault(queued.id, set()).add(waiter)
         try:
-            self._news.add(relay_id)  # it may have ended before anybody listened for it
+            self._news.add(queued.id)  # it may have ended before anybody listened for it
             self._to_look()
             # One slow poll after the timeout the status is known as it was at the timeout.
-            until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + hold + self._pause
+            until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._pause
             until_mined: float | None = None
             while waiter.live:
                 if waiter.sent_as is not None and until_mined is None:
@@ -294,10 +296,10 @@ class Relaying:
                     break
             return waiter
         finally:
-            waiters = self._waiters[relay_id]
+            waiters = self._waiters[queued.id]
             waiters.discard(waiter)
             if not waiters:
-                del self._waiters[relay_id]
+                del self._waiters[queued.id]
 
     async def _wait_for_index(self, block_number: int) -> None:
         self._awaiting_index += 1
@@ -333,7 +335,7 @@ class Relaying:
         ids = [relay_id for relay_id in news if relay_id in self._waiters]
         if ids:
             async with self._database.connection() as connection:
-                self._tell(await outbox_sql.statuses(connection, ids))
+                self._notify(ids, await outbox_sql.statuses(connection, ids))
 
     async def _look_at_all(self) -> None:
         if not self._waiters and not self._awaiting_index:
@@ -341,17 +343,19 @@ class Relaying:
         self._news.clear()
         async with self._database.connection() as connection:
             dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
-            self._tell(await outbox_sql.statuses(connection, list(self._waiters)))
+            ids = list(self._waiters)
+            self._notify(ids, await outbox_sql.statuses(connection, ids))
             position = await read_position(connection)
         for kind in dropped.values():
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
         if position is not None:
             self._index_is_at(position.block_number)
 
-    def _tell(self, statuses: Iterable[RelayStatus]) -> None:
-        for status in statuses:
-            for waiter in tuple(self._waiters.get(status.id, ())):
-                waiter.hear(status)
+    def _notify(self, relay_ids: Sequence[int], statuses: Sequence[RelayStatus]) -> None:
+        found = {status.id: status for status in statuses}
+        for relay_id in relay_ids:
+            for waiter in tuple(self._waiters.get(relay_id, ())):
+                waiter.hear(found.get(relay_id))
 
     def _hear_end(self, payload: str) -> None:
         if payload.isdecimal() and int(payload) in self._waiters:

@@ -150,4 +150,7 @@ async def test_claim_of_a_job_whose_post_is_refused_ends_refused(client: Party, 
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "InsufficientBalance")
         told = await claimed.get()
         assert (told.status_code, told.json()) == (409, {"ok": False, "reason": "UnknownJob"})
-        assert await stage.fetchval(_LEASED, bytes.fromhex(body["job_id"][2:])) is None
+        job = bytes.fromhex(body["job_id"][2:])
+        with anyio.fail_after(3):
+            await until_true(lambda: stage.fetchval(f"select not exists ({_LEASED})", job))
+        assert await stage.fetchval("select count(*) from pending_offers") == 0

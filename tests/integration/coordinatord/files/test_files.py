@@ -251,13 +251,13 @@ async def test_upload_is_kept_while_an_op_that_names_it_is_under_way(
     file, op = await naming_an_upload(purpose, client, provider)
     kept: list[bool] = []
 
-    async def relay(_: Relaying, __: NewRelay, **___: object) -> RelayBusy:
+    async def submit(_: Relaying, __: NewRelay) -> RelayBusy:
         await expire(stage)
         await stage.sweep()
         kept.append(await stage.stored(object_key(file)))
         return RelayBusy()
 
-    monkeypatch.setattr(Relaying, "relay", relay)
+    monkeypatch.setattr(Relaying, "submit", submit)
     assert (await op()).status_code == 429
     assert kept == [True]
 

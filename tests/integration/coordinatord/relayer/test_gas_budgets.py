@@ -250,7 +250,7 @@ async def test_request_under_way_is_joined_whatever_the_budget(connection: Conne
     relay = post(ALICE, estimate=100, day=100)
     (first,) = await submit(connection, relay)
     assert isinstance(first, Queued)
-    assert await submit(connection, relay) == [Queued(first.id, joined=True)]
+    assert await submit(connection, relay) == [Queued(first.id, relay, joined=True)]
 
 
 async def test_newcomers_share_a_budget_that_nobody_else_uses(connection: Connection) -> None:

@@ -180,7 +180,8 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
     first = await outbox_sql.submit(connection, settle(b"one"), max_depth=10)
     assert isinstance(first, Queued)
     assert await outbox_sql.submit(connection, settle(b"another"), max_depth=10) == outbox_sql.SubjectBusy()
-    assert await outbox_sql.submit(connection, settle(b"one"), max_depth=10) == Queued(first.id, joined=True)
+    again = settle(b"one")
+    assert await outbox_sql.submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
     await queue_sql.end(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
     assert isinstance(await outbox_sql.submit(connection, settle(b"another"), max_depth=10), Queued)
 
@@ -188,7 +189,8 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
 async def test_two_contents_of_one_request_at_once_leave_the_first(connection: Connection) -> None:
     relays = [attrs.evolve(new(b"settle"), content=content) for content in (b"one", b"another", b"one")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=10)
-    assert outcomes == [Queued(1, joined=False), outbox_sql.SubjectBusy(), Queued(1, joined=True)]
+    first, _, third = relays
+    assert outcomes == [Queued(1, first, joined=False), outbox_sql.SubjectBusy(), Queued(1, third, joined=True)]
 
 
 async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
@@ -222,7 +224,7 @@ async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(c
     await connection.execute("update relays set state = 'mined', ended_at = now()")
     other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
     outcomes = await outbox_sql.submit_all(connection, [other, cancel], max_depth=10)
-    assert outcomes[1] == Queued(first.id, joined=True)
+    assert outcomes[1] == Queued(first.id, cancel, joined=True)
     assert await connection.fetchval("select array_agg(dedupe order by id) from relays") == [b"cancel", b"other"]
 
 

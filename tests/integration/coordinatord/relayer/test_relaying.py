@@ -6,7 +6,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.outbox_sql import Priority
+from coordinatord.chain.relayer.outbox_sql import Priority, Queued
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
@@ -88,6 +88,21 @@ async def test_the_same_request_again_joins_the_one_under_way(
         assert isinstance(again, RefusedByChain)
         assert again.name == "DuplicateJob"
         assert await on.fetchval("select count(*) from relay_txs") == 1
+
+
+@pytest.mark.parametrize("reused", [False, True])
+async def test_lost_row_ends_the_wait(world: World, database_url: str, ops: Ops, client: Wallet, reused: bool) -> None:
+    """As after a failover: the row is gone, and another request may have its number."""
+    async with stage(database_url, world.anvil.rpc_url) as on, on.database.connection() as connection:
+        queued = await on.relaying.submit(ops.post(client))
+        assert isinstance(queued, Queued)
+        await connection.execute("create temporary table moved as select * from relays")
+        await connection.execute("update moved set dedupe = '\\x01', state = 'mined'")
+        await connection.execute("delete from relays")
+        if reused:
+            await connection.execute("insert into relays overriding system value select * from moved")
+        with anyio.fail_after(5), pytest.raises(Retryable, match="send the same again"):
+            await on.relaying.wait(queued)
 
 
 async def test_the_ninth_op_of_a_subject_is_busy(world: World, database_url: str, ops: Ops, provider: Wallet) -> None:

@@ -1,4 +1,4 @@
-"""Ends of relays that are hard to bring about on a real chain, told by a stand-in for `Relaying.relay`.
+"""Ends of relays that are hard to bring about on a real chain, returned by stand-ins for `submit` and `wait`.
 
 How the relayer comes to each of them is shown by its own tests; here it is how callers hear of them.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, Outcome, RefusedByChain, RelayBusy, Relaying
 
 CODES = (
@@ -26,10 +26,14 @@ TX_HASH = b"\xab" * 32
 def ending(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Outcome]) -> None:
     """From now on every relay ends like this."""
 
-    async def relay(_: Relaying, __: NewRelay, **___: object) -> Outcome:
+    async def submit(_: Relaying, new: NewRelay) -> Queued:
+        return Queued(0, new, joined=False)
+
+    async def wait(_: Relaying, __: Queued) -> Outcome:
         return end()
 
-    monkeypatch.setattr(Relaying, "relay", relay)
+    monkeypatch.setattr(Relaying, "submit", submit)
+    monkeypatch.setattr(Relaying, "wait", wait)
 
 
 def dropped(code: str) -> Callable[[], Outcome]:

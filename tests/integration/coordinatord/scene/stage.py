@@ -185,7 +185,6 @@ async def staged(
                     index,
                     listen,
                     ground.progress.run,
-                    ground.lasting.run,
                     ground.liveness.run,
                     ground.offers.run,
                 ):

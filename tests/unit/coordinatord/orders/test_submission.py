@@ -33,12 +33,12 @@ from coordinatord.api.orders.submission import (
     SubmittedOrder,
 )
 from coordinatord.api.orders.validation import MarketProbe, OrderBody, Verdicts
-from coordinatord.base.concurrency import RELAY_QUEUE_FULL, InTray, ignored
+from coordinatord.base.concurrency import Mailbox
 from coordinatord.base.errors import Retryable, WouldRefuse
 from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, PostedOrder
 from coordinatord.chain.relayer.budgets import Admitted, Promises
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, RelayKind
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.errors import Meaning, RpcError
@@ -70,7 +70,7 @@ class World:
     upload: FileRow | None = None
     is_held: bool = True
     outcome: Any = RelayMined(TX, 9)
-    room_comes_after: int = 0
+    joined: bool = False
     tried: list[Any] = attrs.field(factory=list)
     admitted: list[tuple[Any, ...]] = attrs.field(factory=list)
     demands: list[tuple[Any, ...]] = attrs.field(factory=list)
@@ -79,7 +79,8 @@ class World:
     holdings: list[Holding] = attrs.field(factory=list)
     attached: list[FileRow] = attrs.field(factory=list)
     relays: list[NewRelay] = attrs.field(factory=list)
-    offered: InTray[PendingJob | bytes] = attrs.field(factory=lambda: InTray(10))
+    offered: Mailbox[PendingJob] = attrs.field(factory=lambda: Mailbox(10))
+    waits: int = 0
 
     async def call_as(self, kind: type, method: str, *params: Any) -> str:
         """The terms: the only read that is not one of many."""
@@ -133,12 +134,12 @@ class World:
         self.holdings.append(Holding(content[0], STORED_CID))
         yield self.holdings[-1]
 
-    async def relay(self, relay: NewRelay, *, stored: Any) -> Any:
-        if self.room_comes_after:
-            self.room_comes_after -= 1
-            raise Retryable("busy", "full", RELAY_QUEUE_FULL)
+    async def submit(self, relay: NewRelay) -> Any:
         self.relays.append(relay)
-        stored(RELAY_ID)
+        return self.outcome if isinstance(self.outcome, RelayBusy) else Queued(RELAY_ID, relay, self.joined)
+
+    async def wait(self, queued: Queued) -> Any:
+        self.waits += 1
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -163,13 +164,13 @@ def body_of(line: Body, **without: None) -> OrderBody:
     return attrs.evolve(read_object(OrderBody, line), **without)
 
 
-async def submit(world: Any, submitter: Submitter, body: OrderBody | MarketProbe, stored: Any = ignored) -> Any:
+async def submit(world: Any, submitter: Submitter, body: OrderBody | MarketProbe, *, wait: bool = True) -> Any:
     registry, promises = JobRegistry(world, submitter.registry), Promises(PaymentToken(world, b"\x14" * 20))
     submissions = Submissions(
         *(submitter.domains, registry, promises, world, ACCOUNT, Matchmaker(world, 30_000, 8), world.offered),
         *(world, world, world, world, time.time),
     )
-    outcome: SubmitOutcome = await submissions.submit(body, stored)
+    outcome: SubmitOutcome | Queued = await submissions.submit(body, wait=wait)
     return outcome
 
 
@@ -222,9 +223,9 @@ async def test_payment_that_somebody_else_signed_is_refused(world: World, submit
 
 
 async def test_post_is_relayed_with_its_promise_and_its_container_is_kept(world: World, submitter: Submitter) -> None:
-    line, told = submitter.line(), list[int]()
+    line = submitter.line()
     body = body_of(line)
-    outcome = await submit(world, submitter, body, told.append)
+    outcome = await submit(world, submitter, body)
     assert outcome == SubmittedOrder(body.job_id, STORED_CID, TX)
     paid = judgement.submission_of(body)
     assert isinstance(paid, judgement.Paid)
@@ -247,12 +248,16 @@ async def test_post_is_relayed_with_its_promise_and_its_container_is_kept(world:
     content = base64.b64decode(line["container"])
     assert world.held == [(container_key(body.job_id), body.job_id, content, body.owner, True)]
     assert [holding.ended for holding in world.holdings] == [True]
-    assert told == [RELAY_ID]
 
 
-async def test_stored_post_is_offered_to_providers_with_its_terms_until_it_has_ended(
-    world: World, submitter: Submitter
-) -> None:
+async def test_post_is_answered_before_its_block(world: World, submitter: Submitter) -> None:
+    body = body_of(submitter.line())
+    queued = await submit(world, submitter, body, wait=False)
+    assert (queued.id, queued.relay.subject, world.waits) == (RELAY_ID, body.job_id, 0)
+    assert [holding.ended for holding in world.holdings] == [None]  # left to the janitor
+
+
+async def test_stored_post_is_offered_to_providers_with_its_terms(world: World, submitter: Submitter) -> None:
     body = body_of(submitter.line())
     await submit(world, submitter, body)
     order = Order(**{field.name: getattr(body, field.name) for field in attrs.fields(Order)})
@@ -260,31 +265,24 @@ async def test_stored_post_is_offered_to_providers_with_its_terms_until_it_has_e
     assert payment is not None
     posted = PostedOrder(order, body.owner, submitter.terms)
     offer = PendingJob(RELAY_ID, posted, body.signature, payment, STORED_CID)
-    assert await world.offered.take() == [offer, body.job_id]
+    assert await world.offered.take(0) == [offer]
 
 
-async def test_offer_is_taken_back_when_the_relay_fails(world: World, submitter: Submitter) -> None:
+async def test_container_of_a_dropped_post_is_left_to_the_janitor(world: World, submitter: Submitter) -> None:
     world.outcome = Retryable("relay_unavailable", "dropped")
-    body = body_of(submitter.line())
     with pytest.raises(Retryable):
-        await submit(world, submitter, body)
-    assert (await world.offered.take())[1:] == [body.job_id]
+        await submit(world, submitter, body_of(submitter.line()))
     assert world.holdings[0].ended is None
 
 
-async def test_full_queue_is_waited_for(world: World, submitter: Submitter) -> None:
-    world.room_comes_after = 1
-    assert isinstance(await submit(world, submitter, body_of(submitter.line())), SubmittedOrder)
-
-
 @pytest.mark.parametrize("designated", [0, 3])
-async def test_designated_provider_goes_behind_others_once_the_order_is_posted(
+async def test_designated_provider_goes_behind_others_once_the_order_is_queued(
     designated: int, world: World, submitter: Submitter
 ) -> None:
     body = body_of(submitter.line(designated=designated))
     await submit(world, submitter, body)
     assert world.picked == ([(3, 1)] if designated else [])
-    world.outcome, world.picked = NoReceipt(TX), []
+    world.joined, world.picked = True, []  # the same request again is the same order
     await submit(world, submitter, body)
     assert world.picked == []
 
