@@ -17,7 +17,7 @@ from coordinatord.chain.relayer.fees import (
     believed_tip,
 )
 from coordinatord.chain.relayer.gas_book import GasBook
-from coordinatord.chain.relayer.in_flight import RATE_LIMITED, Life, PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, PendingTxs
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity, retryable_of
@@ -26,8 +26,7 @@ from coordinatord.chain.rpc.errors import RpcError
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
 _HISTORY: Final = "0x10"  # blocks whose tips a node's advice is held against
 _PERCENTILE: Final = 60
-# Rounds of sending in a row in which the endpoint served none: one answer may be a proxy's hiccup.
-_UNSERVED_ROUNDS: Final = 3
+_TURNED_AWAY: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)  # refusals that say nothing of the bytes
 
 
 class _FeeHistory(msgspec.Struct):
@@ -55,8 +54,6 @@ class RelayerAccount:
     ceiling: FeeCeiling = NO_CEILING
     gas: GasBook = attrs.field(factory=GasBook)
     head: int = 0
-    taken: int = 0  # transactions that a node took, in this term
-    unserved_rounds: int = 0  # of sending, in a row, that the endpoint refused to serve
     role: RelayerRole | None = None  # None: taken for granted
 
     @property
@@ -73,18 +70,10 @@ class RelayerAccount:
         return self.role is not None and self.role.is_missing
 
     @property
-    def life(self) -> Life:
-        return Life(self.taken, self.head)
-
-    @property
     def has_unsent(self) -> bool:
-        """True while signed bytes wait for the first answer of a node, or for a node that limits our requests."""
-        return any(tx.unsent and tx.refusal in (None, RATE_LIMITED) for tx in self.pending)
-
-    @property
-    def endpoint_refuses(self) -> bool:
-        """True when the endpoint serves no sending at all. What is pending is sent on, and shows when it does again."""
-        return self.unserved_rounds >= _UNSERVED_ROUNDS and len(self.pending) > 0
+        """True while signed bytes wait for the first verdict of a node: it has not answered, limits our requests, or
+        serves no sending."""
+        return any(tx.unsent and tx.refusal in _TURNED_AWAY for tx in self.pending)
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
         """The transaction of ours, pending or lost, that has a version with this hash."""

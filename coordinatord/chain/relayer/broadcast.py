@@ -14,7 +14,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.in_flight import RATE_LIMITED, PendingTx
+from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx
 from coordinatord.chain.relayer.transactions_sql import Version
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
@@ -60,7 +60,7 @@ _REFUSALS: Final = {
     Sent.OVERSIZED: "rpc_internal",
     Sent.UNSENDABLE: "rpc_internal",
     Sent.REJECTED: "rpc_internal",
-    Sent.NOT_SERVED: "endpoint_refused",
+    Sent.NOT_SERVED: ENDPOINT_REFUSED,
     Sent.RATE_LIMITED: RATE_LIMITED,
     Sent.NOT_NOW: "rpc_internal",
 }
@@ -180,23 +180,16 @@ def _outcome(tx: PendingTx, answer: object) -> Sent:
     return outcome
 
 
-# Effects of a round of sending, on the transactions and on what is known of the endpoint.
+# Effects of a round of sending on the transactions.
 #
-# Bytes are given up when a node's words say that no node will take them, or when it refuses them again and again
-# while it works for others. Silence proves nothing, however long it lasts.
+# Known words of a refusal give bytes up at once. Every other refusal leaves them to their turn (repair.py).
 
 
 def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> list[PendingTx]:
     """Apply a round's outcomes. Returns the transactions whose `refusal` has changed."""
-    outcomes = [sending.outcome for sending in sendings]
-    account.taken += outcomes.count(Sent.TAKEN)
-    if Sent.NOT_SERVED in outcomes and set(outcomes) <= set(_NO_VERDICT):
-        account.unserved_rounds += 1
-    elif set(outcomes) - set(_NO_VERDICT):
-        account.unserved_rounds = 0
     changed = [sending.tx for sending in sendings if _note_refusal(sending)]
     for sending in sendings:
-        if sending.tx.latest is sending.version:  # one that was replaced meanwhile is due by itself
+        if sending.tx.latest is sending.version:  # a newer version is due by itself
             _note(account, sending.tx, sending.outcome, now)
     return changed
 
@@ -205,13 +198,17 @@ def _note_refusal(sending: Sending) -> bool:
     """True when the transaction's refusal has changed."""
     tx, before = sending.tx, sending.tx.refusal
     if sending.refusal is None:
-        tx.unsent, tx.refusal = False, None
+        # A self-transfer that a node accepted says nothing of the bytes that carry relays.
+        tx.refusal = before if tx.unsent and sending.version.fills else None
+        tx.unsent = False
     elif tx.unsent:
         tx.refusal = sending.refusal
     return tx.refusal != before
 
 
 def _note(account: RelayerAccount, tx: PendingTx, outcome: Sent, now: float) -> None:
+    if outcome not in _NO_VERDICT:
+        tx.was_answered(now, account.head, accepted=outcome is Sent.TAKEN)
     if outcome is Sent.TAKEN:
         tx.was_taken(now)
         return
@@ -221,22 +218,18 @@ def _note(account: RelayerAccount, tx: PendingTx, outcome: Sent, now: float) -> 
             tx.underpriced = True
         case Sent.TOO_MUCH_GAS:
             account.room.too_much_gas(tx.gas, now)
-            _give_up(tx, outcome)
+            give_up(tx, outcome.name.lower())
         case Sent.OVERSIZED:
             account.room.too_many_bytes(len(tx.latest.raw), now)
-            _give_up(tx, outcome)
+            give_up(tx, outcome.name.lower())
         case Sent.UNSENDABLE:
-            _give_up(tx, outcome)
-        case Sent.REJECTED:
-            tx.refusals.add(now, account.life)
-            if tx.refusals.for_good(now, account.life):
-                _give_up(tx, outcome)
+            give_up(tx, outcome.name.lower())
 
 
-def _give_up(tx: PendingTx, outcome: Sent) -> None:
-    """A self-transfer has to take its nonce, unless it is one already: then there is nothing smaller to send."""
+def give_up(tx: PendingTx, reason: str) -> None:
+    """Have a self-transfer take the nonce, unless it is one already: then there is nothing smaller to send."""
     if tx.latest.fills or tx.unsendable:
         return
     tx.unsendable = True
-    metrics.relay_given_up.labels(outcome.name.lower()).inc()
-    log.warning("transaction given up", nonce=tx.nonce, gas=tx.gas, bytes=len(tx.latest.raw), reason=outcome.value)
+    metrics.relay_given_up.labels(reason).inc()
+    log.warning("transaction given up", nonce=tx.nonce, gas=tx.gas, bytes=len(tx.latest.raw), reason=reason)

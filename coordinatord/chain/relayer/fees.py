@@ -174,7 +174,6 @@ class HeadBlock:
     gas_limit: int
     next_base_fee: int
     transactions: tuple[str, ...] = attrs.field(repr=False)
-    gas_left: int = 0
 
     @classmethod
     def of(cls, raw: _RawBlock) -> Self:
@@ -186,7 +185,6 @@ class HeadBlock:
             limit,
             next_base_fee(quantity(raw.baseFeePerGas), used, limit),
             tuple(raw.transactions),
-            max(limit - used, 0),
         )
 
 

@@ -14,42 +14,10 @@ _FIRST_RETRY: Final = 0.25  # seconds
 _LAST_RETRY: Final = 5.0
 # A node may forget a transaction that it took (a restart, a full pool): identical bytes remind it.
 REMIND_AFTER: Final = 10.0
-_REMINDED_OF: Final = 32  # at once, where a block shows that a node lost what it took: two blocks' worth, or a megabyte
 RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block's state to its receipts
-# What proves that identical bytes are refused for good, whatever a node says of them: so many refusals in a row, and
-# that it works for others meanwhile: it took another transaction of ours, or its chain went on for this long.
-_REFUSALS: Final = 5
-_REFUSED_FOR: Final = 20.0  # seconds
-_REFUSED_OVER: Final = 2  # blocks
-RATE_LIMITED: Final = "rate_limited"  # code of a refusal
-
-
-@attrs.frozen(slots=True)
-class Life:
-    """Signs of life of a node: transactions of ours that it took so far, and its head."""
-
-    taken: int
-    head: int
-
-
-@attrs.define(slots=True)
-class Refusals:
-    """Answers in a row that say no to the same bytes, in words that by themselves prove nothing."""
-
-    count: int = 0
-    since: float = 0.0
-    life: Life = Life(0, 0)  # as of the first of them
-
-    def add(self, now: float, life: Life) -> None:
-        if not self.count:
-            self.since, self.life = now, life
-        self.count += 1
-
-    def for_good(self, now: float, life: Life) -> bool:
-        if self.count < _REFUSALS:
-            return False
-        went_on = now >= self.since + _REFUSED_FOR and life.head >= self.life.head + _REFUSED_OVER
-        return life.taken > self.life.taken or went_on
+REFUSED_SHARE: Final = 5  # bytes that no node accepted wait for this fraction of a turn
+RATE_LIMITED: Final = "rate_limited"  # codes of refusals
+ENDPOINT_REFUSED: Final = "endpoint_refused"
 
 
 @attrs.define(slots=True)
@@ -63,9 +31,9 @@ class PendingTx:
     versions: list[Version]
     due: float = 0.0  # when it is to be sent (again), by the event loop's clock
     failures: int = 0  # sendings in a row that nobody took
-    underpriced: bool = False  # a node refused it for its fee, or took it and let it wait in vain
-    unsendable: bool = False  # a node refused it for good: its nonce needs another transaction
-    refusals: Refusals = attrs.field(factory=Refusals)
+    underpriced: bool = False  # a node refused it for its fee, or its turn passed
+    unsendable: bool = False  # a node refused it for good, or its turn passed too often: a self-transfer replaces it
+    turns_passed: int = 0
     # No node can have these bytes: nodes refused every sending so far. Known only of what this term signed: an earlier
     # term may have sent the bytes without hearing the answer.
     unsent: bool = False
@@ -73,7 +41,9 @@ class PendingTx:
     kinds: tuple[OpKind, ...] = ()  # of its ops; known of what was signed in this term
     intrinsic: int = 0  # gas for its own bytes
     taken_at: float | None = None  # when a node first took it
-    latest_taken_at: float | None = None  # when a node first took its last version
+    answered_at: float | None = None  # when its turn began: a node had accepted or refused the latest version
+    answered_head: int = 0  # the head then
+    is_accepted: bool = False  # a node has the latest version
     missed_at: float | None = None  # since when its nonce is used and nobody knows a receipt of it
 
     @classmethod
@@ -97,26 +67,26 @@ class PendingTx:
     def replaced_by(self, version: Version) -> None:
         self.versions.append(version)
         self.due, self.failures, self.underpriced, self.unsendable = 0.0, 0, False, False
-        self.refusals = Refusals()
-        self.latest_taken_at = None
+        self.answered_at, self.is_accepted = None, False
 
     def was_taken(self, now: float) -> None:
         if self.taken_at is None:
             self.taken_at = now
-        if self.latest_taken_at is None:
-            self.latest_taken_at = now
         self.failures, self.due = 0, now + REMIND_AFTER
-        self.refusals = Refusals()
 
-    def was_with_a_node(self, since: float) -> bool:
-        return self.latest_taken_at is not None and self.latest_taken_at < since
+    def was_answered(self, now: float, head: int, *, accepted: bool) -> None:
+        """A node gave its verdict on the latest version."""
+        if self.answered_at is None or (accepted and not self.is_accepted):
+            self.answered_at, self.answered_head = now, head
+        self.is_accepted |= accepted
 
-    def waits_in_vain(self, since: float, now: float, patience: float) -> bool:
-        """True when a node has had it for longer than it should take, with its nonce the next one `since`. Each version
-        is given twice the time of the one before."""
-        if self.latest_taken_at is None:
+    def turn_has_passed(self, since: float, now: float, mined_within: float) -> bool:
+        """True when it should have been mined by now, with its nonce the next one `since`. The second turn takes twice
+        as long as the first, and each later one four times."""
+        if self.answered_at is None:
             return False
-        return now >= max(self.latest_taken_at, since) + patience * (1 << (len(self.versions) - 1))
+        turn = mined_within if self.is_accepted else mined_within / REFUSED_SHARE
+        return now >= max(self.answered_at, since) + turn * (1 << min(self.turns_passed, 2))
 
     def is_missing(self, now: float) -> bool:
         """True when it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it
@@ -170,15 +140,6 @@ class PendingTxs:
 
     def due(self, now: float) -> list[PendingTx]:
         return [tx for tx in self if tx.due <= now]
-
-    def remind_of_lost(self, since: float, room: int) -> None:
-        """Make the first transactions due at once where a node has lost them: it had the one whose turn it is `since`
-        before the block before the last, and that one went by without it, with as much gas left as `room`."""
-        waiting = list(self)
-        if waiting and waiting[0].was_with_a_node(since) and waiting[0].gas <= room:
-            for tx in waiting[:_REMINDED_OF]:
-                if tx.was_with_a_node(since):
-                    tx.due = 0.0
 
     def next_due(self) -> float | None:
         return min((tx.due for tx in self._by_id.values()), default=None)

@@ -57,8 +57,8 @@ class RelayIntake:
         """Take relays from the queue, sign and store them.
 
         Signs nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a node
-        that is slow or limits our requests. Raises Retryable `chain_unreachable` when the node does not answer,
-        SignerAway when the signer does not: the relays stay queued.
+        that is slow, limits our requests or serves no sending. Raises Retryable `chain_unreachable` when the node does
+        not answer, SignerAway when the signer does not: the relays stay queued.
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:
@@ -139,8 +139,6 @@ class RelayIntake:
     async def _examine(
         self, connection: Connection, relays: Sequence[WaitingRelay]
     ) -> tuple[list[Simulated], list[Ending]]:
-        if self._account.endpoint_refuses:
-            return [], [_dropped(relay, "endpoint_refused") for relay in relays]
         try:
             allowed, endings = await self._allowed(relays)
             calls = [(relay.target, relay.calldata) for relay in allowed]

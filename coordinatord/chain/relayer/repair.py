@@ -10,17 +10,24 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.broadcast import give_up
 from coordinatord.chain.relayer.fees import HeadBlock, blocks_by_number, replacement
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.chain.relayer.resolution import resolve
-from coordinatord.chain.relayer.signing import dearer, self_transfer, sign_fill
+from coordinatord.chain.relayer.signing import dearer, sign_fill
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.locks import RoleConnection
 
-# Transactions whose block is no part of the chain any more become pending again, and are sent again.
-
 log = structlog.get_logger(__name__)
+
+MAX_TURNS: Final = 3
+# Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
+_MOST_SUSPECTS: Final = 256
+_EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
+_LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
+
+# Transactions whose block is no part of the chain any more become pending again, and are sent again.
 
 
 async def revive_unmined(
@@ -46,10 +53,6 @@ async def revive_unmined(
     account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
     log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
     return count
-
-
-# Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
-_MOST_SUSPECTS: Final = 256
 
 
 @attrs.frozen(slots=True)
@@ -79,10 +82,6 @@ def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Find
         foreign=range(following, max(following, floor)),
         next=max(following, floor),
     )
-
-
-_EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
-_LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
 
 
 async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> bool:
@@ -171,9 +170,9 @@ async def _close_gaps(term: RoleConnection, account: RelayerAccount, suspects: S
 
 
 async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within: float) -> bool:
-    """New versions where the market or a node demands more, or the one whose turn it is waits in vain. True when there
-    is something to send."""
-    _find_stuck(account, mined_within)
+    """Sign new versions where the market or a node demands more, or where a turn has passed. True when there is
+    something to send."""
+    _note_passed_turn(account, mined_within)
     cheap = [
         tx
         for tx in account.pending
@@ -192,32 +191,20 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within
     return True
 
 
-def _find_stuck(account: RelayerAccount, mined_within: float) -> None:
-    """A node may know a transaction and never offer it to a block: a pool that lost its place, or that took it and
-    hides it. It answers "known" to the same bytes for ever; dearer ones it has to place anew."""
-    first = next(iter(account.pending), None)
-    if first is None or first.nonce != account.nonce_floor or first.underpriced:
+def _note_passed_turn(account: RelayerAccount, mined_within: float) -> None:
+    """Reprice the transaction with the next nonce when its turn has passed, whatever nodes say of it: a pool may have
+    lost its place, or refuse it in unknown words. At the third time, replace it by a self-transfer, so that its nonce
+    holds up no others. While the chain makes no blocks, an accepted one is only repriced."""
+    tx, now = next(iter(account.pending), None), anyio.current_time()
+    if tx is None or tx.nonce != account.nonce_floor or account.ceiling.is_below(account.market):
         return
-    if first.waits_in_vain(account.nonce_floor_since, anyio.current_time(), mined_within):
-        log.warning("transaction not mined in its turn", nonce=first.nonce, versions=len(first.versions))
-        first.underpriced = True
-
-
-async def drop_unserved(term: RoleConnection, account: RelayerAccount) -> None:
-    """End what the endpoint does not let us send: its callers hear so at once, instead of waiting for a receipt.
-
-    Only bytes that nobody can have: their nonces are left to self-transfers, which are sent on until the endpoint
-    serves again. Whatever may be out there stays as it is.
-    """
-    kept = [tx for tx in account.pending if tx.unsent and not tx.latest.fills]
-    if not kept:
+    if not tx.turn_has_passed(account.nonce_floor_since, now, mined_within):
         return
-    log.warning("the endpoint serves no sending of transactions", dropped=len(kept))
-    versions = [(tx, await self_transfer(account, tx)) for tx in kept]
-    async with term.transaction() as connection:
-        await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
-        dropped = await results_sql.drop_unsent(connection, [tx.id for tx in kept], "endpoint_refused")
-    for tx, version in versions:
-        account.pending.replace(tx, version)
-    for kind in dropped:
-        metrics.relay_outcomes.labels(kind.value, "endpoint_refused").inc()
+    tx.turns_passed += 1
+    log.warning("transaction not mined in its turn", nonce=tx.nonce, turns=tx.turns_passed, accepted=tx.is_accepted)
+    chain_goes_on = account.head > tx.answered_head or not tx.is_accepted
+    if tx.turns_passed >= MAX_TURNS and chain_goes_on and not tx.latest.fills:
+        give_up(tx, "turn_passed")
+    else:
+        tx.underpriced = True
+    tx.answered_at, tx.answered_head = now, account.head  # its next turn, where the ceiling allows no new version

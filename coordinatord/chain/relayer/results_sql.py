@@ -219,20 +219,6 @@ async def _remember(connection: Connection, relay_ids: Sequence[int]) -> None:
     )
 
 
-async def drop_unsent(connection: Connection, tx_ids: Sequence[int], code: str) -> list[RelayKind]:
-    """End the relays of transactions that no node ever got, and that a self-transfer takes the place of."""
-    relay_ids = [relay.id for relay in await carried(connection, tx_ids)]
-    await _remember(connection, relay_ids)
-    rows = await connection.fetch(
-        "with dropped as (update relays set state = 'dropped', reason = $2, raw = null, tx_id = null,"
-        " call_index = null, ended_at = clock_timestamp() where id = any($1::bigint[]) and state = 'signed'"
-        " returning id, kind) select kind, pg_notify('relay_ended', id::text) from dropped",
-        relay_ids,
-        code,
-    )
-    return [RelayKind(row["kind"]) for row in rows]
-
-
 async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
     """Somebody else's transaction used these nonces; the relays go back to the queue, to be simulated anew."""
     await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)

@@ -90,23 +90,16 @@ async def sign_fill(connection: Connection, account: RelayerAccount, gap: Gap) -
 
 
 async def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
-    """The next version of a pending transaction, or None while the present one will do.
-
-    One that no node takes for good becomes a self-transfer: its nonce must not hold up those behind it.
-    """
+    """The next version of a pending transaction, or None while the present one will do. One that is given up becomes a
+    self-transfer, which closes its nonce."""
     if tx.unsendable:
-        return await self_transfer(account, tx)
+        return await _sign_fill(account, tx.nonce, substitute(tx.fee, account.market, ceiling=account.ceiling))
     fee = replacement(tx.fee, account.market, refused=tx.underpriced, ceiling=account.ceiling)
     if fee is None:
         return None
     if tx.latest.fills:
         return await _sign_fill(account, tx.nonce, fee)
     return await _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
-
-
-async def self_transfer(account: RelayerAccount, tx: PendingTx) -> Version:
-    """The version that gives the pending bytes up and closes their nonce."""
-    return await _sign_fill(account, tx.nonce, substitute(tx.fee, account.market, ceiling=account.ceiling))
 
 
 async def _sign_fill(account: RelayerAccount, nonce: int, fee: Fee) -> Version:

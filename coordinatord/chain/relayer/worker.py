@@ -1,6 +1,5 @@
 """The relayer of one account, in whichever process holds its role."""
 
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -21,7 +20,7 @@ from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.intake import RelayIntake
 from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.receipt_watcher import ReceiptWatcher
-from coordinatord.chain.relayer.repair import drop_unserved, raise_fees, repair_nonces
+from coordinatord.chain.relayer.repair import raise_fees, repair_nonces
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signers import AccountSigner
@@ -87,7 +86,6 @@ class _Worker:
         self._caught_up = anyio.Event()
         self._to_sign, self._to_send, self._to_look = Wake(), Wake(), Wake()
         self._read_at = 0.0
-        self._headed_at = -math.inf  # when the head was first seen
 
     async def run(self) -> None:
         async with (
@@ -116,9 +114,6 @@ class _Worker:
         block = await self._follower.step()
         if block is None:
             return
-        if block.hash != last_head:
-            self._account.pending.remind_of_lost(self._headed_at, block.gas_left)
-            self._headed_at = anyio.current_time()
         if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH:
             lacked_role = self._account.lacks_role
             await self._account.read(self._rpc, block)
@@ -180,10 +175,6 @@ class _Worker:
         changed = note_sendings(self._account, sendings, anyio.current_time())
         if any(sending.outcome is Sent.NONCE_USED for sending in sendings):
             self._read_at = 0.0  # look the nonce up now, not only with the next block
-        if self._account.endpoint_refuses:
-            with suppress(SignerAway):
-                await drop_unserved(self._term, self._account)
-            self._to_sign()
         self._to_look()
         taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
         if taken or changed:

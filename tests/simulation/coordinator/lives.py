@@ -19,7 +19,7 @@ import httpx
 from anyio.abc import TaskStatus
 
 from coordinatord.api.batches import worker
-from coordinatord.chain.rpc.client import nodes
+from coordinatord.chain.rpc import nodes
 from coordinatord.run import app
 from coordinatord.run.config import Config
 from coordinatord.storage.pins import store as pins

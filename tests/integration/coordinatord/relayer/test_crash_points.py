@@ -49,7 +49,7 @@ MORE_ANSWERS: Final[dict[str, Fault | None]] = {
 _RELAYER: Final = "coordinatord/chain/relayer/"
 # What an answer makes a difference to; and all between intake and resolution. No run may leave one of them out.
 SENDING: Final = tuple(
-    f"{_RELAYER}{step}.py" for step in ("broadcast", "follow", "receipts", "resolution", "results_sql")
+    f"{_RELAYER}{step}.py" for step in ("broadcast", "receipt_watcher", "receipts", "resolution", "results_sql")
 )
 CHAINS: Final = f"{_RELAYER}chains.py"
 ALL: Final = (*(f"{_RELAYER}{step}.py" for step in ("intake", "simulate", "signing", "transactions_sql")), *SENDING)

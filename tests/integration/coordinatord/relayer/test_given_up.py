@@ -12,7 +12,7 @@ from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Fault, HttpStatus, RefuseTransactions, SwallowAnswer, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops
-from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
+from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage
 from tests.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def test_bytes_refused_for_good_give_way_to_a_self_transfer_and_their_rela
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet, message: str
 ) -> None:
     outcomes: list[object] = []
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url) as on:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, mined_within=1.0) as on:
         with proxy.fault(RefuseTransactions(lambda raw: len(raw) > LARGE, message)):
             await queue_posts(on, ops, client, 6)
             on.start(relayer_wallet)
@@ -62,21 +62,50 @@ async def test_bytes_refused_for_good_give_way_to_a_self_transfer_and_their_rela
     [ErrorAnswer("eth_sendRawTransaction", -32601, NOT_SERVED), HttpStatus("eth_sendRawTransaction", 403)],
     ids=["method not found", "forbidden"],
 )
-async def test_an_endpoint_that_serves_no_sending_is_told_to_callers_at_once(
+async def test_endpoint_that_serves_no_sending_is_named_to_callers(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
 ) -> None:
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url) as on:
+    async with (
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, queue_timeout_ms=1500) as on,
+    ):
         on.start(relayer_wallet)
+        post = ops.post(client)
         with proxy.fault(fault):
-            for _ in range(2):
+            for op, code in ((post, "endpoint_refused"), (ops.post(client), "relay_queue_timeout")):
                 with anyio.fail_after(60), pytest.raises(Retryable) as refused:
-                    await on.relaying.relay(ops.post(client))
-                assert (refused.value.kind, refused.value.code) == ("relay_unavailable", "endpoint_refused")
-            assert await on.fetchval("select count(*) from relay_txs") == 1  # what was signed before anybody knew
-        await on.until("select count(*) = 1 from relay_txs where block_number is not null")
-        assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
+                    await on.relaying.relay(op)
+                assert (refused.value.kind, refused.value.code) == ("relay_unavailable", code)
+            assert await on.fetchval("select count(*) from relay_txs") == 1
+        assert isinstance(await on.relaying.relay(post), RelayMined)  # joins what is sent again
         states = await on.fetchval("select array_agg(state::text order by id) from relays")
-        assert states == ["dropped", "dropped", "mined"]
+        assert states == ["mined", "dropped"]
+        await nothing_is_broken(on)
+
+
+async def test_accepted_bytes_that_no_block_takes_give_way_at_the_third_turn(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    """A pool answers "known" for ever and offers none of the bytes to a block."""
+    outcomes: list[object] = []
+    async with (
+        mining_by_hand(world.anvil),
+        rpc_proxy(world.anvil.rpc_url) as proxy,
+        stage(database_url, proxy.url, mined_within=0.3) as on,
+        anyio.create_task_group() as callers,
+    ):
+        with proxy.fault(RefuseTransactions(lambda raw: len(raw) > 200, "already known")):
+            on.start(relayer_wallet)
+            callers.start_soon(relay_into(on, outcomes), ops.post(client))
+            while not await on.fetchval("select count(*) = 1 from relays where requeued = 1"):
+                await world.anvil.call("evm_mine")
+                await anyio.sleep(0.1)
+        versions = (
+            "select array_agg(fills order by v.created_at) from relay_tx_versions v join relay_txs t on t.id = v.tx_id"
+        )
+        assert await on.fetchval(f"{versions} where nonce = 0") == [False, False, False, True]
+        await mine_until_ended(on, world.anvil)
+        assert isinstance(outcomes[0], RelayMined)
         await nothing_is_broken(on)
 
 

@@ -12,7 +12,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY, relayer_balance
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.fees import FeeMarket, HeadBlock
-from coordinatord.chain.relayer.in_flight import Life, PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.transactions_sql import Version
 from coordinatord.chain.rpc.client import Rpc
@@ -151,9 +151,7 @@ async def test_balance_may_be_filled_up_without_a_block() -> None:
 def test_what_pending_transactions_may_take_is_not_spendable() -> None:
     of = account(tx(1), tx(2))
     of.balance = 5_000
-    assert (of.spendable, of.address, of.life) == (3_000, WALLET.address, Life(0, 0))
-    of.taken, of.head = 3, 4
-    assert of.life == Life(3, 4)
+    assert (of.spendable, of.address) == (3_000, WALLET.address)
 
 
 def test_every_version_is_watched_until_its_transaction_is_mined() -> None:
@@ -166,11 +164,3 @@ def test_every_version_is_watched_until_its_transaction_is_mined() -> None:
     of.was_mined(one)
     of.was_mined(other)
     assert (list(of.pending), list(of.lost)) == ([], [gone])
-
-
-def test_endpoint_that_serves_no_sending_three_times_running_refuses_while_anything_is_pending() -> None:
-    of, idle = account(tx(1)), account()
-    of.unserved_rounds, idle.unserved_rounds = 2, 3
-    assert (of.endpoint_refuses, idle.endpoint_refuses) == (False, False)
-    of.unserved_rounds = 3
-    assert of.endpoint_refuses

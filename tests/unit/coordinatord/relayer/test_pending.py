@@ -73,54 +73,23 @@ def test_the_oldest_is_the_one_that_a_node_took_first_however_often_it_was_remin
     assert pending.oldest_taken_at() == pytest.approx(8.0)
 
 
-def test_it_waits_in_vain_from_when_a_node_has_it_and_its_nonce_is_next_and_twice_as_long_with_each_version() -> None:
+def test_turn_counts_from_the_answer_and_from_when_its_nonce_is_next() -> None:
     one = tx(1)
-    assert not one.waits_in_vain(since=0.0, now=1000.0, patience=10.0)
-    one.was_taken(now=100.0)
-    one.was_taken(now=109.0)  # reminded
-    assert not one.waits_in_vain(since=0.0, now=109.9, patience=10.0)
-    assert one.waits_in_vain(since=0.0, now=110.0, patience=10.0)
-    assert not one.waits_in_vain(since=105.0, now=110.0, patience=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
+    one.was_answered(100.0, 7, accepted=True)
+    one.was_answered(109.0, 8, accepted=True)  # reminded
+    assert not one.turn_has_passed(since=0.0, now=109.9, mined_within=10.0)
+    assert one.turn_has_passed(since=0.0, now=110.0, mined_within=10.0)
+    assert not one.turn_has_passed(since=105.0, now=110.0, mined_within=10.0)
     one.replaced_by(version(b"second"))
-    assert not one.waits_in_vain(since=0.0, now=1000.0, patience=10.0)
-    one.was_taken(now=200.0)
-    assert not one.waits_in_vain(since=0.0, now=219.9, patience=10.0)
-    assert one.waits_in_vain(since=0.0, now=220.0, patience=10.0)
+    assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
 
 
-def held_by_a_node(*taken_at: float) -> tuple[PendingTxs, list[PendingTx]]:
-    txs = [tx(nonce) for nonce in range(len(taken_at))]
-    for each, at in zip(txs, taken_at, strict=True):
-        each.was_taken(at)
-    return PendingTxs(reversed(txs)), txs
-
-
-def test_what_a_node_had_before_a_block_that_left_room_for_it_is_due_again_at_once() -> None:
-    pending, txs = held_by_a_node(1.0, 2.0, 5.5)
-    pending.remind_of_lost(since=5.0, room=1000)
-    assert pending.due(6.0) == txs[:2]
-
-
-@pytest.mark.parametrize(
-    ("taken_at", "room"),
-    [((5.5, 1.0), 1000), ((1.0, 1.0), 999)],
-    ids=["the one whose turn it is came with the last block", "the block was full"],
-)
-def test_block_that_proves_nothing_lost_reminds_of_nothing(taken_at: tuple[float, ...], room: int) -> None:
-    pending, _ = held_by_a_node(*taken_at)
-    pending.remind_of_lost(since=5.0, room=room)
-    assert pending.due(6.0) == []
-
-
-def test_one_that_no_node_took_yet_is_left_to_its_own_time() -> None:
-    pending = PendingTxs([tx(0)])
-    (waiting,) = pending
-    waiting.was_not_taken(5.9)
-    pending.remind_of_lost(since=5.0, room=1000)
-    assert pending.due(6.0) == []
-
-
-def test_no_more_than_a_few_blocks_worth_is_sent_again_at_once() -> None:
-    pending, txs = held_by_a_node(*[1.0] * 100)
-    pending.remind_of_lost(since=5.0, room=1000)
-    assert pending.due(6.0) == txs[:32]
+def test_each_turn_takes_twice_as_long_and_a_refused_one_a_fifth() -> None:
+    one = tx(1)
+    one.was_answered(0.0, 7, accepted=False)
+    assert not one.turn_has_passed(since=0.0, now=1.9, mined_within=10.0)
+    assert one.turn_has_passed(since=0.0, now=2.0, mined_within=10.0)
+    one.turns_passed = 2
+    assert not one.turn_has_passed(since=0.0, now=7.9, mined_within=10.0)
+    assert one.turn_has_passed(since=0.0, now=8.0, mined_within=10.0)

@@ -13,9 +13,8 @@ from coordinatord.chain.relayer import repair, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket, HeadBlock
 from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG, PendingTx, PendingTxs
-from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.receipts import TxReceipt
-from coordinatord.chain.relayer.repair import drop_unserved, raise_fees, repair_nonces, revive_unmined
+from coordinatord.chain.relayer.repair import MAX_TURNS, raise_fees, repair_nonces, revive_unmined
 from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.relayer.transactions_sql import Content, Gap, StoredTx, Version
 
@@ -68,7 +67,6 @@ class Tables:
     lost: list[int] = attrs.field(factory=list)
     resolved: list[TxReceipt] = attrs.field(factory=list)
     versions: list[tuple[int, Version]] = attrs.field(factory=list)
-    dropped: list[tuple[Sequence[int], str]] = attrs.field(factory=list)
     transactions: int = 0
     now: float = NOW
 
@@ -113,10 +111,6 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def add_versions(to: Tables, versions: Sequence[tuple[int, Version]]) -> None:
         to.versions += versions
 
-    async def drop_unsent(to: Tables, ids: Sequence[int], reason: str) -> list[RelayKind]:
-        to.dropped.append((ids, reason))
-        return [RelayKind.POST]
-
     async def sign_fill(to: Tables, account: RelayerAccount, gap: Gap) -> PendingTx:
         return tx(gap.nonce, version_of(gap.nonce, fills=True))
 
@@ -140,7 +134,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     monkeypatch.setattr(transactions_sql, "gaps_among", gaps_among)
     monkeypatch.setattr(transactions_sql, "contents", contents)
     monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
-    for name, told in (("unmine", unmine), ("mark_lost", mark_lost), ("drop_unsent", drop_unsent)):
+    for name, told in (("unmine", unmine), ("mark_lost", mark_lost)):
         monkeypatch.setattr(results_sql, name, told)
     for name, asked in (("sign_fill", sign_fill), ("resolve", resolve), ("receipts_of", receipts_of)):
         monkeypatch.setattr(repair, name, asked)
@@ -330,16 +324,16 @@ async def test_ceiling_keeps_refused_bytes_as_they_are(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    ("floor", "taken_at", "is_raised"),
+    ("floor", "answered_at", "is_raised"),
     [(5, NOW - 60, True), (5, NOW - 59, False), (5, None, False), (4, NOW - 60, False)],
-    ids=["in vain", "not for long", "nobody has it", "not its turn"],
+    ids=["passed", "not for long", "no answer", "not its turn"],
 )
-async def test_transaction_that_waits_in_vain_in_its_turn_is_made_dearer(
-    floor: int, taken_at: float | None, is_raised: bool, tables: Tables
+async def test_transaction_whose_turn_has_passed_is_repriced(
+    floor: int, answered_at: float | None, is_raised: bool, tables: Tables
 ) -> None:
     of = account(floor, tx(5), tx(6))
     for each in of.pending:
-        each.latest_taken_at = taken_at
+        each.answered_at, each.is_accepted = answered_at, True
     assert await raised(tables, of) is is_raised
     assert [tx_id for tx_id, _ in tables.versions] == ([105] if is_raised else [])
 
@@ -347,22 +341,35 @@ async def test_transaction_that_waits_in_vain_in_its_turn_is_made_dearer(
 async def test_turn_of_a_transaction_counts_from_when_its_nonce_was_next(tables: Tables) -> None:
     of = account(5, tx(5))
     of.nonce_floor_since = NOW - 59
-    next(iter(of.pending)).latest_taken_at = NOW - 600
+    next(iter(of.pending)).was_answered(NOW - 600, 1, accepted=True)
     assert not await raised(tables, of)
     assert not await raised(tables, account(5))
 
 
-async def test_bytes_that_nobody_can_have_are_dropped_where_the_endpoint_serves_no_sending(tables: Any) -> None:
-    kept, sent, fill = tx(5), tx(6), tx(7, version_of(7, fills=True))
-    kept.unsent = fill.unsent = True
-    of = account(5, kept, sent, fill)
-    outcomes = metrics.relay_outcomes.labels(RelayKind.POST.value, "endpoint_refused")
-    before = outcomes._value.get()
-    await drop_unserved(tables, of)
-    assert tables.dropped == [([105], "endpoint_refused")]
-    assert tables.versions == [(105, kept.latest)]
-    assert (kept.latest.fills, sent.latest.fills) == (True, False)
-    assert of.pending.with_hash(kept.latest.hash) is kept
-    assert outcomes._value.get() == before + 1
-    await drop_unserved(tables, of)
-    assert (len(tables.dropped), tables.transactions) == (1, 1)
+@pytest.mark.parametrize(
+    ("accepted", "blocks", "fills"),
+    [(True, 1, True), (False, 0, True), (True, 0, False)],
+    ids=["accepted", "refused", "chain makes no blocks"],
+)
+async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int, fills: bool, tables: Tables) -> None:
+    of = account(5, tx(5))
+    (one,) = of.pending
+    for turn in range(MAX_TURNS):
+        one.was_answered(tables.now, of.head, accepted=accepted)
+        of.head += blocks
+        tables.now += 60 * 2**turn
+        assert await raised(tables, of)
+    assert [version.fills for _, version in tables.versions] == [False, False, fills]
+    one.was_answered(tables.now, of.head, accepted=True)
+    of.head, tables.now = of.head + 1, tables.now + 3600
+    assert await raised(tables, of)  # a self-transfer is repriced
+    assert one.latest.fills
+
+
+async def test_turns_pass_only_while_the_ceiling_allows_an_offer(tables: Tables) -> None:
+    of = account(5, tx(5))
+    (one,) = of.pending
+    one.was_answered(NOW - 3600, 0, accepted=True)
+    of.ceiling = FeeCeiling(5)
+    assert not await raised(tables, of)
+    assert one.turns_passed == 0

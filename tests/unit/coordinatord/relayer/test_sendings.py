@@ -43,28 +43,10 @@ def test_after_a_refusal_for_size_transactions_are_smaller_for_a_while() -> None
     assert (of.room.at(601.0).gas, of.room.at(601.0).bytes) == (TX_GAS_CAP, MOST_BYTES)
 
 
-def test_any_words_give_bytes_up_when_the_node_takes_others_meanwhile() -> None:
-    one = tx(1)
-    of = account(one, tx(2))
-    for n in range(5):
-        assert not one.unsendable
-        note(of, float(n), tx1=Sent.REJECTED, tx2=Sent.TAKEN)
-    assert one.unsendable
-
-
-def test_any_words_give_bytes_up_when_blocks_go_by_meanwhile() -> None:
-    one = tx(1)
-    of = account(one)
-    for n in range(5):
-        of.head = n
-        note(of, 4.0 * n, tx1=Sent.REJECTED)
-    assert not one.unsendable
-    note(of, 21.0, tx1=Sent.REJECTED)
-    assert one.unsendable
-
-
-@pytest.mark.parametrize("outcome", [Sent.LATER, Sent.NONCE_USED, Sent.UNDERPRICED, Sent.NOT_SERVED])
-def test_nothing_else_ever_gives_bytes_up(outcome: Sent) -> None:
+@pytest.mark.parametrize(
+    "outcome", [Sent.LATER, Sent.NONCE_USED, Sent.UNDERPRICED, Sent.NOT_SERVED, Sent.RATE_LIMITED, Sent.REJECTED]
+)
+def test_nothing_else_gives_bytes_up(outcome: Sent) -> None:
     one = tx(1)
     of = account(one, tx(2))
     for n in range(500):
@@ -73,22 +55,22 @@ def test_nothing_else_ever_gives_bytes_up(outcome: Sent) -> None:
     assert not one.unsendable
 
 
-def test_a_node_that_stands_still_and_takes_nothing_proves_nothing() -> None:
+@pytest.mark.parametrize("outcome", [Sent.LATER, Sent.NOT_SERVED, Sent.RATE_LIMITED, Sent.NOT_NOW])
+def test_turn_does_not_begin_before_a_verdict(outcome: Sent) -> None:
+    one = tx(1)
+    note(account(one), 3.0, tx1=outcome)
+    assert one.answered_at is None
+
+
+def test_turn_begins_with_a_refusal_and_again_when_accepted() -> None:
     one = tx(1)
     of = account(one)
-    for n in range(500):
-        note(of, 5.0 * n, tx1=Sent.REJECTED)
-    assert not one.unsendable
-
-
-def test_bytes_that_were_taken_in_between_start_anew() -> None:
-    one = tx(1)
-    of = account(one, tx(2))
-    for n in range(4):
-        note(of, float(n), tx1=Sent.REJECTED, tx2=Sent.TAKEN)
+    note(of, 3.0, tx1=Sent.REJECTED)
+    note(of, 4.0, tx1=Sent.REJECTED)
+    assert (one.answered_at, one.is_accepted) == (3.0, False)
     note(of, 5.0, tx1=Sent.TAKEN)
-    note(of, 6.0, tx1=Sent.REJECTED, tx2=Sent.TAKEN)
-    assert not one.unsendable
+    note(of, 6.0, tx1=Sent.REJECTED)
+    assert (one.answered_at, one.is_accepted) == (5.0, True)
 
 
 def test_a_self_transfer_is_not_given_up() -> None:
@@ -97,29 +79,24 @@ def test_a_self_transfer_is_not_given_up() -> None:
     assert not one.unsendable
 
 
-def test_an_endpoint_that_serves_no_round_of_three_refuses_until_it_takes_one() -> None:
-    of = account(tx(1), tx(2))
-    for _ in range(2):
-        note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.NOT_SERVED)
-    assert not of.endpoint_refuses
-    note(of, 1.0, tx1=Sent.NOT_SERVED)
-    assert of.endpoint_refuses
-    note(of, 2.0, tx1=Sent.TAKEN)
-    assert not of.endpoint_refuses
+@pytest.mark.parametrize("outcome", [Sent.NOT_SERVED, Sent.RATE_LIMITED])
+def test_queue_waits_while_the_endpoint_turns_bytes_away(outcome: Sent) -> None:
+    of = account(tx(1))
+    assert of.has_unsent
+    note(of, 0.0, tx1=outcome)
+    assert of.has_unsent
+    note(of, 1.0, tx1=Sent.REJECTED)
+    assert not of.has_unsent
 
 
-def test_rounds_that_say_nothing_of_the_endpoint_are_not_counted() -> None:
-    """Nobody knows, or some of them: neither is a refusal to serve, nor the end of one."""
-    of = account(tx(1), tx(2))
-    note(of, 0.0, tx1=Sent.LATER, tx2=Sent.LATER)
-    note(of, 0.0)
-    assert of.unserved_rounds == 0
-    note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.LATER)
-    note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.NOT_SERVED)
-    note(of, 0.0, tx1=Sent.LATER)
-    assert of.unserved_rounds == 2
-    note(of, 0.0, tx1=Sent.REJECTED, tx2=Sent.NOT_SERVED)
-    assert of.unserved_rounds == 0
+def test_accepted_self_transfer_leaves_the_refusal_of_the_bytes_it_replaced() -> None:
+    """Their caller must not read that a node may have them."""
+    one = tx(1)
+    of = account(one)
+    note(of, 0.0, tx1=Sent.TOO_MUCH_GAS)
+    of.pending.replace(one, Version(b"\x09" * 32, b"", max_fee=12, max_tip=2, fills=True))
+    note(of, 1.0, tx1=Sent.TAKEN)
+    assert (one.unsent, one.refusal) == (False, "rpc_internal")
 
 
 @pytest.mark.parametrize("outcome", [each for each in Sent if each is not Sent.TAKEN])
@@ -139,13 +116,6 @@ def test_what_is_given_up_is_counted_once_by_its_reason() -> None:
     note(of, 0.0, tx1=Sent.OVERSIZED)
     note(of, 1.0, tx1=Sent.OVERSIZED)
     assert (one.unsendable, counted() - before) == (True, 1.0)
-
-
-def test_one_of_many_nodes_that_serves_sending_is_enough() -> None:
-    of = account(tx(1), tx(2))
-    for _ in range(9):
-        note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.TAKEN)
-    assert not of.endpoint_refuses
 
 
 def test_only_bytes_that_every_sending_refused_to_serve_are_with_nobody() -> None:
