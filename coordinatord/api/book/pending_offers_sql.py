@@ -186,8 +186,8 @@ async def claimed_by(connection: Connection, job_id: bytes, provider_id: int) ->
 
 
 async def delete_ended(connection: Connection) -> int:
-    """Delete up to MAX_ENDED offers whose post and claim have ended. Where the claim was refused, free the job's lease for others.
-    Return the number of leases freed."""
+    """Delete up to MAX_ENDED offers whose post and claim have ended. Where the claim was refused, free the job's lease
+    for others. Return the number of leases freed."""
     freed: int = await connection.fetchval(
         f"with ended as (select o.job_id, o.claimed_by from pending_offers o where not {_POST_LIVES} and not exists"
         " (select from relays r where r.subject = o.job_id and r.kind = 'claim' and r.state in ('queued', 'signed'))"

@@ -10,6 +10,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.chain.head import ChainHead, HeadPlace
 from coordinatord.chain.indexer.apply import (
     apply_blocks,
     apply_range,
@@ -28,7 +29,11 @@ from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.notices import RELAY_ENDED, Notices
 
+log = structlog.get_logger(__name__)
+
 _STEP: Final = 16  # headers asked for at once; most reorgs are shallower
+_BLOCKS_AT_ONCE: Final = 32  # near the head; fetched together, applied in one transaction
+_CONTRADICTIONS_BELIEVED: Final = 5  # in a row; then it is our rows that are doubted
 
 
 async def common_ancestor(connection: Connection, source: BlockSource, upto: int) -> KeptBlock | None:
@@ -47,12 +52,6 @@ async def common_ancestor(connection: Connection, source: BlockSource, upto: int
         child_parent = headers[0].parent_hash
         upto = kept[-1].number - 1
     return None
-
-
-log = structlog.get_logger(__name__)
-
-_BLOCKS_AT_ONCE: Final = 32  # near the head; fetched together, applied in one transaction
-_CONTRADICTIONS_BELIEVED: Final = 5  # in a row; then it is our rows that are doubted
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -76,7 +75,7 @@ async def run_indexer(
 
 
 class IndexFollower:
-    """One term of the role. Its only state is what the position row holds, read when the term begins."""
+    """One term of the role. Its only state is the position and the blocks that can be undone, read when it begins."""
 
     def __init__(self, source: BlockSource, settings: IndexerSettings, wake: Wake) -> None:
         self._source = source
@@ -84,6 +83,7 @@ class IndexFollower:
         self._wake = wake
         self._width = RangeWidth(settings.getlogs_cap)
         self._position: IndexPosition | None = None
+        self._head = ChainHead(settings.journal_blocks + 1)  # empty where the first block's parent is not known
         self._stalled: str | None = None
         self._contradictions = 0
         self._job_indexes_built = False
@@ -91,7 +91,7 @@ class IndexFollower:
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """Until cancelled, or until the connection is lost. Errors of the node are waited out."""
-        self._position = await read_position(connection)
+        await self._read_head(connection)
         while True:
             try:
                 await self.catch_up(connection)
@@ -104,18 +104,24 @@ class IndexFollower:
                     self._stalled = None
             await self._wake.wait(self._settings.block_time_ms / 1000)
 
+    async def _read_head(self, connection: Connection) -> None:
+        self._position = position = await read_position(connection)
+        if position is not None and position.block_number >= self._settings.deploy_block:
+            for block in reversed(
+                await kept_blocks(connection, position.block_number, self._settings.journal_blocks + 1)
+            ):
+                self._head.add(block.number, "0x" + block.hash.hex())
+
     async def catch_up(self, connection: Connection) -> None:
         """Index up to the block that is the target now, and on while that was more than one step. What expired at once,
         too much of it for one transaction, is marked in between."""
         while True:
             target = await self._target()
-            position = await self._leave_fork(connection, target)
-            if target.height >= self._settings.deploy_block and (
-                position is None or target.height > position.block_number
-            ):
+            if self._place(target) is HeadPlace.FORK:
+                await self._fork(connection, target)
+            steps = 0
+            if target.height >= self._next:
                 steps = await self._go_to(connection, target)
-            else:
-                steps = 0
             self._marks_missing = await self._mark_more(connection, moved=steps > 0)
             self._measure()
             if steps <= 1 and not self._marks_missing:
@@ -154,11 +160,13 @@ class IndexFollower:
                 await build_job_indexes(connection)
                 self._job_indexes_built = True
             while (blocks := await following()) is not None:
-                if forked := not self._continues(blocks[0].first):
+                if forked := self._place(blocks[0].first) is HeadPlace.FORK:
                     break
                 self._position = await apply_blocks(
                     connection, blocks, window=self._settings.journal_blocks, rebuilding=self._rebuilding
                 )
+                for block in blocks:
+                    self._head.add(block.last.height, block.last.hash)
                 steps += len(blocks)
                 self._measure()
         if forked:
@@ -182,11 +190,12 @@ class IndexFollower:
             lambda: self._width.blocks,
         ) as following:
             while (block_range := await following()) is not None:
-                if not self._continues(block_range.first):
+                if self._place(block_range.first) is HeadPlace.FORK:
                     break  # the step by step that follows finds the fork
                 self._position, ordinal = await apply_range(
                     connection, block_range, ordinal, rebuilding=self._rebuilding
                 )
+                self._head.restart(block_range.last.height, block_range.last.hash)
                 steps += 1
                 self._measure()
         return steps
@@ -199,23 +208,10 @@ class IndexFollower:
     def _rebuilding(self) -> bool:
         return self._position is not None and self._position.rebuilding
 
-    def _continues(self, header: BlockHeader) -> bool:
-        """True where nothing is indexed yet: the first block's parent is not ours to know."""
-        position = self._position
-        if position is None or position.block_number < self._settings.deploy_block:
-            return True
-        return bytes.fromhex(header.parent_hash[2:]) == position.block_hash
+    def _place(self, header: BlockHeader) -> HeadPlace:
+        return self._head.place(header.height, header.hash, header.parent_hash)
 
     # --- back ---
-
-    async def _leave_fork(self, connection: Connection, target: BlockHeader) -> IndexPosition | None:
-        """A target at or below the position is either a node that is behind (left alone) or another chain."""
-        position = self._position
-        if position is not None and target.height <= position.block_number:
-            kept = await kept_blocks(connection, target.height, 1)
-            if kept and kept[0].number == target.height and kept[0].hash != bytes.fromhex(target.hash[2:]):
-                await self._fork(connection, target)
-        return self._position
 
     async def _fork(self, connection: Connection, target: BlockHeader) -> None:
         position = self._position
@@ -229,15 +225,20 @@ class IndexFollower:
             if await self._source.chain_id() != self._settings.chain_id:
                 raise lied("it serves another chain than it did")
             log.warning("reorg below the journal: rebuilding the index", block=position.block_number)
-            self._position = await start_over(connection, self._settings.deploy_block)
+            await self._start_over(connection)
             depth = position.block_number - self._settings.deploy_block + 1
         else:
             depth = position.block_number - ancestor.number
             log.info("reorg undone", block=position.block_number, ancestor=ancestor.number, depth=depth)
             self._position = await go_back(connection, ancestor, rebuilding=position.rebuilding)
+            self._head.go_back(ancestor.number)
             self._marks_missing = True
         metrics.index_reorgs.inc()
         metrics.index_reorg_depth.observe(depth)
+
+    async def _start_over(self, connection: Connection) -> None:
+        self._position = await start_over(connection, self._settings.deploy_block)
+        self._head = ChainHead(self._settings.journal_blocks + 1)
 
     async def stall(self, connection: Connection, error: Retryable) -> None:
         """Log an error of `catch_up` once; after too many contradictions, rebuild the index."""
@@ -250,7 +251,7 @@ class IndexFollower:
         if self._contradictions >= _CONTRADICTIONS_BELIEVED:
             # The node sticks to its story, so some of what it told before, and we wrote, was not true.
             log.warning("the chain contradicts the index: rebuilding it")
-            self._position = await start_over(connection, self._settings.deploy_block)
+            await self._start_over(connection)
             self._contradictions = 0
 
     def _measure(self) -> None:

@@ -1,15 +1,10 @@
 """Fees that a transaction offers, and when a pending one has to offer more. All in wei per gas."""
 
-import enum
 import statistics
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final
 
 import attrs
-import msgspec
-
-from coordinatord.chain.rpc.client import Hash, Quantity, Rpc, RpcCall, decode_result, quantity
 
 # Nodes replace a pending transaction only by one whose both fields are at least a tenth higher; most ask for 12.5 %.
 _BUMP_NUMERATOR: Final = 9
@@ -151,105 +146,3 @@ def _raised(current: Fee, wanted: Fee) -> Fee:
 
 def _bumped(amount: int) -> int:
     return max(amount + 1, -(-amount * _BUMP_NUMERATOR // _BUMP_DENOMINATOR))
-
-
-WINDOW: Final = 256  # blocks that are remembered; a reorg deeper than that is beyond every node's journal
-
-
-class _RawBlock(msgspec.Struct):
-    number: Quantity
-    hash: Hash
-    parentHash: Hash  # noqa: N815 - the node's names
-    gasLimit: str  # noqa: N815
-    gasUsed: str  # noqa: N815
-    transactions: list[Hash]
-    baseFeePerGas: str = "0x0"  # noqa: N815
-
-
-@attrs.frozen(slots=True)
-class HeadBlock:
-    number: int
-    hash: str
-    parent: str
-    gas_limit: int
-    next_base_fee: int
-    transactions: tuple[str, ...] = attrs.field(repr=False)
-
-    @classmethod
-    def of(cls, raw: _RawBlock) -> Self:
-        limit, used = quantity(raw.gasLimit), quantity(raw.gasUsed)
-        return cls(
-            quantity(raw.number),
-            raw.hash,
-            raw.parentHash,
-            limit,
-            next_base_fee(quantity(raw.baseFeePerGas), used, limit),
-            tuple(raw.transactions),
-        )
-
-
-async def latest_block(rpc: Rpc) -> HeadBlock:
-    return HeadBlock.of(await rpc.call_as(_RawBlock, "eth_getBlockByNumber", "latest", False))
-
-
-async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock | None]:
-    """None where the node has no such block (yet)."""
-    answers = await rpc.batch([RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
-    blocks: list[HeadBlock | None] = []
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-        raw = decode_result(answer, _RawBlock | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
-        blocks.append(HeadBlock.of(raw) if raw is not None else None)
-    return blocks
-
-
-class HeadPlace(enum.Enum):
-    """Place of a newly seen block among the blocks seen before."""
-
-    SAME = "the head as before"
-    NEXT = "the child of the head"
-    AHEAD = "above the head, with blocks between them not seen"
-    BEHIND = "an ancestor: this node lags behind one that answered before"
-    FORK = "another branch than what was seen"
-
-
-class SeenBlocks:
-    """The hashes of the last blocks seen."""
-
-    def __init__(self) -> None:
-        self._hashes: OrderedDict[int, str] = OrderedDict()
-
-    @property
-    def head(self) -> int | None:
-        return next(reversed(self._hashes), None)
-
-    @property
-    def head_hash(self) -> str | None:
-        return None if self.head is None else self._hashes[self.head]
-
-    def place(self, block: HeadBlock) -> HeadPlace:
-        head = self.head
-        if head is None:
-            return HeadPlace.AHEAD
-        if block.number > head + 1:
-            return HeadPlace.AHEAD
-        if block.number == head + 1:
-            return HeadPlace.NEXT if self._hashes[head] == block.parent else HeadPlace.FORK
-        if self._hashes.get(block.number) != block.hash:
-            return HeadPlace.FORK
-        return HeadPlace.SAME if block.number == head else HeadPlace.BEHIND
-
-    def follows(self, block: HeadBlock) -> bool:
-        """True when a block whose parent was seen names that parent."""
-        return self._hashes.get(block.number - 1) == block.parent
-
-    def add(self, block: HeadBlock) -> None:
-        self._hashes[block.number] = block.hash
-        while len(self._hashes) > WINDOW:
-            self._hashes.popitem(last=False)
-
-    def restart(self, block: HeadBlock) -> None:
-        """After a fork: only this block is known to be of the branch."""
-        self._hashes.clear()
-        self.add(block)

@@ -12,9 +12,10 @@ import anyio
 import structlog
 
 from coordinatord.base.errors import Retryable
+from coordinatord.chain.head import ChainHead, HeadPlace
 from coordinatord.chain.relayer import transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.fees import WINDOW, HeadBlock, HeadPlace, SeenBlocks, blocks_by_number, latest_block
+from coordinatord.chain.relayer.blocks import WINDOW, HeadBlock, blocks_by_number, latest_block
 from coordinatord.chain.relayer.receipts import WantedReceipts, receipts_in_blocks, receipts_of
 from coordinatord.chain.relayer.repair import revive_unmined
 from coordinatord.chain.relayer.resolution import resolve
@@ -34,19 +35,19 @@ class ReceiptWatcher:
         self._term = term
         self._rpc = rpc
         self._account = account
-        self._seen = SeenBlocks()
+        self._seen = ChainHead(WINDOW)
         self._behind_since = self._behind_at = -math.inf
 
     @property
     def head(self) -> str | None:
         """The hash of the block last gone by."""
-        return self._seen.head_hash
+        return self._seen.hash
 
     async def step(self) -> HeadBlock | None:
         """Look at the head. The block when it is the head to go by (new or the same), None when this node lags behind
         what another answered. Raises Retryable or RpcError; nothing is skipped by that, the next step looks again."""
         block = await latest_block(self._rpc)
-        match self._seen.place(block):
+        match self._seen.place(block.number, block.hash, block.parent):
             case HeadPlace.SAME:
                 pass
             case HeadPlace.NEXT:
@@ -72,14 +73,15 @@ class ReceiptWatcher:
         return now > self._behind_since + _LAG
 
     async def _catch_up(self, block: HeadBlock) -> None:
-        head = self._seen.head
+        head = self._seen.number
         if head is None or block.number - head > _CATCH_UP:
             await self._look_anew(block)
             return
         between = await blocks_by_number(self._rpc, range(head + 1, block.number))
         blocks = [*(b for b in between if b is not None), block]
-        linked = all(child.parent == parent.hash for parent, child in pairwise(blocks))
-        if len(blocks) == block.number - head and linked and self._seen.follows(blocks[0]):
+        first, linked = blocks[0], all(child.parent == parent.hash for parent, child in pairwise(blocks))
+        is_next = self._seen.place(first.number, first.hash, first.parent) is HeadPlace.NEXT
+        if len(blocks) == block.number - head and linked and is_next:
             await self._apply(blocks)
         else:
             await self._look_anew(block)
@@ -91,7 +93,7 @@ class ReceiptWatcher:
             raise Retryable("chain_unreachable", f"the node withholds receipts up to block {blocks[-1].number}")
         await resolve(self._term, self._rpc, self._account, receipts)
         for block in blocks:
-            self._seen.add(block)
+            self._seen.add(block.number, block.hash)
 
     def _watched_in(self, block: HeadBlock) -> set[bytes]:
         watched = self._account.watched
@@ -102,7 +104,7 @@ class ReceiptWatcher:
         receipts = await receipts_of(self._rpc, self._account.watched_hashes())
         # What was mined above this block is left to the steps that look at the blocks above it.
         await resolve(self._term, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number])
-        self._seen.restart(block)
+        self._seen.restart(block.number, block.hash)
 
     async def _undo_vanished(self, block: HeadBlock) -> None:
         chain_id, address = self._account.chain_id, self._account.address

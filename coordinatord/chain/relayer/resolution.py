@@ -10,8 +10,8 @@ from coordinatord.base import metrics
 from coordinatord.chain.contracts.logs import refused_calls
 from coordinatord.chain.relayer import budgets_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.blocks import WINDOW, blocks_by_number
 from coordinatord.chain.relayer.budgets_sql import GasCost
-from coordinatord.chain.relayer.fees import WINDOW, blocks_by_number
 from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.receipts import TxReceipt, confirmed
 from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall

@@ -12,7 +12,8 @@ from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.fees import latest_block, offer
+from coordinatord.chain.relayer.blocks import latest_block
+from coordinatord.chain.relayer.fees import offer
 from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.role import role_in
 from coordinatord.chain.relayer.signers import AccountSigner

@@ -6,7 +6,7 @@ import pytest
 from common.abi import address, boolean, encode, selector
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.fees import WINDOW
+from coordinatord.chain.relayer.blocks import WINDOW
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayMined
 from devnet.anvil import CHAIN_ID, PAST_STATES
 from devnet.world import World

@@ -14,7 +14,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
 from coordinatord.chain.indexer.fetch import RangeWidth, Source
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.fees import HeadBlock, blocks_by_number, latest_block
+from coordinatord.chain.relayer.blocks import HeadBlock, blocks_by_number, latest_block
 from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.receipts import WantedReceipts, receipts_and_count, receipts_in_blocks
 from coordinatord.chain.relayer.role import RelayerRole

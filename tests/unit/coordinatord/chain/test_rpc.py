@@ -6,7 +6,7 @@ import pytest
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.relayer.fees import latest_block
+from coordinatord.chain.relayer.blocks import latest_block
 from coordinatord.chain.relayer.receipts import receipts_of
 from coordinatord.chain.rpc.client import BlockHeader, Rpc, RpcCall
 

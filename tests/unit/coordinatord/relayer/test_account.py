@@ -11,7 +11,8 @@ from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY, relayer_balance
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.fees import FeeMarket, HeadBlock
+from coordinatord.chain.relayer.blocks import HeadBlock
+from coordinatord.chain.relayer.fees import FeeMarket
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.transactions_sql import Version

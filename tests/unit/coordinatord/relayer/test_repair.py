@@ -11,7 +11,8 @@ from common.secp256k1 import Wallet
 from coordinatord.base import metrics
 from coordinatord.chain.relayer import repair, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket, HeadBlock
+from coordinatord.chain.relayer.blocks import HeadBlock
+from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket
 from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG, PendingTx, PendingTxs
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.repair import MAX_TURNS, raise_fees, repair_nonces, revive_unmined

@@ -1,0 +1,60 @@
+"""Blocks as the relayer reads them from its node."""
+
+from collections.abc import Sequence
+from typing import Final, Self
+
+import attrs
+import msgspec
+
+from coordinatord.chain.relayer.fees import next_base_fee
+from coordinatord.chain.rpc.client import Hash, Quantity, Rpc, RpcCall, decode_result, quantity
+
+WINDOW: Final = 256  # blocks that are remembered; a reorg deeper than that is beyond every node's journal
+
+
+class _RawBlock(msgspec.Struct):
+    number: Quantity
+    hash: Hash
+    parentHash: Hash  # noqa: N815 - the node's names
+    gasLimit: str  # noqa: N815
+    gasUsed: str  # noqa: N815
+    transactions: list[Hash]
+    baseFeePerGas: str = "0x0"  # noqa: N815
+
+
+@attrs.frozen(slots=True)
+class HeadBlock:
+    number: int
+    hash: str
+    parent: str
+    gas_limit: int
+    next_base_fee: int
+    transactions: tuple[str, ...] = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, raw: _RawBlock) -> Self:
+        limit, used = quantity(raw.gasLimit), quantity(raw.gasUsed)
+        return cls(
+            quantity(raw.number),
+            raw.hash,
+            raw.parentHash,
+            limit,
+            next_base_fee(quantity(raw.baseFeePerGas), used, limit),
+            tuple(raw.transactions),
+        )
+
+
+async def latest_block(rpc: Rpc) -> HeadBlock:
+    return HeadBlock.of(await rpc.call_as(_RawBlock, "eth_getBlockByNumber", "latest", False))
+
+
+async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock | None]:
+    """None where the node has no such block (yet)."""
+    answers = await rpc.batch([RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
+    blocks: list[HeadBlock | None] = []
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        raw = decode_result(answer, _RawBlock | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
+        blocks.append(HeadBlock.of(raw) if raw is not None else None)
+    return blocks

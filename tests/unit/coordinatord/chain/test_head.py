@@ -1,0 +1,61 @@
+import pytest
+
+from coordinatord.chain.head import ChainHead, HeadPlace
+
+WINDOW = 256
+Block = tuple[int, str, str]  # number, hash, parent's hash
+
+
+def block(number: int, branch: str = "a", parent_branch: str | None = None) -> Block:
+    return number, f"{branch}{number}", f"{parent_branch or branch}{number - 1}"
+
+
+@pytest.fixture
+def seen() -> ChainHead:
+    blocks = ChainHead(WINDOW)
+    for number in (10, 11, 12):
+        blocks.add(*block(number)[:2])
+    return blocks
+
+
+def test_before_anything_was_seen_every_block_lies_ahead() -> None:
+    assert ChainHead(WINDOW).place(*block(10)) is HeadPlace.AHEAD
+
+
+@pytest.mark.parametrize(
+    ("there", "place"),
+    [
+        (block(12), HeadPlace.SAME),
+        (block(13), HeadPlace.NEXT),
+        (block(15), HeadPlace.AHEAD),
+        (block(11), HeadPlace.BEHIND),
+        (block(12, "b", "a"), HeadPlace.FORK),
+        (block(13, "b"), HeadPlace.FORK),
+        (block(11, "b"), HeadPlace.FORK),
+        (block(3), HeadPlace.BEHIND),
+    ],
+    ids=["same", "child", "gap", "lagging node", "sibling", "child of another", "shorter branch", "never seen"],
+)
+def test_a_block_is_placed_by_what_was_seen(seen: ChainHead, there: Block, place: HeadPlace) -> None:
+    assert seen.place(*there) is place
+
+
+def test_after_a_restart_only_that_block_is_known(seen: ChainHead) -> None:
+    seen.restart(12, "b12")
+    assert seen.place(*block(11)) is HeadPlace.BEHIND
+    assert seen.place(*block(13, "b")) is HeadPlace.NEXT
+
+
+def test_only_the_window_is_remembered() -> None:
+    blocks = ChainHead(WINDOW)
+    for number in range(WINDOW + 10):
+        blocks.add(*block(number)[:2])
+    assert blocks.place(*block(5, "b")) is HeadPlace.BEHIND
+    assert blocks.place(*block(20, "b")) is HeadPlace.FORK
+    assert blocks.place(*block(20)) is HeadPlace.BEHIND
+
+
+def test_after_going_back_the_ancestor_is_the_head(seen: ChainHead) -> None:
+    seen.go_back(11)
+    assert (seen.number, seen.hash) == (11, "a11")
+    assert seen.place(*block(12, "b", "a")) is HeadPlace.NEXT
