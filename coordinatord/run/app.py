@@ -35,9 +35,10 @@ from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, P
 from coordinatord.chain.indexer.agreement import CheckedSource
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
-from coordinatord.chain.relayer.budgets import GasBudgets, Promises
+from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.relaying import Relaying
 from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.pinned import PinnedRpc

@@ -38,8 +38,8 @@ from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.contracts.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
-from coordinatord.chain.relayer.budgets import Promises
 from coordinatord.chain.relayer.relaying import Relaying
+from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.dispatch import Dispatcher, Gates

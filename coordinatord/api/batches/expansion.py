@@ -41,9 +41,10 @@ from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.registries import JobRegistry, read_balance
 from coordinatord.chain.relayer import budgets_sql
-from coordinatord.chain.relayer.budgets import GasPolicy, Promises, gas_estimate, insufficient
+from coordinatord.chain.relayer.budgets import GasPolicy, gas_estimate
 from coordinatord.chain.relayer.budgets_sql import Budget, Spender, Spending, Standing
 from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.solvency import Promises, insufficient
 from coordinatord.chain.rpc.client import read_many
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.locks import kept_open

@@ -13,7 +13,7 @@ from common.quotes import Terms
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.sql import JobFilter
 from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob
-from coordinatord.chain.relayer.results_sql import BEGINNING
+from coordinatord.chain.relayer.endings_sql import BEGINNING
 from coordinatord.storage.database.connections import Connection, PreparedConnection
 
 MAX_ENDED: Final = 1_000

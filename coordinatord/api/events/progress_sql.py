@@ -8,7 +8,7 @@ import attrs
 from common.api.states import EndedBecause, JobState
 from common.refusal import Refused
 from coordinatord.chain.contracts.registries import read_settle
-from coordinatord.chain.relayer.results_sql import BEGINNING, ENDING
+from coordinatord.chain.relayer.endings_sql import BEGINNING, ENDING
 from coordinatord.storage.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.storage.database.connections import PreparedConnection
 

@@ -15,7 +15,7 @@ from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable, WouldRefuse
 from coordinatord.chain.contracts import registries
 from coordinatord.chain.contracts.registries import CLAIMED, OPEN, ChainJob, JobRegistry
-from coordinatord.chain.relayer import results_sql
+from coordinatord.chain.relayer import endings_sql, results_sql
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
@@ -38,7 +38,7 @@ class Endings:
 
     async def known(self, job_id: bytes) -> bytes | None:
         async with self.database.connection() as connection:
-            return await results_sql.ending_of(connection, job_id)
+            return await endings_sql.ending_of(connection, job_id)
 
     async def find(self, job_id: bytes) -> bytes | None:
         """None when the chain has no such log: the node has pruned it. `Retryable` when it cannot be told now."""
@@ -48,7 +48,7 @@ class Endings:
         found = await self._search(job_id)
         if found is not None:
             async with self.database.connection() as connection:
-                await results_sql.remember_ending(connection, job_id, found)
+                await endings_sql.remember_ending(connection, job_id, found)
         return found
 
     async def _search(self, job_id: bytes) -> bytes | None:

@@ -42,9 +42,10 @@ from coordinatord.api.orders.validation import (
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.registries import JobRegistry
-from coordinatord.chain.relayer.budgets import INSUFFICIENT_BALANCE, GasBudgets, Promises, insufficient
+from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.role import require_role
+from coordinatord.chain.relayer.solvency import INSUFFICIENT_BALANCE, Promises, insufficient
 
 _AT_ONCE: Final = 4
 _MOST_WAITING: Final = 64

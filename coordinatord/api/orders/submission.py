@@ -41,10 +41,11 @@ from coordinatord.base.clock import Clock
 from coordinatord.base.concurrency import Mailbox
 from coordinatord.base.errors import WouldRefuse
 from coordinatord.chain.contracts.registries import JobRegistry, PostedOrder
-from coordinatord.chain.relayer.budgets import INSUFFICIENT_BALANCE, Admitted, GasBudgets, Promises, insufficient
+from coordinatord.chain.relayer.budgets import Admitted, GasBudgets
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.chain.relayer.role import require_role
+from coordinatord.chain.relayer.solvency import INSUFFICIENT_BALANCE, Promises, insufficient
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers, Holding, container_key
 

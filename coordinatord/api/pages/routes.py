@@ -14,7 +14,7 @@ from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.pages.files import StaticFile, market_page
 from coordinatord.api.pages.sql import PaidRates, RateRange, buckets_of, read_counts, read_paid
 from coordinatord.base.errors import NoSuchObject
-from coordinatord.chain.relayer.results_sql import JobTransaction, transactions_of
+from coordinatord.chain.relayer.endings_sql import JobTransaction, transactions_of
 from coordinatord.http import responses
 from coordinatord.http.response_cache import names_etag, not_modified
 from coordinatord.http.responses import Response

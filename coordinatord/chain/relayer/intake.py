@@ -20,9 +20,10 @@ from coordinatord.chain.relayer.coalesce import Planned, Rank, Simulated, coales
 from coordinatord.chain.relayer.fees import offer
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import Ending, WaitingRelay
+from coordinatord.chain.relayer.reserves import Reserves, affordable
 from coordinatord.chain.relayer.resolution import inconclusive
 from coordinatord.chain.relayer.role import LACKING, WITHOUT_ROLE
-from coordinatord.chain.relayer.settings import Floors, RelayerSettings, affordable
+from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signing import sign_planned
 from coordinatord.chain.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
 from coordinatord.chain.rpc.client import Rpc, retryable_of
@@ -111,19 +112,19 @@ class RelayIntake:
 
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
         """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
-        cap, floors = offer(self._account.market, self._account.ceiling).cap, self._floors()
-        paid, unpaid = affordable(plans, self._account.spendable, cap, floors)
+        cap, reserves = offer(self._account.market, self._account.ceiling).cap, self._reserves()
+        paid, unpaid = affordable(plans, self._account.spendable, cap, reserves)
         together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
         if paid or not together:
             return paid, unpaid
         apart = [one for one in simulated if one.relay.id in together]
         alone = coalesce(apart, most=1, room=self._account.room.at(anyio.current_time()))
-        paid, poor = affordable(alone, self._account.spendable, cap, floors)
+        paid, poor = affordable(alone, self._account.spendable, cap, reserves)
         return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
-    def _floors(self) -> Floors:
+    def _reserves(self) -> Reserves:
         settings, account = self._settings, self._account
-        return Floors.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
+        return Reserves.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
 
     async def _of_batches(self, connection: Connection) -> int:
         """Nothing while the chain falls behind, nor beyond this account's share of the next block: whoever waits for an
@@ -175,7 +176,7 @@ class RelayIntake:
             await account.read_balance(self._rpc)
         except RpcError as error:
             raise retryable_of(error, "eth_getBalance") from error
-        lowest = self._floors().lowest_rank(account.spendable)
+        lowest = self._reserves().lowest_rank(account.spendable)
         too_dear = account.ceiling.is_below(account.market)
         allowed: list[WaitingRelay] = []
         endings: list[Ending] = []

@@ -16,7 +16,7 @@ from coordinatord.base import metrics
 from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer.undo_sql import read_position
-from coordinatord.chain.relayer import outbox_sql, queue_sql
+from coordinatord.chain.relayer import outbox_sql, queue_sql, statuses_sql
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import (
     Insolvent,
@@ -26,11 +26,11 @@ from coordinatord.chain.relayer.outbox_sql import (
     Queued,
     QueueFull,
     RelayKind,
-    RelayStatus,
     SubjectBusy,
     Submitted,
 )
 from coordinatord.chain.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, require_role
+from coordinatord.chain.relayer.statuses_sql import RelayStatus
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
@@ -335,7 +335,7 @@ class Relaying:
         ids = [relay_id for relay_id in news if relay_id in self._waiters]
         if ids:
             async with self._database.connection() as connection:
-                self._notify(ids, await outbox_sql.statuses(connection, ids))
+                self._notify(ids, await statuses_sql.statuses(connection, ids))
 
     async def _look_at_all(self) -> None:
         if not self._waiters and not self._awaiting_index:
@@ -344,7 +344,7 @@ class Relaying:
         async with self._database.connection() as connection:
             dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
             ids = list(self._waiters)
-            self._notify(ids, await outbox_sql.statuses(connection, ids))
+            self._notify(ids, await statuses_sql.statuses(connection, ids))
             position = await read_position(connection)
         for kind in dropped.values():
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()

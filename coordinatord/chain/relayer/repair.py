@@ -11,11 +11,11 @@ from coordinatord.base import metrics
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock, blocks_by_number
-from coordinatord.chain.relayer.broadcast import give_up
 from coordinatord.chain.relayer.fees import replacement
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.chain.relayer.resolution import resolve
+from coordinatord.chain.relayer.sendings import give_up
 from coordinatord.chain.relayer.signing import dearer, sign_fill
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.locks import RoleConnection

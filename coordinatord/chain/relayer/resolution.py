@@ -8,12 +8,13 @@ import structlog
 from common.artifacts import decode_error
 from coordinatord.base import metrics
 from coordinatord.chain.contracts.logs import refused_calls
-from coordinatord.chain.relayer import budgets_sql, results_sql, transactions_sql
+from coordinatord.chain.relayer import gas_bookings_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import WINDOW, blocks_by_number
-from coordinatord.chain.relayer.budgets_sql import GasCost
+from coordinatord.chain.relayer.confirmation import confirmed
+from coordinatord.chain.relayer.gas_bookings_sql import GasCost
 from coordinatord.chain.relayer.in_flight import PendingTx
-from coordinatord.chain.relayer.receipts import TxReceipt, confirmed
+from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.chain.relayer.role import LACKING
 from coordinatord.chain.relayer.simulate import replay
@@ -21,6 +22,8 @@ from coordinatord.chain.relayer.transactions_sql import NewestBlock
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.locks import RoleConnection, is_held, role_of
+
+log = structlog.get_logger(__name__)
 
 _RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one, is there long before
 
@@ -46,9 +49,6 @@ async def _is_retired(connection: Connection, chain_id: int, newest: NewestBlock
     return newest.quiet > _RETIRED_AFTER and not await is_held(connection, role_of(chain_id, newest.account))
 
 
-log = structlog.get_logger(__name__)
-
-
 async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
     """End all relays of these mined transactions, in one database transaction. Raises Retryable, with nothing ended,
     while other nodes do not tell the same receipts."""
@@ -69,7 +69,7 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
             [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
         )
         taken_back = await results_sql.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
-        booked = await budgets_sql.book(
+        booked = await gas_bookings_sql.book(
             connection, [GasCost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
         )
         passing = [relay_id for relay_id in passing if relay_id not in taken_back]

@@ -1,14 +1,12 @@
 """Results of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import attrs
 
-from coordinatord.chain.relayer import budgets_sql
+from coordinatord.chain.relayer import gas_bookings_sql
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, RelayKind, lock_outbox
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.removal_sql import remove_due
 
 
 @attrs.frozen(slots=True)
@@ -239,7 +237,7 @@ async def unmine(connection: Connection, chain_id: int, account: bytes, block_ha
         account,
         block_hashes,
     )
-    await budgets_sql.unbook(connection, [r["id"] for r in rows])
+    await gas_bookings_sql.unbook(connection, [r["id"] for r in rows])
     await connection.execute(
         "update relays set state = 'signed', reason = null, raw = null, ended_at = null where id in ("
         " select min(r.id) from relays r where r.tx_id = any($1::bigint[]) and r.state in ('mined', 'refused')"
@@ -248,104 +246,3 @@ async def unmine(connection: Connection, chain_id: int, account: bytes, block_ha
         [r["id"] for r in rows],
     )
     return len(rows)
-
-
-# Which transaction ended a job: of those that were relayed here, and of those that were looked up on the chain.
-
-# Spelled out, because an index has the same condition.
-ENDING: Final = "r.state = 'mined' and r.kind in ('settle', 'fail', 'reclaim', 'cancel')"
-
-
-async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
-    """The hash, or None when it is not known here. Of a job that had expired, that of its cancel, which changed
-    nothing."""
-    found: bytes | None = await connection.fetchval(
-        "select coalesce((select t.mined_hash from relays r join relay_txs t on t.id = r.tx_id"
-        f" where r.subject = $1 and {ENDING} order by r.id limit 1),"
-        " (select tx_hash from job_ends where job_id = $1))",
-        job_id,
-    )
-    return found
-
-
-# Those that posted and claimed a job are told beside it. Spelled out, because an index has the same condition.
-BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
-
-
-@attrs.frozen(slots=True)
-class JobTransaction:
-    """`block_number` is None for an ending of which only the hash is kept."""
-
-    kind: str
-    tx_hash: bytes
-    block_number: int | None
-
-
-async def transactions_of(connection: Connection, job_id: bytes) -> list[JobTransaction]:
-    """Transactions of a job, the oldest first: those that were relayed here and are still kept, and its ending."""
-    relayed = " union all ".join(
-        f"select r.id, r.kind, t.mined_hash, t.block_number from relays r join relay_txs t on t.id = r.tx_id"
-        f" where r.subject = $1 and {which}"
-        for which in (BEGINNING, ENDING)
-    )
-    rows = await connection.fetch(f"{relayed} order by 1", job_id)
-    found = [JobTransaction(*row[1:]) for row in rows if row["mined_hash"] is not None]
-    ending = await ending_of(connection, job_id)
-    if ending is not None and all(each.tx_hash != ending for each in found):
-        found.append(JobTransaction("end", ending, None))
-    return found
-
-
-async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes) -> None:
-    await connection.execute(
-        "insert into job_ends (job_id, tx_hash) values ($1, $2) on conflict do nothing", job_id, tx_hash
-    )
-
-
-async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
-    """Drop what the chain can tell again."""
-    # Written out: of an age that it does not know, the planner takes a third of the rows to be due.
-    age = f"interval '{older_than_seconds:d} seconds'"
-    await remove_due(connection, "job_ends", f"kept_at < statement_timestamp() - {age}")
-
-
-# Relays that ended long ago: nobody waits for them, and no reorg reaches them any more.
-
-
-_LONG_ENDED: Final = (
-    "select id from relays where ended_at < statement_timestamp() - $1 * interval '1 second'"
-    " and state not in ('queued', 'signed') order by ended_at limit $2"
-)
-
-
-async def drop_ended(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Drop relays; returns how many went. Which transaction ended a job stays known."""
-    await connection.execute(
-        "insert into job_ends (job_id, tx_hash) select r.subject, t.mined_hash from relays r"
-        f" join relay_txs t on t.id = r.tx_id where r.id in ({_LONG_ENDED}) and {ENDING} on conflict do nothing",
-        older_than_seconds,
-        limit,
-    )
-    dropped = await connection.fetch(
-        f"delete from relays where id in ({_LONG_ENDED}) returning id", older_than_seconds, limit
-    )
-    return len(dropped)
-
-
-async def drop_carriers(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Drop those of the `limit` oldest transactions that carry no relay any more; returns how many went. They become
-    due in their order, so that no look goes past the first ones that are not."""
-    dropped = await connection.fetch(
-        "with oldest as (select id, chain_id, account, nonce from (select * from relay_txs order by id limit $2) t"
-        " where (t.block_number is not null or t.lost)"
-        " and t.created_at < clock_timestamp() - $1 * interval '1 second'),"
-        " done as (select t.id from oldest t where not exists (select 1 from relays r where r.tx_id = t.id)"
-        # The newest transaction of an account stays whatever its age: it says which nonce comes next.
-        " and t.nonce < (select max(u.nonce) from relay_txs u"
-        "  where u.chain_id = t.chain_id and u.account = t.account)),"
-        " versions as (delete from relay_tx_versions where tx_id in (select id from done))"
-        " delete from relay_txs where id in (select id from done) returning id",
-        older_than_seconds,
-        limit,
-    )
-    return len(dropped)

@@ -1,12 +1,11 @@
-"""Settings of the relayer, and the floors that they set: which transactions the account's funds still pay for."""
+"""Settings of the relayer."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
-from coordinatord.chain.relayer.coalesce import TX_GAS_CAP, Planned, Rank
-from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, offer
+from coordinatord.chain.relayer.coalesce import TX_GAS_CAP
+from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
 
 MINED_WITHIN_S: Final = 15.0  # longer than until a node is reminded by the same bytes
 
@@ -44,56 +43,3 @@ class RelayerSettings:
     @property
     def idle_poll(self) -> float:
         return min(max(self.block_time_ms / 1000, 0.05), 2.0)
-
-
-# Reserves of the account's native funds: which transactions it can still pay for.
-#
-# Below the reserve, only exits and cancels are relayed, so that settles, fails and reclaims can go on: they free other
-# people's money. A lower floor stops cancels, too: an owner can always act alone.
-
-
-@attrs.frozen(slots=True)
-class Floors:
-    """Funds that each rank must leave untouched. Amounts of gas in the settings, so that they grow with its price."""
-
-    cancel: int
-    other: int
-
-    @classmethod
-    def of(cls, cancel_gas: int, other_gas: int, market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> "Floors":
-        cap = offer(market, ceiling).cap
-        return cls(cancel_gas * cap, other_gas * cap)
-
-    def below(self, rank: Rank) -> int:
-        match rank:
-            case Rank.EXIT:
-                return 0
-            case Rank.CANCEL:
-                return self.cancel
-            case Rank.OTHER:
-                return self.other
-
-    def lowest_rank(self, spendable: int) -> Rank:
-        """The least urgent rank that these funds allow."""
-        if spendable < self.cancel:
-            return Rank.EXIT
-        return Rank.CANCEL if spendable < self.other else Rank.OTHER
-
-
-NO_FLOORS: Final = Floors(0, 0)
-
-
-def affordable(
-    plans: Sequence[Planned], spendable: int, cap: int, floors: Floors = NO_FLOORS
-) -> tuple[list[Planned], list[Planned]]:
-    """(those that can be paid in their order without touching what is kept for more urgent ones, the others)."""
-    paid: list[Planned] = []
-    unpaid: list[Planned] = []
-    for plan in plans:
-        cost = plan.gas * cap
-        if cost <= spendable - floors.below(plan.rank):
-            spendable -= cost
-            paid.append(plan)
-        else:
-            unpaid.append(plan)
-    return paid, unpaid

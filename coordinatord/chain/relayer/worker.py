@@ -13,7 +13,7 @@ from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import outbox_sql, queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast, note_sendings
+from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast
 from coordinatord.chain.relayer.coalesce import TxRoom
 from coordinatord.chain.relayer.fees import offer
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
@@ -22,6 +22,7 @@ from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.receipt_watcher import ReceiptWatcher
 from coordinatord.chain.relayer.repair import raise_fees, repair_nonces
 from coordinatord.chain.relayer.role import RelayerRole
+from coordinatord.chain.relayer.sendings import note_sendings
 from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.rpc.client import Rpc

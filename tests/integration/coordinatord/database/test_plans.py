@@ -48,14 +48,14 @@ PARTS: Final = {
         {"which": "f'priority = 3 and {_NAMED}'"},
         {"which": "'id = any($2::bigint[])'"},
     ],
-    "chain.relayer.results_sql.transactions_of": [
+    "chain.relayer.endings_sql.transactions_of": [
         {"which": which, "relayed": "'select 1'"} for which in ("BEGINNING", "ENDING")
     ],
     "chain.relayer.transactions_sql._stored": [
         {"which": "'t.block_number is null and not t.lost'"},
         {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
     ],
-    "chain.relayer.results_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
+    "chain.relayer.endings_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
     "api.sessions.sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
 }
 # Not planned by themselves.
@@ -68,7 +68,7 @@ UNPLANNED: Final = {
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
-    "chain.relayer.budgets_sql": "`_ADD`, a part of the statements that book gas and take it back",
+    "chain.relayer.gas_bookings_sql": "`_ADD`, a part of the statements that book gas and take it back",
 }
 # Indexes of a few rows whatever the table holds: what waits, and what is not paid for or taken in time.
 FEW: Final = {"relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}

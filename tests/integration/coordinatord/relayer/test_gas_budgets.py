@@ -7,17 +7,9 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.chain.relayer import budgets_sql, outbox_sql, queue_sql, results_sql, transactions_sql
-from coordinatord.chain.relayer.budgets_sql import (
-    ALL_NEWCOMERS,
-    Booked,
-    Budget,
-    GasCost,
-    GasLimits,
-    Spending,
-    room,
-    top_spenders,
-)
+from coordinatord.chain.relayer import gas_bookings_sql, outbox_sql, queue_sql, results_sql, transactions_sql
+from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS, Budget, GasLimits, Spending, room, top_spenders
+from coordinatord.chain.relayer.gas_bookings_sql import Booked, GasCost
 from coordinatord.chain.relayer.outbox_sql import (
     Insolvent,
     NewRelay,
@@ -98,7 +90,7 @@ async def mine(
     connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, fills: bool = False, block: int = 7
 ) -> list[Booked]:
     await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True)])
-    booked = await budgets_sql.book(connection, [GasCost(tx_id, gas, fills)])
+    booked = await gas_bookings_sql.book(connection, [GasCost(tx_id, gas, fills)])
     await results_sql.end_carried(connection, [tx_id], refused)
     return booked
 
@@ -174,10 +166,10 @@ async def test_self_transfer_in_the_place_of_relays_is_nobodys(connection: Conne
 
 
 async def test_bookings_go_with_their_transaction_and_sums_when_no_budget_looks_at_them(connection: Connection) -> None:
-    await spend(connection, ALICE, 5, hours_ago=24 * budgets_sql.KEPT_DAYS + 1)
+    await spend(connection, ALICE, 5, hours_ago=24 * gas_bookings_sql.KEPT_DAYS + 1)
     tx_id = await signed(connection, 0, post(BOB))
     await mine(connection, tx_id, 7)
-    await budgets_sql.drop_old(connection, 604_800)
+    await gas_bookings_sql.drop_old(connection, 604_800)
     assert await spent(connection) == {(BOB, "post"): 7}
     await connection.execute("delete from relays")
     await connection.execute("delete from relay_tx_versions")

@@ -16,7 +16,7 @@ from coordinatord.base.clock import ISSUED_WITHIN
 from coordinatord.base.errors import Retryable, WouldRefuse
 from coordinatord.chain.contracts import registries
 from coordinatord.chain.contracts.registries import CLAIMED, OPEN, ChainJob, PostedOrder, RegisteredJob
-from coordinatord.chain.relayer import results_sql
+from coordinatord.chain.relayer import endings_sql, results_sql
 from coordinatord.chain.relayer.budgets import Admitted
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import RelayMined
@@ -100,8 +100,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         return (job_id, owner) in connection.posts_under_way
 
     monkeypatch.setattr(results_sql, "post_under_way", post_under_way)
-    monkeypatch.setattr(results_sql, "ending_of", ending_of)
-    monkeypatch.setattr(results_sql, "remember_ending", remember_ending)
+    monkeypatch.setattr(endings_sql, "ending_of", ending_of)
+    monkeypatch.setattr(endings_sql, "remember_ending", remember_ending)
     monkeypatch.setattr(sql, "read_posted_block", read_posted_block)
     return World()
 

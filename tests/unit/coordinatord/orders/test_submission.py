@@ -36,10 +36,11 @@ from coordinatord.api.orders.validation import MarketProbe, OrderBody, Verdicts
 from coordinatord.base.concurrency import Mailbox
 from coordinatord.base.errors import Retryable, WouldRefuse
 from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, PostedOrder
-from coordinatord.chain.relayer.budgets import Admitted, Promises
+from coordinatord.chain.relayer.budgets import Admitted
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
+from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.storage.pins.containers import Holding, container_key

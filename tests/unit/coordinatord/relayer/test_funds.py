@@ -1,8 +1,8 @@
 from coordinatord.chain.relayer.coalesce import Planned, Rank
 from coordinatord.chain.relayer.fees import FeeMarket
-from coordinatord.chain.relayer.settings import Floors, affordable
+from coordinatord.chain.relayer.reserves import Reserves, affordable
 
-FLOORS = Floors(cancel=100, other=300)
+RESERVES = Reserves(cancel=100, other=300)
 
 
 def plan(rank: Rank, gas: int) -> Planned:
@@ -10,11 +10,11 @@ def plan(rank: Rank, gas: int) -> Planned:
 
 
 def test_floors_are_amounts_of_gas_at_what_is_offered_for_it() -> None:
-    assert Floors.of(10, 30, FeeMarket(base_fee=5, tip=2)) == Floors(120, 360)
+    assert Reserves.of(10, 30, FeeMarket(base_fee=5, tip=2)) == Reserves(120, 360)
 
 
 def test_below_the_reserve_exits_and_cancels_and_below_the_floor_exits_alone() -> None:
-    assert [FLOORS.lowest_rank(funds) for funds in (300, 299, 100, 99, 0)] == [
+    assert [RESERVES.lowest_rank(funds) for funds in (300, 299, 100, 99, 0)] == [
         Rank.OTHER,
         Rank.CANCEL,
         Rank.CANCEL,
@@ -25,6 +25,6 @@ def test_below_the_reserve_exits_and_cancels_and_below_the_floor_exits_alone() -
 
 def test_no_round_spends_what_is_kept_for_more_urgent_ones() -> None:
     plans = [plan(Rank.OTHER, 60), plan(Rank.OTHER, 60), plan(Rank.CANCEL, 150), plan(Rank.EXIT, 150)]
-    paid, unpaid = affordable(plans, 400, 1, FLOORS)
+    paid, unpaid = affordable(plans, 400, 1, RESERVES)
     assert [(p.rank, p.gas) for p in paid] == [(Rank.OTHER, 60), (Rank.CANCEL, 150), (Rank.EXIT, 150)]
     assert [(p.rank, p.gas) for p in unpaid] == [(Rank.OTHER, 60)]

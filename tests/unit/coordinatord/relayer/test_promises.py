@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from coordinatord.chain.contracts.registries import PaymentToken
-from coordinatord.chain.relayer.budgets import Promises
 from coordinatord.chain.relayer.budgets_sql import Standing
 from coordinatord.chain.relayer.outbox_sql import Promise
+from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.rpc.client import Rpc, RpcCall
 
 pytestmark = pytest.mark.anyio

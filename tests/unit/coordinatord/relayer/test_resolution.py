@@ -14,10 +14,10 @@ from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.logs import ReceiptLog
-from coordinatord.chain.relayer import budgets_sql, resolution, results_sql, transactions_sql
+from coordinatord.chain.relayer import gas_bookings_sql, resolution, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.budgets_sql import Booked, GasCost
 from coordinatord.chain.relayer.gas_book import GasBook, OpKind
+from coordinatord.chain.relayer.gas_bookings_sql import Booked, GasCost
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.receipts import TxReceipt
@@ -147,7 +147,7 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
         (results_sql, "take_back", outbox.take_back),
         (results_sql, "requeue", outbox.requeue),
         (results_sql, "end_carried", outbox.end),
-        (budgets_sql, "book", outbox.book),
+        (gas_bookings_sql, "book", outbox.book),
         (transactions_sql, "newest_blocks", outbox.newest_blocks),
         (resolution, "is_held", outbox.is_held),
     ):

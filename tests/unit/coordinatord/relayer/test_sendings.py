@@ -5,9 +5,10 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.broadcast import Sending, Sent, note_sendings
+from coordinatord.chain.relayer.broadcast import Sending, Sent
 from coordinatord.chain.relayer.coalesce import MOST_BYTES, TX_GAS_CAP
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.sendings import note_sendings
 from coordinatord.chain.relayer.transactions_sql import Version
 
 
