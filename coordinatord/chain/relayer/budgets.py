@@ -7,6 +7,7 @@ jobs. What is booked is gas that mined transactions used; what is under way coun
 refused early; `submit_relays` decides, under the outbox's lock.
 """
 
+import time
 from typing import Final
 
 import attrs
@@ -20,9 +21,8 @@ from coordinatord.chain.relayer.budgets_sql import (
     Spender,
     Spending,
     Standing,
-    Waits,
+    read_exhausted,
     read_standings,
-    read_waits,
 )
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.storage.database.batched_reads import BatchedReads
@@ -45,6 +45,7 @@ _GAS: Final = {
     RelayKind.PUBLISH: 70_000,
 }
 _PLAIN_BYTES: Final = 1024
+_HOUR_S: Final = 3600
 _PER_BYTE: Final = 41  # calldata's floor price is 40
 _BUDGET_OF: Final = {
     RelayKind.POST: Budget.POSTS,
@@ -117,7 +118,7 @@ class GasBudgets:
         self._database = database
         self.policy = policy
         self._standings = BatchedReads[Spender, Standing](database.prepared_connection(), read_standings)
-        self._waits = BatchedReads[Spending, Waits](database.prepared_connection(), read_waits)
+        self._exhausted = BatchedReads[Spending, Budget | None](database.prepared_connection(), read_exhausted)
 
     async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> Admitted:
         """Raises Retryable `busy` for a request that is over a budget, unless the same subject has one under way: it
@@ -126,9 +127,9 @@ class GasBudgets:
         standing = await self._standings.get(Spender(signer, budget))
         spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits(budget, standing))
         if spending.limits.day is not None or spending.limits.newcomers is not None:
-            waits = await self._waits.get(spending)
-            if (waits.own or waits.newcomers) and not await self.is_under_way(subject):
-                raise over_budget(spending, waits)
+            exhausted = await self._exhausted.get(spending)
+            if exhausted is not None and not await self.is_under_way(subject):
+                raise over_budget(exhausted)
         return Admitted(spending, standing)
 
     async def is_under_way(self, subject: bytes) -> bool:
@@ -137,14 +138,14 @@ class GasBudgets:
 
     async def refusal(self, spending: Spending) -> Retryable:
         """Refusal of a request that `submit_relays` found over its budget."""
-        return over_budget(spending, await self._waits.get(spending))
+        return over_budget(await self._exhausted.get(spending) or spending.limits.budget)
 
 
-def over_budget(spending: Spending, waits: Waits) -> Retryable:
-    budget = Budget.NEWCOMERS if waits.newcomers > waits.own else spending.limits.budget
+def over_budget(budget: Budget) -> Retryable:
+    """Refusal for want of gas. Budgets count by clock hours, so that the next full hour may have room."""
     metrics.budget_refusals.labels(budget.value).inc()
     message = (
         f"the gas budget for {_WHAT[budget]} is used up; it grows with every job that settles,"
         " and what was spent counts for a day"
     )
-    return Retryable("busy", message, retry_after=max(waits.own, waits.newcomers, 1))
+    return Retryable("busy", message, retry_after=_HOUR_S - int(time.time()) % _HOUR_S)

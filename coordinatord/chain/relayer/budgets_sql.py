@@ -97,19 +97,11 @@ class Spending:
     limits: GasLimits
 
 
-@attrs.frozen(slots=True)
-class Waits:
-    """Seconds until the signer's own budget has room, and until that of all newcomers has."""
-
-    own: int
-    newcomers: int
-
-
-async def read_waits(line: PreparedConnection, spendings: Sequence[Spending]) -> dict[Spending, Waits]:
+async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]) -> dict[Spending, Budget | None]:
+    """Return the budget that has no room for each spending: its signer's, or that of all newcomers together."""
     rows = await line.fetch(
-        "select a.place, gas_budget_wait(a.signer, a.budget, a.estimate, a.hour, a.day) as own,"
-        " case when a.all_day is null then 0"
-        " else gas_budget_wait($7, 'newcomers', a.estimate, a.all_hour, a.all_day) end as newcomers"
+        "select a.place, a.day is null or gas_fits(a.signer, a.budget, a.estimate, a.hour, a.day) as own_fits,"
+        " a.all_day is null or gas_fits($7, 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
         " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $8::bigint[])"
         " with ordinality as a(signer, budget, estimate, hour, day, all_hour, all_day, place)",
         [one.signer for one in spendings],
@@ -121,12 +113,17 @@ async def read_waits(line: PreparedConnection, spendings: Sequence[Spending]) ->
         ALL_NEWCOMERS,
         [one.limits.newcomers[1] if one.limits.newcomers else None for one in spendings],
     )
-    return {spendings[row["place"] - 1]: Waits(row["own"], row["newcomers"]) for row in rows}
+    exhausted: dict[Spending, Budget | None] = {}
+    for row in rows:
+        spending = spendings[row["place"] - 1]
+        others = None if row["newcomers_fit"] else Budget.NEWCOMERS
+        exhausted[spending] = others if row["own_fits"] else spending.limits.budget
+    return exhausted
 
 
 async def room(connection: Connection, spending: Spending, most: int) -> int:
     """Number of ops of this estimate that fit now, at most `most`; one more than the limits allow where nothing was
-    spent, as `gas_budget_wait` lets the first of a day pass."""
+    spent, as `gas_fits` lets the first of a day pass."""
     limits, estimate = spending.limits, spending.estimate
     left = most
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [

@@ -502,34 +502,12 @@ create function gas_used(spender bytea, budget text, out in_hour bigint, out in_
     group by u.live
 $$;
 
--- Seconds until `estimate` more gas fits the limits of an hour and of a day; 0 when it fits now. The first op of an hour
--- and of a day always fits, so that no request waits for ever.
-create function gas_budget_wait(spender bytea, budget text, estimate bigint, hour_limit bigint, day_limit bigint)
-returns integer language plpgsql volatile as $$
-declare
-    now_secs bigint := floor(extract(epoch from clock_timestamp()));
-    now_hour bigint := now_secs / 3600;
-    used record;
-    frees bigint;  -- hour whose end leaves enough
-    wait bigint := 0;
-begin
-    if day_limit is null then
-        return 0;
-    end if;
-    select * into used from gas_used(spender, budget);
-    if used.in_hour > 0 and used.in_hour + estimate > hour_limit then
-        wait := (now_hour + 1) * 3600 - now_secs;
-    end if;
-    if used.in_day > 0 and used.in_day + estimate > day_limit then
-        select min(s.hour) into frees from (
-            select x.hour, sum(sum(x.gas)) over (order by x.hour) as gone from gas_spent x
-            where x.signer = spender and x.hour > now_hour - 24 and x.kind = any(kinds_of_budget(budget))
-            group by x.hour) s
-            where used.in_day - s.gone + estimate <= day_limit or s.gone >= used.in_day;
-        wait := greatest(wait, (coalesce(frees, now_hour) + 24) * 3600 - now_secs);
-    end if;
-    return wait;
-end
+-- True when `estimate` more gas fits the limits of an hour and of a day. The first op of an hour and of a day always
+-- fits, so that no request waits for ever.
+create function gas_fits(spender bytea, budget text, estimate bigint, hour_limit bigint, day_limit bigint)
+returns boolean language sql volatile as $$
+    select (u.in_hour = 0 or u.in_hour + estimate <= hour_limit) and (u.in_day = 0 or u.in_day + estimate <= day_limit)
+    from gas_used(spender, budget) u
 $$;
 
 -- What an owner's posts will collect that the index does not show at `position`: live posts, and posts mined above it.
@@ -568,10 +546,10 @@ begin
         elsif depth >= max_depth then
             outcome := 'queue_full';
         elsif day_limits[i] is not null
-                and gas_budget_wait(signers[i], budgets[i], estimates[i], hour_limits[i], day_limits[i]) > 0 then
+                and not gas_fits(signers[i], budgets[i], estimates[i], hour_limits[i], day_limits[i]) then
             outcome := 'over_budget';
         elsif newcomers[i] and all_day_limits[i] is not null
-                and gas_budget_wait('\x00', 'newcomers', estimates[i], all_hour_limits[i], all_day_limits[i]) > 0 then
+                and not gas_fits('\x00', 'newcomers', estimates[i], all_hour_limits[i], all_day_limits[i]) then
             outcome := 'over_all_newcomers';
         elsif headrooms[i] is not null and unindexed_posts(signers[i], positions[i]) + amounts[i] > headrooms[i] then
             outcome := 'insolvent';
