@@ -8,12 +8,12 @@ import msgspec
 
 from coordinatord.base.metrics import relayer_balance
 from coordinatord.chain.relayer.blocks import HeadBlock
-from coordinatord.chain.relayer.coalesce import TxRoom
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, believed_base_fee, believed_tip
 from coordinatord.chain.relayer.gas_book import GasBook
 from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, PendingTxs
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.relayer.tx_size import TxRoom
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import RpcError
 

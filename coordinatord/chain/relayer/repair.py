@@ -28,14 +28,12 @@ _MOST_SUSPECTS: Final = 256
 _EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
 _LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
 
-# Transactions whose block is no part of the chain any more become pending again, and are sent again.
-
 
 async def revive_unmined(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, mined: Sequence[tuple[int, bytes]]
 ) -> int:
-    """`mined`: number and hash of blocks that transactions of ours are recorded in. How many transactions are pending
-    again.
+    """Make transactions pending again whose block is no longer part of the chain. Return their number. `mined`: number
+    and hash of the blocks that transactions of the account are recorded in.
 
     Blocks above the head count as gone: if it is only this node that has not got them, the bytes that it is sent
     are known or used already, and the steps that look at those blocks find them mined.

@@ -4,8 +4,8 @@ from typing import Final
 
 import attrs
 
-from coordinatord.chain.relayer.coalesce import TX_GAS_CAP
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
+from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
 
 MINED_WITHIN_S: Final = 15.0  # longer than until a node is reminded by the same bytes
 

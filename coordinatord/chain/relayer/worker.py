@@ -14,7 +14,6 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import outbox_sql, queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast
-from coordinatord.chain.relayer.coalesce import TxRoom
 from coordinatord.chain.relayer.fees import offer
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.intake import RelayIntake
@@ -25,6 +24,7 @@ from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.sendings import note_sendings
 from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signers import AccountSigner
+from coordinatord.chain.relayer.tx_size import TxRoom
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.connections import Database

@@ -16,7 +16,7 @@ from common.address_book import AddressBook
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.blocks import latest_block
-from coordinatord.chain.relayer.coalesce import TX_GAS_CAP
+from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
 from coordinatord.chain.rpc.client import Quantity, Rpc, open_rpc, quantity
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.chain.rpc.nodes import node_names

@@ -7,8 +7,8 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer import outbox_sql
-from coordinatord.chain.relayer.coalesce import TX_GAS_CAP
 from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
 from coordinatord.chain.rpc.client import quantity
 from coordinatord.storage.database.connections import Connection
 from devnet.market import at, connected

@@ -5,7 +5,15 @@ from collections.abc import AsyncIterator
 import attrs
 import pytest
 
-from coordinatord.chain.relayer import endings_sql, outbox_sql, queue_sql, results_sql, statuses_sql, transactions_sql
+from coordinatord.chain.relayer import (
+    endings_sql,
+    outbox_sql,
+    queue_sql,
+    results_sql,
+    retention_sql,
+    statuses_sql,
+    transactions_sql,
+)
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.chain.relayer.transactions_sql import NewTx, Version
@@ -212,7 +220,7 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
     assert await endings_sql.ending_of(connection, b"job") == ended
     await connection.execute("update relays set ended_at = ended_at - interval '8 days' where tx_id = $1", tx_id)
     await connection.execute("update relay_txs set created_at = created_at - interval '8 days'")
-    assert await endings_sql.drop_ended(connection, 7 * 86_400, 10) == 1
+    assert await retention_sql.drop_ended(connection, 7 * 86_400, 10) == 1
     assert await connection.fetchval("select count(*) from relays") == 1
     assert await endings_sql.ending_of(connection, b"job") == ended
 

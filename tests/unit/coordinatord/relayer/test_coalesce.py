@@ -11,18 +11,16 @@ from common.quotes import Terms
 from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob, claim
 from coordinatord.chain.relayer.coalesce import (
     FOR_EXITS,
-    MOST_BYTES,
-    TX_GAS_CAP,
     Planned,
     Rank,
     Simulated,
-    TxSize,
     coalesce,
     in_flight,
 )
 from coordinatord.chain.relayer.gas_book import FIRST_LOOK, GasBook, OpKind, intrinsic_gas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay
+from coordinatord.chain.relayer.tx_size import MOST_BYTES, TX_GAS_CAP, TxSize
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
 ROOM = TxSize(15_000_000)

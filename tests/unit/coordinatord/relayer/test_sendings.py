@@ -6,10 +6,10 @@ from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import Sending, Sent
-from coordinatord.chain.relayer.coalesce import MOST_BYTES, TX_GAS_CAP
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
 from coordinatord.chain.relayer.sendings import note_sendings
 from coordinatord.chain.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.tx_size import MOST_BYTES, TX_GAS_CAP
 
 
 def tx(nonce: int, *, gas: int = 8_000_000, fills: bool = False) -> PendingTx:
