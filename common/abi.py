@@ -33,9 +33,6 @@ class Tail:
     content: bytes
 
 
-# --- names -------------------------------------------------------------------------------------------------
-
-
 def selector(signature: str) -> bytes:
     """The first 4 bytes of calldata and of a custom error: `selector("reclaim(bytes32)")`."""
     return keccak256(signature.encode("ascii"))[:4]
@@ -44,9 +41,6 @@ def selector(signature: str) -> bytes:
 def topic(signature: str) -> bytes:
     """The first topic of an event's logs."""
     return keccak256(signature.encode("ascii"))
-
-
-# --- encoding ----------------------------------------------------------------------------------------------
 
 
 def uint(value: int) -> Words:
@@ -112,9 +106,6 @@ def encode(*values: Words | Tail) -> bytes:
 def call(selector: bytes, *values: Words | Tail) -> bytes:
     """Calldata."""
     return selector + encode(*values)
-
-
-# --- decoding ----------------------------------------------------------------------------------------------
 
 
 def uint_at(data: bytes, word: int, bits: int = 256) -> int:

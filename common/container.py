@@ -14,9 +14,10 @@ from typing import Final, Self
 import attrs
 
 from common import framing
-from common.box import PublicKey, SecretKey, data_key
+from common.box import PublicKey, SecretKey
 from common.framing import Piece
 from common.keccak import Keccak256, keccak256
+from common.key_derivation import data_key
 from common.refusal import Refused
 from common.sealed_stream import (
     HEAD_BYTES,

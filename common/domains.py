@@ -1,66 +1,18 @@
 """The seven signing domains of one deployment."""
 
-from functools import cached_property
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import attrs
 
 from common.address_book import AddressBook
+from common.eip712 import DIGEST_PREFIX, Domain, Message
 from common.keccak import keccak256
+from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization
 from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import HandoverAuth, HandoverKeys, Release, ResultKey, SvcSession
+from common.messages.sessions import ResultKey, SvcSession
 from common.secp256k1 import recover
-
-# EIP-712: domains and digests. The structs themselves are packed in `messages/`.
-#
-# digest = keccak256(0x19 ‖ 0x01 ‖ domain separator (32) ‖ struct hash (32))
-
-
-@attrs.frozen(slots=True)
-class Domain:
-    """A signing domain. `verifying_contract` is 20 bytes, or None for a domain without that field."""
-
-    name: str
-    version: str
-    chain_id: int
-    verifying_contract: bytes | None = None
-
-    @cached_property
-    def separator(self) -> bytes:
-        type_ = "EIP712Domain(string name,string version,uint256 chainId"
-        words = (
-            keccak256(self.name.encode("utf-8"))
-            + keccak256(self.version.encode("utf-8"))
-            + self.chain_id.to_bytes(32, "big")
-        )
-        if self.verifying_contract is not None:
-            if len(self.verifying_contract) != 20:
-                raise ValueError("an address is 20 bytes")
-            type_ += ",address verifyingContract"
-            words += bytes(12) + self.verifying_contract
-        return keccak256(keccak256(f"{type_})".encode("ascii")) + words)
-
-
-class Message(Protocol):
-    """A struct that is signed."""
-
-    def packed(self) -> bytes:
-        """The words that its hash covers: the hash of its type, and its fields."""
-
-
-def struct_hash(message: Message) -> bytes:
-    return keccak256(message.packed())
-
-
-DIGEST_PREFIX: Final = b"\x19\x01"
-
-
-def digest(separator: bytes, hash_of_struct: bytes) -> bytes:
-    """What a wallet signs: the struct in its domain."""
-    return keccak256(DIGEST_PREFIX + separator + hash_of_struct)
-
 
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 

@@ -12,9 +12,10 @@ from typing import Final, Self
 import attrs
 
 from common.box import PublicKey
+from common.canonical_json import canonical
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from common.strict_json import canonical, parse
+from common.strict_json import parse
 
 LONGEST_CUSTOM_ID: Final = 64  # characters, that is code points
 VERSION: Final = 1

@@ -1,22 +1,21 @@
-"""Escrow keys: their handover from one instance to another, in a sealed box, and the evidence that announces them.
+"""Handover of escrow keys from one instance to another, in a sealed box.
 
     message    = content ‖ signature (65)
     content    = 0x01 ‖ release (2) ‖ count (2) ‖ count × generation (40)
     generation = X25519 secret (32) ‖ announced_from (8, Unix milliseconds)
 
-A sealed box says nothing about who sealed it, so the holder signs the content as `HandoverKeys`, together with the
-channel and the time that it was asked with: whoever stands between can neither put in keys of their own nor an answer
-of another day. Everything secret here is a bytearray, so that its user can wipe it.
+A sealed box says nothing about who sealed it. The holder therefore signs the content as `HandoverKeys`, with the
+channel and the time of the request. A party in between can insert neither keys of its own nor an earlier answer.
+All secrets here are bytearrays, so that their user can wipe them.
 """
 
-import hashlib
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, Self
 
 import attrs
 
-from common.box import KEY_BYTES, PublicKey
+from common.box import KEY_BYTES
 from common.refusal import Refused
 from common.secp256k1 import SIGNATURE_LENGTH
 
@@ -78,31 +77,3 @@ class Handover:
 
 def _bad(why: str) -> Refused:
     return Refused(f"the handover is malformed: {why}", code="bad_handover")
-
-
-# Evidence of an escrow about its key, and how it is tied to the key.
-#
-#     report_data      = sha256(public key (32) ‖ "svc-coordinator-escrow-v1")
-#     mock measurement = sha256("svc-mock-measurement-v1" ‖ release (2))
-#
-# A client that seals to an escrow's key computes report_data again: evidence that was made for another key does not
-# fit. So does the holder of keys that are asked for, with the key that they will be sealed to.
-#
-# The measurement names what runs, and is the key of its entry in the allowlist on the chain. A mock's names its release
-# and nothing else, and proves nothing.
-
-STATIC: Final = "static-coordinator-v1"
-MOCK: Final = "mock-coordinator-v1"
-
-_REPORT_LABEL: Final = b"svc-coordinator-escrow-v1"
-_MOCK_LABEL: Final = b"svc-mock-measurement-v1"
-
-
-def report_data(public: PublicKey) -> bytes:
-    """The 32 bytes that evidence for this key carries."""
-    return hashlib.sha256(public.raw + _REPORT_LABEL).digest()
-
-
-def mock_measurement(release: int) -> bytes:
-    """What an instance in development mode says that it is."""
-    return hashlib.sha256(_MOCK_LABEL + release.to_bytes(2, "big")).digest()

@@ -14,7 +14,8 @@ from common import quotes
 from common.address_book import AddressBook
 from common.artifacts import load
 from common.contract_events import event_values, order_of
-from common.domains import Domain, SigningDomain
+from common.domains import SigningDomain
+from common.eip712 import Domain
 from common.inclusion.contents import Log
 from common.keccak import keccak256
 from common.messages.jobs import Order
@@ -174,9 +175,6 @@ def verified(raw: bytes) -> VerifiedReceipt:
     )
 
 
-# --- reading ------------------------------------------------------------------------------------------------
-
-
 def _read_market(said: object) -> ReceiptMarket:
     if not isinstance(said, dict) or said.keys() != {field.name for field in attrs.fields(ReceiptMarket)}:
         raise Refused("market must hold chain_id, job_registry, token, token_name and token_version", "market")
@@ -219,9 +217,6 @@ def _events(market: ReceiptMarket, steps: Sequence[Step]) -> Events:
         if values[n]["jobId"] != values[0]["jobId"]:
             raise Refused(f"steps.{n} must be of the job that steps.0 posts", f"steps.{n}.log")
     return Events(values[0], values[1] if len(values) == 3 else None, values[-1], names[-1])
-
-
-# --- checking -----------------------------------------------------------------------------------------------
 
 
 def _compare(said: object, proved: object, at: str) -> None:
@@ -270,9 +265,6 @@ def _amount(events: Events) -> int:
     order, posted = order_of(events.posted), events.posted
     terms = Terms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
     return quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
-
-
-# --- telling ------------------------------------------------------------------------------------------------
 
 
 def _end(events: Events) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""Sealed streams, as containers and results are: a fresh seed sealed to a recipient, then a stream. Sealed result v1.
+"""Sealed streams, as containers and results are: a fresh seed sealed to a recipient, then a stream.
 
     0x01 ‖ seed_wrap (80) ‖ ciphertext
 
     seed_wrap     sealed box of a random 32-byte seed, to the recipient's X25519 key
     ciphertext    the frames of `common.framing`, under a key that is derived from the seed
 
-The two formats differ in how that key is derived, which is what a `derive` or `key_of` argument says here.
+The two formats derive that key in different ways, given by the argument `derive` or `key_of`.
 """
 
 import os
@@ -15,8 +15,8 @@ from typing import Final, Self
 import attrs
 
 from common import box
-from common.box import SEED_BYTES, PublicKey, SecretKey, result_data_key
 from common.framing import HEADER_BYTES, SHORTEST_STREAM, Piece, Puller, Pusher
+from common.key_derivation import SEED_BYTES
 from common.refusal import Refused
 
 FORMAT_VERSION: Final = 1
@@ -123,37 +123,3 @@ class StreamOpener:
 
 def too_short(length: int) -> Refused:
     return Refused(f"{length} bytes are fewer than the shortest possible {SHORTEST}", code="too_short")
-
-
-# Sealed result v1: what a provider returns, sealed to the owner's result key and bound to its job.
-#
-#     sealed result = 0x01 ‖ seed_wrap (80) ‖ ciphertext (41 or more)
-#
-# The layout is a container's; the ciphertext's key is bound to the job id instead of the owner, so a provider
-# cannot settle one job with another's result. It carries no commitment: its content id names it.
-
-
-class ResultSealer(StreamSealer):
-    """Seals a result to the key that the job's envelope names, piece by piece."""
-
-    def __init__(self, result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes) -> None:
-        super().__init__(result_key, lambda seed: result_data_key(seed, chain_id, job_registry, job_id))
-
-
-class ResultOpener(StreamOpener):
-    """Opens a sealed result piece by piece."""
-
-    @classmethod
-    def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, job_id: bytes) -> Self:
-        """With the owner's result key; refuses a result sealed to another as `unseal_failed`."""
-        return cls(lambda head: result_data_key(head.open_seed(secret), chain_id, job_registry, job_id))
-
-
-def seal_result(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, plaintext: Piece) -> bytes:
-    sealer = ResultSealer(result_key, chain_id, job_registry, job_id)
-    return sealer.push(plaintext) + sealer.finish()
-
-
-def open_result(secret: SecretKey, chain_id: int, job_registry: bytes, job_id: bytes, sealed: Piece) -> bytes:
-    opener = ResultOpener.with_secret(secret, chain_id, job_registry, job_id)
-    return opener.pull(sealed) + opener.finish()

@@ -1,23 +1,17 @@
-"""JSON with one meaning per text, and one text per value.
+"""JSON with one meaning per text.
 
-`parse` refuses what parsers disagree about: duplicate keys, NaN and infinities (also spelled 1e400), NUL and
+`parse` rejects what parsers disagree about: duplicate keys, NaN and infinities (also spelled 1e400), NUL and
 lone surrogates, deep nesting, a byte order mark, bytes that are not UTF-8.
-
-`canonical` writes RFC 8785 (JCS), so any of its implementations reproduces it: keys sorted by their UTF-16
-code units, no spaces, only the escapes that JSON.stringify uses, numbers as ECMAScript writes them. Beyond
-the RFC, a number written as an integer must be within ±(2^53−1): above that, JavaScript would change it.
 """
 
 import json
 import math
 import re
-from json.encoder import encode_basestring
 from typing import Final, NoReturn
 
 import msgspec
 
 from common.refusal import Refused
-from common.scalars import MAX_SAFE_INTEGER
 
 MAX_DEPTH: Final = 32
 
@@ -54,14 +48,12 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     return value
 
 
-# An object from a text without escapes, as most bodies and lines are; None for all else, and for what is wrong.
-#
-# A parser of several times the speed reads it. What that one lets pass and we do not is a duplicate key, and here a
-# count shows it: each pair of quotes is a name or a string, and a duplicate leaves fewer of them.
-
-
 def _flat(raw: bytes | bytearray) -> object | None:
-    """That nests nothing, as the bodies of submissions: its strings are counted at once, and depth is no question."""
+    """Parse a flat object without escapes. Return None for all other texts.
+
+    The fast parser accepts duplicate keys. A count finds them: each pair of quotes is a name or a string, and a
+    duplicate key leaves fewer of them. Most bodies and lines are read here or by `_nested`.
+    """
     try:
         value = _FLAT.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -71,6 +63,7 @@ def _flat(raw: bytes | bytearray) -> object | None:
 
 
 def _nested(raw: bytes | bytearray) -> object | None:
+    """Parse a nested object without escapes in the same way."""
     try:
         value = _NESTED.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -85,16 +78,6 @@ def _strings(value: object) -> int:
     if type(value) is dict:
         return len(value) + sum([_strings(member) for member in value.values()])
     return sum([_strings(item) for item in value]) if type(value) is list else 0
-
-
-def canonical(value: object) -> bytes:
-    """The one spelling of a JSON value. Refuses what `parse` would refuse, and integers that are not safe."""
-    written: list[str] = []
-    _write(value, written, 0)
-    try:
-        return "".join(written).encode("utf-8")
-    except UnicodeEncodeError:
-        raise Refused("JSON strings hold no lone surrogates") from None
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -152,77 +135,3 @@ def _check_texts(root: object, param: str | None) -> None:
             waiting.extend(node.values())
         elif isinstance(node, list):
             waiting.extend(node)
-
-
-def _write(value: object, written: list[str], depth: int) -> None:
-    if isinstance(value, str):
-        written.append(_text(value))
-    elif value is None:
-        written.append("null")
-    elif isinstance(value, bool):
-        written.append("true" if value else "false")
-    elif isinstance(value, int | float):
-        written.append(_number(value))
-    elif isinstance(value, dict | list | tuple):
-        if depth == MAX_DEPTH:
-            raise Refused(f"the JSON nests deeper than {MAX_DEPTH}")
-        if isinstance(value, dict):
-            _write_members(value, written, depth + 1)
-        else:
-            _write_items(value, written, depth + 1)
-    else:
-        raise TypeError(f"{type(value).__name__} is no JSON type")
-
-
-def _write_members(members: dict[str, object], written: list[str], depth: int) -> None:
-    opening = "{"
-    for key in sorted(members, key=_utf16):
-        written.append(opening + _text(key) + ":")
-        _write(members[key], written, depth)
-        opening = ","
-    written.append("}" if members else "{}")
-
-
-def _write_items(items: "list[object] | tuple[object, ...]", written: list[str], depth: int) -> None:
-    opening = "["
-    for item in items:
-        written.append(opening)
-        _write(item, written, depth)
-        opening = ","
-    written.append("]" if items else "[]")
-
-
-def _utf16(key: str) -> bytes:
-    return key.encode("utf-16-be", "surrogatepass")
-
-
-def _text(text: str) -> str:
-    if "\x00" in text:
-        raise Refused("JSON strings hold no NUL")
-    quoted: str = encode_basestring(text)
-    return quoted
-
-
-def _number(number: int | float) -> str:
-    if isinstance(number, float):
-        if not math.isfinite(number):
-            raise Refused("JSON has no NaN and no infinities")
-        if not number.is_integer() or abs(number) >= 1e21:
-            return _ecmascript(number)
-        number = int(number)
-    if abs(number) > MAX_SAFE_INTEGER:
-        raise Refused("an integer in JSON must be within ±(2^53−1)")
-    return str(number)
-
-
-def _ecmascript(number: float) -> str:
-    """Python and ECMAScript agree on the shortest digits; they differ in when and how to write exponents."""
-    shortest = repr(number)
-    mantissa, _, exponent = shortest.partition("e")
-    if not exponent:
-        return shortest
-    if int(exponent) >= -6 and exponent.startswith("-"):
-        sign = "-" if number < 0 else ""
-        digits = mantissa.lstrip("-").replace(".", "")
-        return f"{sign}0.{'0' * (-int(exponent) - 1)}{digits}"
-    return f"{mantissa}e{exponent[0]}{exponent[1:].lstrip('0')}"

@@ -10,7 +10,7 @@ import attrs
 from eth_account import Account
 from nacl.public import PrivateKey
 
-from common.box import escrow_key
+from common.key_derivation import escrow_key
 from devnet.anvil import FUNDED_ACCOUNTS, MNEMONIC
 
 _ROLES: Final = (

@@ -10,8 +10,9 @@ from urllib.parse import quote
 import anyio
 import attrs
 
-from common.box import PublicKey, SecretKey, result_key_from_signature
+from common.box import PublicKey, SecretKey
 from common.domains import Domains
+from common.key_derivation import result_key_from_signature
 from common.quotes import Terms
 from svc.core import sealing
 from svc.core.known_market import Market

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import attrs
 
-from common import strict_json
+from common import canonical_json
 from common.artifacts import event_topic, load
 from common.contract_events import event_values
 from common.inclusion.contents import Contents
-from common.inclusion.header import objects, octets, texts
+from common.inclusion.node_values import objects, octets, texts
 from common.receipt import ENDS, Events, ReceiptMarket, VerifiedReceipt, claims_of, order_signature_in, verified
 from common.receipt_steps import step_of
 from common.refusal import Refused
@@ -62,7 +62,7 @@ class Receipts:
             signature = order_signature_in(call, self.market, events.posted)
             if signature is None:
                 raise Refused("the transaction that posted the job does not carry the owner's signature of the order")
-            raw = strict_json.canonical(claims_of(self.market, events, signature) | {"steps": steps}) + b"\n"
+            raw = canonical_json.canonical(claims_of(self.market, events, signature) | {"steps": steps}) + b"\n"
             verified(raw)  # what could not be checked by others is not given out
         except Refused as refusal:
             message = f"no receipt of job {hex_of(job_id)}: {refusal.message}"

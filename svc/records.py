@@ -3,7 +3,7 @@
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
 """
 
-from common.api import batches, chain, files, jobs, market, progress, providers, states, why
+from common.api import batches, chain, escrow, files, jobs, market, progress, states, why
 from common.api.shapes import Shape
 
 Record = Shape
@@ -53,8 +53,8 @@ Deployment = chain.DeploymentFields[int]
 Readiness = chain.ReadinessFields[int]
 Session = chain.SessionShape
 
-Evidence = providers.EvidenceShape
-EscrowKey = providers.Key[Evidence]
+Evidence = escrow.EvidenceShape
+EscrowKey = escrow.Key[Evidence]
 
 FileDetails = files.FileDetails
 File = files.FileFields

@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 from anyio import to_thread
 
-from common import escrow as escrow_evidence
+from common import escrow_evidence
 from common.address_book import AddressBook
 from common.api.chain import told_book
 from common.box import PublicKey

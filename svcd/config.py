@@ -15,7 +15,7 @@ from msgspec import Meta
 from common.address_book import AddressBook
 from common.api.limits import LONGEST_SLA, SNAPSHOT_QUOTES
 from common.box import SecretKey
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from common.refusal import Refused
 from common.scalars import read_uint
 from common.secp256k1 import Wallet

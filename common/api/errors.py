@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from common.api.shapes import ErrorType
+from common.api.error_bodies import ErrorType
 
 
 @attrs.frozen(slots=True)

@@ -9,7 +9,7 @@ The types yield the OpenAPI document, so the documented shape is the one that is
 readers do not enforce them, since a client verifies what it depends on against the chain or its own order.
 """
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -57,54 +57,3 @@ def read_shape(kind: type[S], value: object) -> S:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as odd:
         raise Refused(f"the answer is of another shape: {odd}") from None
-
-
-# Error bodies: the types that the specification names, and the two envelopes that carry them.
-
-ErrorType = Literal[
-    "invalid_request_error",
-    "authentication_error",
-    "invalid_op_signature",
-    "not_found",
-    "busy",
-    "not_ready",
-    "chain_unreachable",
-    "relay_unavailable",
-    "pinner_unavailable",
-    "receipt_timeout",
-    "internal_error",
-]
-
-
-ErrorMessage = Annotated[
-    str, said("sentence for a person; may change at any time, so never branch on it", "there is no model 'demo/none'")
-]
-
-
-class ErrorBody(Shape, frozen=True):
-    """An error: branch on `code`, then on `type`."""
-
-    message: ErrorMessage
-    type: Annotated[ErrorType, said("class of the error", "invalid_request_error")]
-    param: Annotated[str | None, said("request field at fault, dotted where it is nested, or null")]
-    code: Annotated[str | None, said("the error's name within its type, or null where the type tells it alone")]
-
-
-class Error(Shape, frozen=True):
-    """The envelope that all errors come in."""
-
-    error: ErrorBody
-
-
-class ModelNotFoundBody(Shape, frozen=True):
-    """The one error that is specified without `param` and without the header `x-svc-retryable`."""
-
-    message: ErrorMessage
-    type: Annotated[Literal["not_found"], said("class of the error", "not_found")]
-    code: Annotated[Literal["model_not_found"], said("there is no model of this name")]
-
-
-class ModelNotFound(Shape, frozen=True):
-    """Answer to a name that no model has."""
-
-    error: ModelNotFoundBody

@@ -1,15 +1,8 @@
-"""Shapes of webhooks: endpoints as their owner sees them, and the messages that they get.
-
-A message says what the event stream says: that the index has learnt something. It proves nothing; read the job.
-"""
+"""Shapes of webhook endpoints, as their owner adds and reads them."""
 
 from typing import Annotated, Final, Literal
 
-from common.api.batches import RequestCounts
-from common.api.events import EventId, JobEvent
 from common.api.shapes import Shape, said
-from common.api.states import BATCH_STATUS, BatchStatus
-from common.api.worked_order import BATCH_ID
 
 WEBHOOK_ID: Final = "whk_0123456789abcdef01234567"
 MESSAGE_ID: Final = "msg_0123456789abcdef0123456789abcdef"
@@ -24,7 +17,7 @@ BatchMessageType = Literal[
 WANTED: Final[tuple[str, ...]] = (*JobMessageType.__args__, *BatchMessageType.__args__)  # type: ignore[attr-defined] # a Literal's words
 """Events that an endpoint may name. What a reorganisation takes back, gaps and tests it gets unasked."""
 
-_TIMESTAMP = said("time of the event in RFC 3339: of its block, or of the batch's change", "2027-01-15T08:00:30Z")
+TIMESTAMP = said("time of the event in RFC 3339: of its block, or of the batch's change", "2027-01-15T08:00:30Z")
 
 
 class WebhookFields(Shape, frozen=True):
@@ -83,61 +76,3 @@ class WebhookTested(Shape, frozen=True):
 
     id: Annotated[str, said("`webhook-id` of the message, whose type is `webhook.test`", MESSAGE_ID)]
     object: Annotated[Literal["webhook.test"], said("kind of the object", "webhook.test")]
-
-
-# Bodies of messages.
-
-
-class JobMessage(Shape, frozen=True):
-    """Something that happened to a job of the owner; `job.taken_back`: a reorganisation undid it."""
-
-    type: JobMessageType | Literal["job.taken_back"]
-    timestamp: Annotated[str, _TIMESTAMP]
-    data: JobEvent
-
-
-class BatchChange(Shape, frozen=True):
-    """A batch as it stands after a change."""
-
-    id: Annotated[str, said("id of the batch", BATCH_ID)]
-    status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
-    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it goes on")]
-    output_file_id: str | None
-    error_file_id: str | None
-
-
-class BatchMessage(Shape, frozen=True):
-    """A change of a batch."""
-
-    type: BatchMessageType
-    timestamp: Annotated[str, _TIMESTAMP]
-    data: BatchChange
-
-
-class GapData(Shape, frozen=True):
-    """Where the events go on."""
-
-    id: EventId
-
-
-class GapMessage(Shape, frozen=True):
-    """Events that were not told, because the index was rebuilt or too many messages waited: read again what you
-    follow."""
-
-    type: Literal["events.reset"]
-    timestamp: Annotated[str, _TIMESTAMP]
-    data: GapData
-
-
-class TestData(Shape, frozen=True):
-    """The endpoint that was asked to be tested."""
-
-    webhook_id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
-
-
-class TestMessage(Shape, frozen=True):
-    """A message that the owner asked for."""
-
-    type: Literal["webhook.test"]
-    timestamp: Annotated[str, _TIMESTAMP]
-    data: TestData

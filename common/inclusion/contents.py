@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from common.inclusion import rlp
-from common.inclusion.header import objects, octets, quantity, texts
+from common.inclusion.node_values import objects, octets, quantity, texts
 from common.inclusion.rlp import Item
 from common.inclusion.trie import Trie, key_of
 from common.keccak import keccak256

@@ -8,8 +8,8 @@ import msgspec
 from anyio import to_thread
 
 from common.api import errors
+from common.api.error_bodies import Error, ModelNotFound
 from common.api.fields import Schema, example_of
-from common.api.shapes import Error, ModelNotFound
 from common.api.words import NOTHING, WORDS
 from coordinatord.http.openapi_schemas import Components, name_of
 from coordinatord.http.responses import Response

@@ -8,8 +8,8 @@ from typing import Final, assert_never
 import attrs
 import msgspec
 
-from common.api import limits, shapes
-from common.api.shapes import ErrorType
+from common.api import error_bodies, limits
+from common.api.error_bodies import ErrorType
 from common.daemon.asgi import Send
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -67,7 +67,7 @@ def error(
     retryable: bool = False,
     headers: Headers = (),
 ) -> Response:
-    envelope = shapes.Error(shapes.ErrorBody(message=message, type=kind, param=param, code=code))
+    envelope = error_bodies.Error(error_bodies.ErrorBody(message=message, type=kind, param=param, code=code))
     return Response(status, _encode(envelope), (_JSON, _RETRYABLE if retryable else _FINAL, *headers))
 
 
@@ -98,8 +98,8 @@ def not_found(missing: NoSuchObject) -> Response:
 
 def model_not_found(name: str) -> Response:
     """Specified apart from every other error: no `param`, and no retryable header."""
-    body = shapes.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
-    return Response(404, _encode(shapes.ModelNotFound(body)))
+    body = error_bodies.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
+    return Response(404, _encode(error_bodies.ModelNotFound(body)))
 
 
 def method_not_allowed(allowed: str) -> Response:

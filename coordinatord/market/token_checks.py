@@ -13,7 +13,7 @@ import attrs
 from common import abi
 from common.address_book import TokenDomain
 from common.daemon.process import Fatal
-from common.domains import Domain, digest
+from common.eip712 import Domain, digest
 from common.keccak import keccak256
 from common.messages.payments import ReceiveWithAuthorization
 from common.refusal import Refused

@@ -17,8 +17,9 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from common.daemon.operators_port import bind_operators_port
-from common.daemon.process import RELEASE, Systemd
+from common.daemon.process import RELEASE
 from common.daemon.supervision import Loop, Supervisor
+from common.daemon.systemd import Systemd
 from coordinatord.api.batches.expansion import Expansion, LineAllowances
 from coordinatord.api.batches.lines import LineContainers
 from coordinatord.api.batches.worker import BatchWorker, Finalising

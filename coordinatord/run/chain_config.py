@@ -2,7 +2,8 @@
 
 import attrs
 
-from common.daemon.process import Fatal, Secret
+from common.daemon.process import Fatal
+from common.daemon.secrets import Secret
 from coordinatord.run.environment import (
     account,
     choice,

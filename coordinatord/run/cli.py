@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from common.daemon.process import RELEASE, hide_memory
+from common.daemon.process import RELEASE
+from common.daemon.secrets import hide_memory
 from coordinatord.run.config import variables
 
 _COMMANDS: Final = {

@@ -6,7 +6,8 @@ from typing import Any, Final, Literal
 import attrs
 
 from common.address_book import AddressBook
-from common.daemon.process import Fatal, Secret
+from common.daemon.process import Fatal
+from common.daemon.secrets import Secret
 from coordinatord.run.chain_config import ChainConfig, check_chain_settings
 from coordinatord.run.environment import (
     boolean,

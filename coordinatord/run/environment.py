@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from common.address_book import AddressBook
-from common.daemon.process import Fatal, Secret
+from common.daemon.process import Fatal
+from common.daemon.secrets import Secret
 from common.refusal import Refused
 from common.scalars import checksummed
 from common.secp256k1 import Wallet

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from common.box import escrow_key
 from common.daemon.process import Fatal
+from common.key_derivation import escrow_key
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import Wallet

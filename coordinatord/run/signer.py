@@ -10,7 +10,8 @@ from typing import Final
 import attrs
 from anyio import to_thread
 
-from common.daemon.process import Fatal, Secret
+from common.daemon.process import Fatal
+from common.daemon.secrets import Secret
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.outside_signer import by_http, by_program
 from coordinatord.chain.relayer.signers import MAX_PARALLEL_SIGNATURES, AccountSigner, WalletSigner

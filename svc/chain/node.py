@@ -12,7 +12,7 @@ import attrs
 import httpx
 
 from common import strict_json
-from common.inclusion.header import objects, octets, octets_of, quantity, texts
+from common.inclusion.node_values import objects, octets, octets_of, quantity, texts
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.errors import NodeFailed

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, Final
 import attrs
 import click
 
-from common import escrow, strict_json
-from common.pricing.assets import IMAGES_ENDPOINT
+from common import escrow_evidence, strict_json
+from common.pricing.model_input import IMAGES_ENDPOINT
 from common.refusal import Refused
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
@@ -179,8 +179,8 @@ async def check_window(client: Client, output: Output, terms: Mapping[str, Any])
 # Readers of an order, in words: those who can open what it seals.
 
 _BY_KIND = {
-    escrow.STATIC: "the provider that claims it, and whoever runs the coordinator: its operator holds the key",
-    escrow.MOCK: "the provider that claims it, and whoever runs this development escrow",
+    escrow_evidence.STATIC: "the provider that claims it, and whoever runs the coordinator: its operator holds the key",
+    escrow_evidence.MOCK: "the provider that claims it, and whoever runs this development escrow",
 }
 
 

@@ -13,7 +13,7 @@ import msgspec
 from common.api import limits
 from common.box import PublicKey
 from common.envelope import Envelope
-from common.pricing.assets import EMBEDDINGS_ENDPOINT
+from common.pricing.model_input import EMBEDDINGS_ENDPOINT
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet

@@ -12,7 +12,7 @@ from common.box import PublicKey
 from common.envelope import Envelope
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
-from common.pricing.assets import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality, modality_of
+from common.pricing.model_input import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality, modality_of
 from common.pricing.units import Units, units_of
 from common.quotes import Terms, job_id
 from common.refusal import Refused

@@ -8,7 +8,7 @@ malformed it constrains nothing.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
-from common.pricing.assets import OUTPUT_CAPS, Input, read_count
+from common.pricing.model_input import OUTPUT_CAPS, Input, read_count
 from common.refusal import Refused
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import attrs
 
-from common import escrow
+from common import escrow_evidence
 from common.api import limits
 from common.box import PublicKey, SecretKey
 from common.container import Commitment, Sealer
@@ -15,7 +15,8 @@ from common.framing import FRAME_BYTES
 from common.messages.sessions import ResultKey
 from common.refusal import Refused
 from common.scalars import read_bare_hex
-from common.sealed_stream import HEAD_BYTES, ContainerHead, ResultOpener
+from common.sealed_result import ResultOpener
+from common.sealed_stream import HEAD_BYTES, ContainerHead
 from svc.core.known_market import Market
 from svc.core.typed_data import SigningRequest, request
 from svc.errors import EscrowUntrusted, ResultUnreadable
@@ -179,14 +180,14 @@ def verified_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
         bound_to = read_bare_hex(answer.evidence.report_data, 32, "evidence.report_data")
     except Refused as refusal:
         raise EscrowUntrusted(f"the escrow's answer is malformed: {refusal}", code="escrow_malformed") from None
-    if bound_to != escrow.report_data(public):
+    if bound_to != escrow_evidence.report_data(public):
         raise EscrowUntrusted("the escrow's evidence is for another key", code="escrow_binding")
     if answer.evidence.debug and not trust.allow_debug:
         raise EscrowUntrusted("the escrow runs a debug build", code="escrow_debug")
-    if answer.evidence.type == escrow.MOCK:
+    if answer.evidence.type == escrow_evidence.MOCK:
         if not trust.allow_mock:
             raise EscrowUntrusted("the escrow is a development mock", code="escrow_mock")
-    elif answer.evidence.type != escrow.STATIC:
+    elif answer.evidence.type != escrow_evidence.STATIC:
         raise EscrowUntrusted(f"evidence of type {answer.evidence.type!r} is not known", code="escrow_malformed")
     if trust.pinned and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned}:
         raise EscrowUntrusted("the escrow's key is not one of the pinned ones", code="escrow_not_pinned")

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import attrs
 
-from common.domains import Domain, Message, SigningDomain
+from common.domains import SigningDomain
+from common.eip712 import Domain, Message
 from common.scalars import hex_of
 
 M = TypeVar("M", bound=Message)

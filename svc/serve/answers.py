@@ -8,8 +8,8 @@ answer, the cost under `svc`.
 import struct
 from typing import Any, Final
 
+from common.canonical_json import canonical
 from common.refusal import Refused
-from common.strict_json import canonical
 from svc.serve.as_chat import chat_of_response
 from svc.serve.as_responses import response_of_chat
 from svc.serve.media_answers import NOT_UNDERSTOOD, Bought, embeddings, images, not_understood

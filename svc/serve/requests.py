@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from common.api import limits
-from common.pricing.assets import EMBEDDINGS_ENDPOINT, OUTPUT_CAPS
+from common.pricing.model_input import EMBEDDINGS_ENDPOINT, OUTPUT_CAPS
 from svc.core.orders import OrderRequest
 from svc.records import Model
 from svc.serve.as_chat import chat_input

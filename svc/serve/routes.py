@@ -6,8 +6,8 @@ from typing import Any, Final
 import anyio
 import attrs
 
+from common.canonical_json import canonical
 from common.scalars import hex_of
-from common.strict_json import canonical
 from svc.serve.answers import answer_of
 from svc.serve.attempts import OpenPurchase
 from svc.serve.events import comment, events_of

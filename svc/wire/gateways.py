@@ -21,8 +21,9 @@ import anyio
 import attrs
 import httpx
 
-from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid, read_block
+from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
+from common.unixfs_blocks import read_block
 from svc.core.clock import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
 from svc.wire.transport import LONGEST_CONTENT, Sleep, followed, pieces_of, whole

@@ -17,11 +17,11 @@ from typing import Final
 import attrs
 import trio
 
-from common.pricing.assets import read_count
+from common.canonical_json import canonical
+from common.pricing.model_input import read_count
 from common.pricing.units import text_units
 from common.refusal import Refused
 from common.scalars import base64_of
-from common.strict_json import canonical
 from svcd.backends.settings import EchoSettings
 from svcd.base.errors import WorkFailed
 from svcd.journal.held_job import ModelWork, WorkOutput

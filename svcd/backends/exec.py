@@ -28,10 +28,10 @@ from typing import Final
 import attrs
 import trio
 
-from common.pricing.assets import read_count
+from common.canonical_json import canonical
+from common.pricing.model_input import read_count
 from common.pricing.units import text_units
 from common.refusal import Refused
-from common.strict_json import canonical
 from svcd.backends import confined
 from svcd.backends.backend import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object

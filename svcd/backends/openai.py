@@ -7,10 +7,11 @@ from typing import Final
 import attrs
 import httpx
 
-from common.pricing.assets import OUTPUT_CAPS, carries_assets, read_count
-from common.pricing.units import MISSING_SIDE, RATIOS, TIERS, WIDE, frame_of, text_units
+from common.canonical_json import canonical
+from common.pricing.frame import MISSING_SIDE, RATIOS, TIERS, WIDE, frame_of
+from common.pricing.model_input import OUTPUT_CAPS, carries_assets, read_count
+from common.pricing.units import text_units
 from common.refusal import Refused
-from common.strict_json import canonical
 from svcd.backends.backend import Attempts, EventReader, Signs, TryAgain
 from svcd.backends.http_answers import check_length, for_the_seal, read_answer, read_body, read_error, read_object
 from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler

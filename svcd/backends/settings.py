@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from common.refusal import Refused
 from svcd.base.json_path import JsonPath, SinglePath
 from svcd.base.keys import KeySource, read_secret

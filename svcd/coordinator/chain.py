@@ -21,7 +21,7 @@ from common.api.states import JobState
 from common.artifacts import event_topic, load
 from common.contract_events import call_data, event_values, order_of, returned_values
 from common.domains import Domains
-from common.inclusion.header import octets, octets_of, quantity, texts
+from common.inclusion.node_values import octets, octets_of, quantity, texts
 from common.messages.payments import job_payment
 from common.refusal import Refused
 from common.scalars import hex_of

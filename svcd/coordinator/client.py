@@ -11,9 +11,9 @@ import attrs
 from common.address_book import AddressBook
 from common.api import limits
 from common.api.chain import DeploymentFields, told_book
+from common.api.escrow import ReleasedShape
 from common.api.files import FileFields
 from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
-from common.api.providers import ReleasedShape
 from common.api.shapes import read_shape
 from common.quotes import Terms
 from common.refusal import Refused as Malformed

@@ -9,10 +9,12 @@ import httpx
 import structlog
 import trio
 
-from common.domains import Domains, struct_hash
+from common.domains import Domains
+from common.eip712 import struct_hash
+from common.messages.escrow import Release
 from common.messages.jobs import Claim, Fail, Order, Settle
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import Release, SvcSession
+from common.messages.sessions import SvcSession
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
 from svcd.base.timings import Clock

@@ -24,7 +24,7 @@ from common.api.fields import (
 from common.api.states import JobState
 from common.box import PublicKey
 from common.messages.jobs import Order
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from common.refusal import Refused
 from svcd.base import metrics
 from svcd.base.errors import UNPAID, WorkFailed

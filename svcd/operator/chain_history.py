@@ -10,7 +10,7 @@ import attrs
 from common import abi
 from common.artifacts import Artifact, event_topic, load
 from common.contract_events import call_data, event_values, returned_values
-from common.inclusion.header import octets, octets_of, quantity, texts
+from common.inclusion.node_values import octets, octets_of, quantity, texts
 from common.refusal import Refused
 from common.scalars import hex_of, read_uint
 from svcd.base.errors import Unavailable

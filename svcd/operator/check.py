@@ -12,7 +12,7 @@ import trio
 
 from common.address_book import AddressBook
 from common.domains import Domains
-from common.pricing.assets import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality
+from common.pricing.model_input import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.text_table import hanging

@@ -11,7 +11,7 @@ from common import abi
 from common.artifacts import load
 from common.contract_events import call_data, returned_values
 from common.daemon.process import Fatal
-from common.inclusion.header import quantity
+from common.inclusion.node_values import quantity
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.transactions import Transaction

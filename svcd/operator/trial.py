@@ -15,10 +15,10 @@ from common.container import Opener, commit
 from common.container import seal as seal_container
 from common.daemon.process import Fatal
 from common.envelope import Envelope, ResultBody
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from common.pricing.units import units_of
 from common.refusal import Refused
-from common.sealed_stream import open_result
+from common.sealed_result import open_result
 from svcd.backends.build import open_backend
 from svcd.base.errors import Unavailable, WorkFailed
 from svcd.config import DaemonConfig, ModelConfig

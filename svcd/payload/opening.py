@@ -9,7 +9,7 @@ import attrs
 
 from common.container import Commitment, Committed, Opener
 from common.envelope import Envelope
-from common.pricing.assets import Modality, modality_of
+from common.pricing.model_input import Modality, modality_of
 from common.pricing.units import units_of
 from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER, hex_of
@@ -140,7 +140,7 @@ _DEEPEST: Final = MAX_DEPTH - 1  # the result's own object is round it
 
 
 def sealable(value: object, depth: int = 0) -> object:
-    """A value that `common.strict_json.canonical` takes inside of a result. `Refused` where it nests too deep."""
+    """A value that `common.canonical_json.canonical` takes inside of a result. `Refused` where it nests too deep."""
     if isinstance(value, str):
         return _whole_text(value) if _NOT_IN_TEXTS.search(value) else value
     if isinstance(value, bool) or value is None:

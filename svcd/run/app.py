@@ -18,8 +18,9 @@ import structlog
 import trio
 
 from common.daemon.operators_port import bind_operators_port
-from common.daemon.process import RELEASE, Systemd
+from common.daemon.process import RELEASE
 from common.daemon.supervision import Loop
+from common.daemon.systemd import Systemd
 from common.messages.providers import Ask
 from svcd.backends.backend import watch
 from svcd.base import metrics

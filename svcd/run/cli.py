@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from common.daemon.process import RELEASE, Fatal, hide_memory
+from common.daemon.process import RELEASE, Fatal
+from common.daemon.secrets import hide_memory
 
 DEFAULT_CONFIG = Path("/etc/svcd/svcd.toml")
 _INTERRUPTED: Final = 130  # as shells count it: 128 and the signal's number

@@ -9,7 +9,7 @@ from common.address_book import AddressBook
 from common.box import PublicKey
 from common.envelope import ResultBody
 from common.refusal import Refused
-from common.sealed_stream import ResultSealer
+from common.sealed_result import ResultSealer
 from svcd.backends.backend import Backend, Breaker
 from svcd.base import metrics
 from svcd.base.errors import WorkFailed

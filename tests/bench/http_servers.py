@@ -18,7 +18,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route as StarletteRoute
 
 from common.daemon.asgi import ASGIApp
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Funding, Polls
 from coordinatord.api.book.reads import IndexReads

@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 from aiohttp import web
 
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.api.webhooks.delivery import run_deliveries
 from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookBody, WebhookEndpoints
 from coordinatord.storage.database.connections import Database, open_database

@@ -8,7 +8,7 @@ import attrs
 import httpx
 
 from common import strict_json
-from common.api.shapes import Error
+from common.api.error_bodies import Error
 from common.refusal import Refused
 from tests.conformance.verdicts import Report, misfit, shortened
 

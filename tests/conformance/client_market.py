@@ -22,12 +22,12 @@ from common.container import commit, open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.messages.jobs import Order
 from common.messages.payments import job_payment
-from common.pricing.assets import modality_of
+from common.pricing.model_input import modality_of
 from common.pricing.units import units_of
 from common.quotes import job_id
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64, read_hex, read_uint
-from common.sealed_stream import seal_result
+from common.sealed_result import seal_result
 from tests.conformance.market import FEE_BPS, GAS_FEE, MODEL_ID, Body, Script, ScriptedMarket, error, read_body
 from tests.conformance.serving import ServedReply, ServedRequest
 

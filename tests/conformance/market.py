@@ -22,7 +22,7 @@ from common.box import PublicKey, SecretKey
 from common.container import commit, seal
 from common.domains import Domains
 from common.envelope import Envelope
-from common.escrow import STATIC, report_data
+from common.escrow_evidence import STATIC, report_data
 from common.messages.sessions import SvcSession
 from common.quotes import job_id
 from common.refusal import Refused

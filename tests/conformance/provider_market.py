@@ -14,15 +14,17 @@ import attrs
 from common import abi
 from common.api.limits import AHEAD_AT_MOST, INLINE_BYTES, ISSUED_WITHIN
 from common.api.states import EndedBecause, JobState
-from common.box import PublicKey, data_key, open_sealed, seal
+from common.box import PublicKey, open_sealed, seal
 from common.cid import cid_of
 from common.envelope import ResultBody
+from common.key_derivation import data_key
+from common.messages.escrow import Release
 from common.messages.jobs import Claim, Fail, Settle
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import Release
 from common.refusal import Refused
 from common.scalars import base64_of, hex_of, read_bare_hex, read_base64, read_hex, read_uint
-from common.sealed_stream import ContainerHead, open_result
+from common.sealed_result import open_result
+from common.sealed_stream import ContainerHead
 from tests.conformance.market import MODEL_ID, Body, ScriptedMarket, error, node_answer, read_body, refused
 from tests.conformance.serving import ServedReply, ServedRequest
 from tests.conformance.verdicts import refusal_of

@@ -11,12 +11,13 @@ import httpx
 from common.api.batches import BatchAsOf, OutputLine
 from common.api.jobs import Cancelled, ClientJob, PostedShape
 from common.api.states import ENDED_JOB
-from common.box import PublicKey, SecretKey, result_key_from_signature
+from common.box import PublicKey, SecretKey
 from common.envelope import Envelope, ResultBody
+from common.key_derivation import result_key_from_signature
 from common.messages.sessions import ResultKey
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from common.sealed_stream import open_result
+from common.sealed_result import open_result
 from tests.conformance.asking import Answer, Body, TriedCoordinator, json_lines, not_like, not_refused
 from tests.conformance.batches import until_ended
 from tests.conformance.buyer import Buyer

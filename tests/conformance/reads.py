@@ -12,6 +12,8 @@ import attrs
 
 from common.api import states
 from common.api.chain import DeploymentFields, HealthShape, Nonce, ReadinessShape
+from common.api.error_bodies import ModelNotFound
+from common.api.escrow import Key, PublishedEvidence
 from common.api.jobs import ClientJob, JobAsOf, JobList, Summary
 from common.api.limits import KIB
 from common.api.market import (
@@ -23,8 +25,8 @@ from common.api.market import (
     ModelList,
     ProviderFields,
 )
-from common.api.providers import ClaimRefused, Key, PublishedEvidence
-from common.api.shapes import Digits, ModelNotFound, Shape
+from common.api.providers import ClaimRefused
+from common.api.shapes import Digits, Shape
 from common.refusal import Refused
 from common.scalars import read_bare_hex
 from tests.conformance.asking import Answer, Body, TriedCoordinator, not_like, not_refused

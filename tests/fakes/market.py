@@ -18,16 +18,18 @@ import trio
 
 from common.address_book import AddressBook, TokenDomain
 from common.api.states import JobState
-from common.box import PublicKey, SecretKey, data_key, seal
+from common.box import PublicKey, SecretKey, seal
 from common.cid import cid_of
 from common.container import commit, commitment
 from common.container import seal as seal_container
 from common.domains import Domains
 from common.envelope import Envelope
+from common.key_derivation import data_key
+from common.messages.escrow import Release
 from common.messages.jobs import Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import Release, SvcSession
+from common.messages.sessions import SvcSession
 from common.quotes import cap, job_id
 from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead

@@ -2,7 +2,7 @@
 
 import math
 
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from svcd.journal.held_job import ModelWork
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import anyio
 import anyio.abc
 
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.api.files.files import FileStore
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.pins.store import open_pin_store

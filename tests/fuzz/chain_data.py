@@ -11,7 +11,7 @@ from rlp.exceptions import DecodingError as PeerRefusal
 from common import abi
 from common.address_book import AddressBook, TokenDomain
 from common.artifacts import decode_error, event_topic, load
-from common.cid import Cid, ImportProfile, UnixFsHasher, _Link, _node, cid_of, read_binary_cid, read_block
+from common.cid import Cid, ImportProfile, UnixFsHasher, _Link, _node, cid_of, read_binary_cid
 from common.contract_events import event_values
 from common.inclusion import rlp
 from common.inclusion.contents import read_receipt
@@ -20,6 +20,7 @@ from common.inclusion.trie import proved
 from common.keccak import keccak256
 from common.receipt import verified
 from common.refusal import Refused
+from common.unixfs_blocks import read_block
 from coordinatord.chain.contracts.logs import Decoder, ReceiptLog, refused_calls
 from coordinatord.chain.rpc.client import ChainLog
 from tests.fuzz.sealed import _cases

@@ -6,7 +6,7 @@ from typing import Final
 
 from nacl import bindings
 
-from common import box, container, escrow, framing, sealed_stream
+from common import box, container, escrow, framing, sealed_result, sealed_stream
 from common.box import SecretKey
 from common.envelope import Envelope, ResultBody
 from common.refusal import Refused
@@ -78,7 +78,7 @@ def check_container(data: bytes) -> None:
     for open_it in (
         lambda: container.open_with_dek(_KEY, data),
         lambda: container.open_with_secret(_SECRET, 1, _OWNER, _OWNER, data),
-        lambda: sealed_stream.open_result(_SECRET, 1, _OWNER, _KEY, data),
+        lambda: sealed_result.open_result(_SECRET, 1, _OWNER, _KEY, data),
     ):
         assert isinstance(code(open_it), str | bytes)
     box.open_sealed(_SECRET, data)

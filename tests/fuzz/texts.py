@@ -7,8 +7,9 @@ from typing import Final
 
 from common import scalars
 from common.address_book import AddressBook
+from common.canonical_json import canonical
 from common.cid import parse_cid, read_cid
-from common.strict_json import MAX_DEPTH, canonical, parse
+from common.strict_json import MAX_DEPTH, parse
 from svc.core.known_market import markets_as_json, read_markets
 from svcd.base.json_path import JsonPath
 from tests.fuzz.sealed import _cases

@@ -9,7 +9,7 @@ import httpx
 
 from common.cid import cid_of
 from common.envelope import ResultBody
-from common.sealed_stream import open_result
+from common.sealed_result import open_result
 from svcd.config import AheadTable, Amount
 from svcd.journal.entries import LIVE
 from tests.fakes.market import BOOK, CLAIMED, OPEN, SETTLED

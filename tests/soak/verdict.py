@@ -11,7 +11,7 @@ import asyncpg
 import attrs
 
 from common.address_book import AddressBook
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.chain.indexer.undo_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc, quantity
 from coordinatord.run.config import Config

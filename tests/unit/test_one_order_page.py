@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from common.canonical_json import canonical
 from common.quotes import Terms, quote
-from common.strict_json import canonical
 from coordinatord.api.orders.validation import OrderBody, read_submission
 from coordinatord.api.provider_ops.ops import SettleOp, read_op
 from tests.vectors.vector_file import Case, cases

@@ -18,7 +18,7 @@ from common.api.fields import read_object
 from common.domains import Domains
 from common.envelope import ResultBody
 from common.keccak import keccak256
-from common.pricing.assets import modality_of
+from common.pricing.model_input import modality_of
 from common.pricing.units import units_of
 from common.quotes import Terms
 from common.refusal import Refused

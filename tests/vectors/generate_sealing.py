@@ -8,7 +8,7 @@ import hashlib
 
 from nacl import bindings
 
-from common import box as derivation
+from common import key_derivation
 from common.box import SecretKey
 from common.keccak import keccak256
 from tests.vectors.vector_file import FOLDER, PATTERN, Case, pattern, text_of
@@ -65,7 +65,7 @@ def framed(plaintext: bytes) -> list[tuple[bytes, int]]:
 
 def sealed(kind: str, label: str, bound: bytes, frames: list[tuple[bytes, int]]) -> Case:
     """The fields that every case of a container or a result has."""
-    derive = derivation.data_key if kind == "container" else derivation.result_data_key
+    derive = key_derivation.data_key if kind == "container" else key_derivation.result_data_key
     seed = fixed("seed " + label)
     wrap = sealed_box(seed, RECIPIENT, label)
     dek = derive(seed, CHAIN_ID, REGISTRY, bound)
@@ -187,10 +187,10 @@ def derivation_cases() -> list[Case]:
         ("data key of another owner", CHAIN_ID, STRANGER),
         ("data key on the widest chain id", 2**256 - 1, OWNER),
     ):
-        key = derivation.data_key(seed, chain_id, REGISTRY, owner)
+        key = key_derivation.data_key(seed, chain_id, REGISTRY, owner)
         inputs = {"seed": seed.hex(), "chain_id": str(chain_id), "job_registry": REGISTRY.hex()}
         cases.append({"name": label, "kind": "data_key", **inputs, "owner": owner.hex(), "key": key.hex()})
-    key = derivation.result_data_key(seed, CHAIN_ID, REGISTRY, job)
+    key = key_derivation.result_data_key(seed, CHAIN_ID, REGISTRY, job)
     place = {"chain_id": str(CHAIN_ID), "job_registry": REGISTRY.hex()}
     cases.append(
         {"name": "result data key", "kind": "result_data_key", "seed": seed.hex(), **place}
@@ -198,12 +198,12 @@ def derivation_cases() -> list[Case]:
     )
     for v in (27, 28):
         signature = fixed("a signature", 64) + bytes((v,))
-        secret = derivation.result_key_from_signature(signature)
+        secret = key_derivation.result_key_from_signature(signature)
         cases.append(
             {"name": f"result key, v {v}", "kind": "result_key", "signature": signature.hex()}
             | {"key": secret.raw.hex(), "public": secret.public.raw.hex()}
         )
-    secret = derivation.escrow_key(fixed("an operator's key"))
+    secret = key_derivation.escrow_key(fixed("an operator's key"))
     cases.append(
         {"name": "escrow key", "kind": "escrow_key", "operator_key": fixed("an operator's key").hex()}
         | {"key": secret.raw.hex(), "public": secret.public.raw.hex()}

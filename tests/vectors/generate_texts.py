@@ -4,8 +4,8 @@ import base64
 import hashlib
 
 from common.box import SecretKey
+from common.canonical_json import canonical
 from common.cid import Cid, ImportProfile, cid_of
-from common.strict_json import canonical
 from tests.vectors.vector_file import FOLDER, PATTERN, Case, pattern, text_of
 
 OWNER = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8"

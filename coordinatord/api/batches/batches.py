@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from common import strict_json
+from common import canonical_json
 from common.api import limits, states
 from common.api.fields import Choice, Nested, StringPairs, Text, read_object, wire
 from common.refusal import Refused
@@ -178,4 +178,4 @@ class BatchService:
 
 def _hash_of(body: BatchBody) -> bytes:
     asked = [body.input_file_id, body.endpoint, body.completion_window, dict(body.metadata)]
-    return hashlib.sha256(strict_json.canonical(asked)).digest()
+    return hashlib.sha256(canonical_json.canonical(asked)).digest()

@@ -3,8 +3,8 @@
 import attrs
 
 from common.api import jobs, limits, market, why
+from common.api.error_bodies import ModelNotFound
 from common.api.fields import ADDRESS, BYTES32, Choice, Decimal, Text
-from common.api.shapes import ModelNotFound
 from common.api.words import NOTHING, WORDS
 from coordinatord.api.book import bodies
 from coordinatord.api.book.polls import Leased, Polls

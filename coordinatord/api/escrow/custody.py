@@ -4,9 +4,9 @@ from typing import Protocol
 
 import attrs
 
-from common import escrow
+from common import escrow_evidence
 from common.box import PublicKey
-from common.escrow import mock_measurement, report_data
+from common.escrow_evidence import mock_measurement, report_data
 from common.scalars import base64_of
 from coordinatord.api.escrow.keys import KeyPair, open_with_any
 from coordinatord.base.clock import Clock
@@ -42,14 +42,14 @@ class AnnouncedKey:
 
 
 def static_evidence(public: PublicKey, release: int) -> KeyEvidence:
-    return KeyEvidence(escrow.STATIC, report_data(public), debug=False, release=release)
+    return KeyEvidence(escrow_evidence.STATIC, report_data(public), debug=False, release=release)
 
 
 def mock_evidence(public: PublicKey, release: int) -> DevelopmentEvidence:
     """The quote repeats measurement and report_data: a stand-in that nobody should take for a proof."""
     measurement, bound = mock_measurement(release), report_data(public)
     return DevelopmentEvidence(
-        escrow.MOCK,
+        escrow_evidence.MOCK,
         bound,
         debug=False,
         release=release,

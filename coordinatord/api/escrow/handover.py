@@ -9,13 +9,14 @@ from typing import Literal, Self, TypeAlias
 
 import attrs
 
-from common import box, escrow
+from common import box, escrow_evidence
 from common.api.fields import UINT64, BareHex, Boolean, Choice, Nested, Schema, Text, Uint, wire
 from common.box import PublicKey
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedKey, content, report_data
-from common.messages.sessions import HandoverAuth, HandoverKeys
+from common.escrow import HandedKey, content
+from common.escrow_evidence import report_data
+from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
@@ -76,7 +77,7 @@ class Operators:
 
 @attrs.frozen(slots=True)
 class PeerEvidence:
-    type: str = wire(Choice((escrow.MOCK,)), "kind of the evidence")
+    type: str = wire(Choice((escrow_evidence.MOCK,)), "kind of the evidence")
     report_data: bytes = wire(BareHex(32), "sha256(channel_pubkey ‖ `svc-coordinator-escrow-v1`), hex without 0x")
     debug: bool = wire(Boolean())
     release: int = wire(Uint(16))

@@ -14,7 +14,8 @@ import attrs
 from nacl._sodium import ffi, lib
 from nacl.bindings import sodium_init
 
-from common.box import KEY_BYTES, SEAL_OVERHEAD, PublicKey, escrow_key
+from common.box import KEY_BYTES, SEAL_OVERHEAD, PublicKey
+from common.key_derivation import escrow_key
 
 sodium_init()
 

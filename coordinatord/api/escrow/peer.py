@@ -12,9 +12,9 @@ from typing import Final
 import attrs
 import msgspec
 
-from common.api.providers import HandedOverShape
+from common.api.escrow import HandedOverShape
 from common.escrow import Handover
-from common.messages.sessions import HandoverAuth, HandoverKeys
+from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
 from coordinatord.api.escrow.custody import mock_evidence

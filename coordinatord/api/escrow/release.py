@@ -12,10 +12,11 @@ import attrs
 
 from common import box
 from common.api.fields import BYTES32, UINT64, Base64, Coded, wire
-from common.box import PublicKey, data_key
+from common.box import PublicKey
 from common.container import commitment
 from common.domains import Domains
-from common.messages.sessions import Release
+from common.key_derivation import data_key
+from common.messages.escrow import Release
 from common.quotes import job_id as job_id_of
 from common.sealed_stream import SEED_WRAP_BYTES
 from common.secp256k1 import recover

@@ -6,15 +6,8 @@ from typing import Any, Final, assert_never
 import attrs
 
 from common.api import limits
-from common.api.providers import (
-    HandedOverShape,
-    Key,
-    MockEvidenceShape,
-    PublishedEvidence,
-    ReleasedShape,
-    StaticEvidence,
-)
-from common.api.shapes import ErrorType
+from common.api.error_bodies import ErrorType
+from common.api.escrow import HandedOverShape, Key, MockEvidenceShape, PublishedEvidence, ReleasedShape, StaticEvidence
 from common.scalars import base64_of
 from coordinatord.api.escrow import custody as evidence_values
 from coordinatord.api.escrow import handover, release

@@ -27,7 +27,8 @@ from common.api.fields import (
 )
 from common.api.worked_order import ORDER_SIGNATURE
 from common.container import check_container
-from common.domains import Domains, struct_hash
+from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.jobs import Order
 from common.messages.payments import packed_job_payment
 from common.quotes import Quote, Terms

@@ -8,7 +8,8 @@ import attrs
 
 from common.api import limits
 from common.api.fields import SIGNATURE, UINT32, UINT64, UINT128, Nested, Several, wire
-from common.domains import Domains, struct_hash
+from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover

@@ -12,7 +12,8 @@ from common.api.worked_order import ORDER_HASH, SETTLE_SIGNATURE
 from common.artifacts import decode_error
 from common.box import PublicKey
 from common.cid import Cid
-from common.domains import Domains, struct_hash
+from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.jobs import Claim, Fail, Settle
 from common.messages.providers import RequestCapacity, SetIdentity
 from common.refusal import Refused

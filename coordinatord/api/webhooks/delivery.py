@@ -21,7 +21,7 @@ import attrs
 import structlog
 from anyio.abc import TaskGroup
 
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.webhooks import signed_headers
 from coordinatord.api.webhooks import sql
 from coordinatord.api.webhooks.destinations import open_destinations

@@ -12,7 +12,7 @@ from nacl.exceptions import CryptoError
 from common.api import limits
 from common.api.fields import Choice, Several, Text, wire
 from common.api.webhooks import WANTED
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.webhooks import SECRET_MOST, SECRET_PREFIX, new_secret, read_secret, secret_text
 from coordinatord.api.webhooks import sql
 from coordinatord.api.webhooks.destinations import LONGEST_URL, check_url

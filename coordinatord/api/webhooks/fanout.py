@@ -16,7 +16,7 @@ import msgspec
 
 from common.api.batches import RequestCounts
 from common.api.events import JOB_EVENTS, EventKind, JobEvent
-from common.api.webhooks import (
+from common.api.webhook_messages import (
     BatchChange,
     BatchMessage,
     GapData,

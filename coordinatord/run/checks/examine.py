@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import anyio
 import attrs
 
-from common.daemon.process import Fatal, Secret
+from common.daemon.process import Fatal
+from common.daemon.secrets import Secret
 from common.domains import Domains
 from coordinatord.api.escrow.handover import Operators
 from coordinatord.api.escrow.keys import KeyPair

@@ -22,7 +22,7 @@ import attrs
 import msgspec
 
 from common.cid import Cid, read_cid
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http

@@ -19,7 +19,7 @@ import anyio
 import attrs
 from anyio import to_thread
 
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.base import metrics
 from coordinatord.base.clock import read_http_date
 from coordinatord.base.concurrency import ThreadPipe

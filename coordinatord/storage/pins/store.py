@@ -17,7 +17,7 @@ import attrs
 import structlog
 
 from common.cid import Cid, dag_leaf, read_cid
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.refusal import Refused
 from coordinatord.base.concurrency import ThreadPipe, read_ahead, thread_pipe
 from coordinatord.base.errors import Retryable

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from common.address_book import AddressBook
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.domains import Domains
 from coordinatord.api.escrow.handover import Operators
 from coordinatord.api.escrow.peer import NoKeys, Peer

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from common.address_book import AddressBook
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.api.files.sql import object_key
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.fetch import Source

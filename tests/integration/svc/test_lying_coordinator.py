@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from common.box import PublicKey, SecretKey, escrow_key
+from common.box import PublicKey, SecretKey
 from common.container import open_with_secret
-from common.escrow import report_data
+from common.escrow_evidence import report_data
+from common.key_derivation import escrow_key
 from common.scalars import read_base64
 from common.secp256k1 import Wallet
 from svc.client import Client

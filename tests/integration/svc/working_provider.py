@@ -10,7 +10,7 @@ from common.box import SecretKey, open_sealed
 from common.container import open_with_dek, open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.scalars import base64_of
-from common.sealed_stream import seal_result
+from common.sealed_result import seal_result
 from tests.integration.coordinatord.scene.party import Party
 
 CHAIN: Final = 31337

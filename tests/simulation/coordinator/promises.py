@@ -8,7 +8,7 @@ import asyncpg
 import httpx
 
 from common.api.states import JobState
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.inclusion import rlp
 from common.keccak import keccak256
 from coordinatord.chain.rpc.client import Rpc

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common import container
-from common.box import SecretKey, data_key
+from common.box import SecretKey
 from common.container import Commitment, Opener, Sealer
 from common.keccak import keccak256
+from common.key_derivation import data_key
 from common.refusal import Refused
 from tests.vectors.generate_sealing import OWNER, REGISTRY, STRANGER, framed, stream
 from tests.vectors.vector_file import Case, cases, pattern

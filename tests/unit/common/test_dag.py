@@ -2,8 +2,9 @@ import hashlib
 
 import pytest
 
-from common.cid import Cid, DagBlock, cid_of, read_block
+from common.cid import Cid, cid_of
 from common.refusal import Refused
+from common.unixfs_blocks import DagBlock, read_block
 
 
 def field(number: int, value: bytes | int) -> bytes:

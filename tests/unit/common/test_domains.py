@@ -3,7 +3,8 @@ import pytest
 from eth_utils import decode_hex as raw
 
 from common.address_book import AddressBook, TokenDomain
-from common.domains import Domains, digest, struct_hash
+from common.domains import Domains
+from common.eip712 import digest, struct_hash
 from common.messages.jobs import Cancel
 from tests.vectors.vector_file import cases
 

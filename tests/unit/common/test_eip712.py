@@ -4,7 +4,7 @@ from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.domains import Domain, digest
+from common.eip712 import Domain, digest
 from common.secp256k1 import recover
 from tests.vectors.vector_file import cases
 

@@ -1,7 +1,7 @@
 import pytest
 
 from common.box import PublicKey
-from common.escrow import mock_measurement, report_data
+from common.escrow_evidence import mock_measurement, report_data
 from tests.vectors.vector_file import cases
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.canonical_json import canonical
 from common.refusal import Refused
-from common.strict_json import canonical, parse
+from common.strict_json import parse
 from tests.vectors.vector_file import Case, cases
 
 WHY = {

@@ -6,17 +6,19 @@ import pytest
 
 from common import container
 from common.api import worked_order
-from common.box import SecretKey, data_key, result_data_key, result_key_from_signature
+from common.box import SecretKey
+from common.canonical_json import canonical
 from common.cid import cid_of
-from common.domains import Domain, SigningDomain, struct_hash
+from common.domains import Domain, SigningDomain
 from common.envelope import Envelope, ResultBody
+from common.key_derivation import data_key, result_data_key, result_key_from_signature
 from common.messages.jobs import Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment
 from common.messages.sessions import ResultKey
 from common.quotes import Terms, job_id, quote, settlement
-from common.sealed_stream import open_result
+from common.sealed_result import open_result
 from common.secp256k1 import Wallet
-from common.strict_json import canonical, parse
+from common.strict_json import parse
 from tests.vectors.generate_sealing import framed, sealed_box_from, stream
 from tests.vectors.vector_file import Case, cases
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.box import escrow_key
 from common.daemon.process import Fatal
+from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.transactions_sql import AccountUse
 from coordinatord.run.config import read_config

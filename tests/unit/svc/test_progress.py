@@ -11,7 +11,7 @@ import pytest
 from common.box import SecretKey
 from common.envelope import ResultBody
 from common.quotes import Terms
-from common.sealed_stream import seal_result
+from common.sealed_result import seal_result
 from svc.client import Client
 from svc.core.orders import PreparedOrder
 from svc.errors import ChainContradicts, InvalidRequest, PostRefused, ResultTakenBack, WaitTimedOut

@@ -9,7 +9,7 @@ from common.box import PublicKey, SecretKey
 from common.envelope import ResultBody
 from common.quotes import CostParts
 from common.scalars import hex_of
-from common.sealed_stream import seal_result
+from common.sealed_result import seal_result
 from svc.client import Client
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
 from svc.signers import RemoteSigner

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from common.box import SecretKey
-from common.escrow import report_data
+from common.escrow_evidence import report_data
 from common.quotes import Terms
 from common.scalars import hex_of
 from svc.core.known_market import KnownMarket

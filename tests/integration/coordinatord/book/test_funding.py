@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from common.domains import digest
+from common.eip712 import digest
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
 from devnet.market import MarketChain, at, connected

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from anyio.abc import SocketListener, SocketStream
 
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.examine import examine
 from coordinatord.run.checks.rows import CheckRow

@@ -6,8 +6,8 @@ import pytest
 
 from common.box import SecretKey
 from common.domains import Domains
-from common.escrow import mock_measurement, report_data
-from common.messages.sessions import HandoverAuth
+from common.escrow_evidence import mock_measurement, report_data
+from common.messages.escrow import HandoverAuth
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from devnet.world import World

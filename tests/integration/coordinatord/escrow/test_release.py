@@ -6,9 +6,10 @@ import attrs
 import httpx
 import pytest
 
-from common.box import SecretKey, escrow_key
+from common.box import SecretKey
 from common.container import Opener
-from common.escrow import report_data
+from common.escrow_evidence import report_data
+from common.key_derivation import escrow_key
 from common.refusal import Refused
 from common.scalars import base64_of
 from coordinatord.run.application import compose

@@ -14,7 +14,8 @@ import httpx
 import pytest
 from eth_utils import to_checksum_address
 
-from common.box import PublicKey, escrow_key
+from common.box import PublicKey
+from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.child import Program, running

@@ -7,7 +7,7 @@ import anyio
 import httpx
 import pytest
 
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.refusal import Refused
 from coordinatord.api.files.files import FileStore
 from coordinatord.api.files.sql import FileRow, new_id

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.api.shapes import ErrorType
+from common.api.error_bodies import ErrorType
 from tests.integration.coordinatord.scene.escrows import MOCK
 from tests.integration.coordinatord.scene.from_schema import Schema, operations, strayed
 from tests.integration.coordinatord.scene.party import Party

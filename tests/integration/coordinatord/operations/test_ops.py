@@ -7,7 +7,7 @@ import attrs
 import httpx
 import pytest
 
-from common.domains import struct_hash
+from common.eip712 import struct_hash
 from common.messages.jobs import Order
 from common.scalars import base64_of, hex_of
 from devnet.market import at, connected

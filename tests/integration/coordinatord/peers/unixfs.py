@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from common.cid import Cid, ImportProfile, cid_of, parse_cid, read_block
+from common.cid import Cid, ImportProfile, cid_of, parse_cid
+from common.unixfs_blocks import read_block
 from tests.integration.coordinatord.peers.conftest import ROOT, Served
 from tests.integration.coordinatord.scene.party import Party
 

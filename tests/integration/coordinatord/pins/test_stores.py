@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from common.cid import cid_of
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
 from coordinatord.run.config import Config

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 import anyio
 
 from common.abi import address, bytes32, encode, selector, uint
-from common.domains import Domains, digest
+from common.domains import Domains
+from common.eip712 import digest
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
 from devnet.anvil import Anvil

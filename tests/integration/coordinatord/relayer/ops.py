@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import attrs
 
 from common.address_book import AddressBook, TokenDomain
-from common.domains import Domains, struct_hash
+from common.domains import Domains
+from common.eip712 import struct_hash
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import RequestCapacity

@@ -11,7 +11,7 @@ import httpx
 from common.box import PublicKey, SecretKey, open_sealed
 from common.container import open_with_dek
 from common.daemon.asgi import ASGIApp
-from common.escrow import mock_measurement
+from common.escrow_evidence import mock_measurement
 from coordinatord.api.escrow.development import MockCustody, MockSettings
 from coordinatord.api.escrow.handover import HandoverService, Operators
 from coordinatord.api.escrow.hosting import Escrow

@@ -12,10 +12,11 @@ import httpx
 from common.box import PublicKey
 from common.container import commit, seal
 from common.domains import Domains
+from common.messages.escrow import Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import Release, SvcSession
+from common.messages.sessions import SvcSession
 from common.quotes import job_id
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from common.api.events import OUTCOMES, EventKind
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.webhooks import read_secret, verify
 from coordinatord.api.webhooks import delivery, sql
 from coordinatord.api.webhooks.delivery import SCHEDULE, run_deliveries

@@ -18,7 +18,7 @@ from common.address_book import AddressBook
 from common.box import PublicKey, SecretKey
 from common.container import seal
 from common.envelope import Envelope, ResultBody
-from common.sealed_stream import open_result
+from common.sealed_result import open_result
 from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free
 from devnet.world import World

@@ -7,7 +7,7 @@ Where a job stands is seen from outside: a proxy holds the call that the stage m
 import anyio
 import pytest
 
-from common.strict_json import canonical
+from common.canonical_json import canonical
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.svcd.daemon.scene import Scene, until
 

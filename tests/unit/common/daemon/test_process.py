@@ -16,7 +16,7 @@ def test_release_is_that_of_the_distribution() -> None:
 # A process that is not root's, and whether a child of it reads its environment.
 LOOKS = """
 import ctypes, os
-from common.daemon.process import hide_memory
+from common.daemon.secrets import hide_memory
 def readable():
     parent, child = os.getpid(), os.fork()
     if child == 0:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from common.inclusion.contents import Contents, encode_receipt, encode_transaction, read_receipt, trie_over
-from common.inclusion.header import quantity
+from common.inclusion.node_values import quantity
 from common.refusal import Refused
 from common.scalars import hex_of
 from tests.vectors.vector_file import cases

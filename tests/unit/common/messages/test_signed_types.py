@@ -9,11 +9,12 @@ from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.domains import Domain, struct_hash
+from common.eip712 import Domain, struct_hash
+from common.messages.escrow import HandoverAuth, HandoverKeys, Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment, packed_job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
-from common.messages.sessions import HandoverAuth, HandoverKeys, Release, ResultKey, SvcSession
+from common.messages.sessions import ResultKey, SvcSession
 from tests.vectors.vector_file import cases
 
 SIGNED = [

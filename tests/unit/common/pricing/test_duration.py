@@ -1,6 +1,6 @@
 import pytest
 
-from common.pricing.units import seconds_of
+from common.pricing.duration import seconds_of
 from common.refusal import Refused
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from common.pricing.assets import Asset
-from common.pricing.units import closest_ratio, frame_of, frame_pixels, largest_frame
+from common.pricing.frame import closest_ratio, frame_of, frame_pixels, largest_frame
 from common.refusal import Refused
 
 TABLE = {

@@ -1,6 +1,6 @@
 import pytest
 
-from common.pricing.assets import modality_of
+from common.pricing.model_input import modality_of
 
 ASSET = {"b64": "AAAA", "media_type": "image/png", "width": 1, "height": 1}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from common.pricing.assets import Modality, modality_of
+from common.pricing.model_input import Modality, modality_of
 from common.pricing.units import Units, text_units, units_of
 from common.refusal import Refused
 from tests.vectors.vector_file import Case, cases

@@ -7,7 +7,7 @@ import pytest
 
 from common import box
 from common.box import PublicKey
-from common.escrow import mock_measurement, report_data
+from common.escrow_evidence import mock_measurement, report_data
 from coordinatord.api.escrow.custody import (
     AnnouncedKey,
     DevelopmentEvidence,

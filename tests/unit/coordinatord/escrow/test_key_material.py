@@ -3,7 +3,7 @@ import traceback
 import pytest
 
 from common import box
-from common.box import escrow_key
+from common.key_derivation import escrow_key
 from coordinatord.api.escrow.keys import Generation, KeyPair, open_with_any, seal_secret, wipe
 
 SECRET = bytes(range(32))

@@ -8,10 +8,11 @@ import pytest
 
 from common.address_book import AddressBook
 from common.box import PublicKey
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedKey, content, mock_measurement, report_data
-from common.messages.sessions import HandoverAuth, HandoverKeys
+from common.escrow import HandedKey, content
+from common.escrow_evidence import mock_measurement, report_data
+from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
 from coordinatord.api.escrow.handover import Operators
 from coordinatord.api.escrow.keys import Generation, KeyPair, seal_secret

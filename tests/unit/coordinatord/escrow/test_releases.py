@@ -9,11 +9,12 @@ import pytest
 
 from common import abi, box
 from common.api.states import JobState
-from common.box import SecretKey, data_key
+from common.box import SecretKey
 from common.container import commitment
 from common.domains import Domains
+from common.key_derivation import data_key
+from common.messages.escrow import Release
 from common.messages.jobs import Order
-from common.messages.sessions import Release
 from common.quotes import Terms
 from common.quotes import job_id as job_id_of
 from common.scalars import hex_of

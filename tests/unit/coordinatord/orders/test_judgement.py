@@ -16,7 +16,7 @@ from common.api import errors
 from common.api.fields import read_object
 from common.api.limits import LONGEST_SLA, ORDER_LIFE
 from common.container import HEAD_BYTES
-from common.domains import struct_hash
+from common.eip712 import struct_hash
 from common.refusal import Refused
 from coordinatord.api.files.sql import FileRow
 from coordinatord.api.orders import validation as judgement

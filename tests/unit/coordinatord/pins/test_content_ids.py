@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from common.cid import Cid, ImportProfile, cid_of, dag_leaf
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import Pinned, PinningStore

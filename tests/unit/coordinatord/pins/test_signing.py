@@ -8,7 +8,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from common.daemon.process import Secret
+from common.daemon.secrets import Secret
 from coordinatord.storage.pins.requests import RequestSigner
 
 CONTENT = b"content"

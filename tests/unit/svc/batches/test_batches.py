@@ -13,9 +13,9 @@ import pytest
 from common.box import SecretKey
 from common.container import open_with_secret
 from common.envelope import Envelope, ResultBody
-from common.escrow import report_data
+from common.escrow_evidence import report_data
 from common.scalars import read_base64
-from common.sealed_stream import seal_result
+from common.sealed_result import seal_result
 from svc.batches import preparation
 from svc.client import Client
 from svc.core.typed_data import SigningRequest

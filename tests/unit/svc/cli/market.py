@@ -7,7 +7,7 @@ import attrs
 
 from common.box import SecretKey
 from common.envelope import ResultBody
-from common.sealed_stream import seal_result
+from common.sealed_result import seal_result
 from tests.unit.svc.fake_coordinator import (
     CANDIDATE,
     JOB_REGISTRY,

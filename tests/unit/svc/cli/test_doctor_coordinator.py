@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.box import SecretKey
-from common.escrow import report_data
+from common.escrow_evidence import report_data
 from svc.cli import doctor
 from svc.cli.doctor import Finding, Health
 from svc.core.clock import ServerClock

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from common.box import SecretKey
-from common.escrow import report_data
+from common.escrow_evidence import report_data
 from svc.core.sealing import EscrowTrust, verified_key
 from svc.errors import EscrowUntrusted
 from svc.records import EscrowKey, Evidence

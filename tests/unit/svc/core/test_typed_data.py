@@ -3,7 +3,8 @@ from eth_account.messages import encode_typed_data
 from eth_utils import keccak
 
 from common.api.chain import told_book
-from common.domains import Domains, Message, SigningDomain
+from common.domains import Domains, SigningDomain
+from common.eip712 import Message
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
 from common.messages.sessions import ResultKey, SvcSession

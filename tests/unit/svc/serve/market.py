@@ -16,7 +16,7 @@ import httpx
 from common.container import open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.scalars import read_base64
-from common.sealed_stream import seal_result
+from common.sealed_result import seal_result
 from svc.core.sealing import INLINE_BYTES
 from svc.serve.http import Application
 from svc.serve.serving import Served, opened

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from common.scalars import read_base64
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings

@@ -1,6 +1,6 @@
 import pytest
 
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from svcd.backends.openai import request_body
 from svcd.backends.settings import OpenAISettings, read_backend
 from svcd.base.errors import WorkFailed

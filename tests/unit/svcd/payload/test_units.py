@@ -1,6 +1,6 @@
 import pytest
 
-from common.pricing.assets import Modality
+from common.pricing.model_input import Modality
 from svcd.base.errors import WorkFailed
 from svcd.payload.opening import check_units
 

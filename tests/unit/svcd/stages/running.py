@@ -12,8 +12,8 @@ import trio
 
 from common.box import SecretKey
 from common.envelope import ResultBody
-from common.pricing.assets import Modality
-from common.sealed_stream import open_result
+from common.pricing.model_input import Modality
+from common.sealed_result import open_result
 from common.secp256k1 import Wallet
 from svcd.backends.load import AskRates, SlotsSettings
 from svcd.backends.settings import EchoSettings

@@ -13,7 +13,7 @@ from PIL import Image
 from trio.testing import MockClock
 
 from common.box import SecretKey
-from common.strict_json import canonical
+from common.canonical_json import canonical
 from svcd.base.errors import WorkFailed
 from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.fakes.market import CLAIMED, Market

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from common.canonical_json import canonical
 from common.daemon.process import Fatal
-from common.strict_json import canonical
 from svcd.journal.held_job import ModelWork, WorkOutput
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, instead, unreached

@@ -1,0 +1,68 @@
+"""Bodies of the messages that webhook endpoints receive.
+
+A message repeats what the event stream says: the index has new facts. It proves nothing, so read the job.
+"""
+
+from typing import Annotated, Literal
+
+from common.api.batches import RequestCounts
+from common.api.events import EventId, JobEvent
+from common.api.shapes import Shape, said
+from common.api.states import BATCH_STATUS, BatchStatus
+from common.api.webhooks import TIMESTAMP, WEBHOOK_ID, BatchMessageType, JobMessageType
+from common.api.worked_order import BATCH_ID
+
+
+class JobMessage(Shape, frozen=True):
+    """Something that happened to a job of the owner; `job.taken_back`: a reorganisation undid it."""
+
+    type: JobMessageType | Literal["job.taken_back"]
+    timestamp: Annotated[str, TIMESTAMP]
+    data: JobEvent
+
+
+class BatchChange(Shape, frozen=True):
+    """A batch as it stands after a change."""
+
+    id: Annotated[str, said("id of the batch", BATCH_ID)]
+    status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
+    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it goes on")]
+    output_file_id: str | None
+    error_file_id: str | None
+
+
+class BatchMessage(Shape, frozen=True):
+    """A change of a batch."""
+
+    type: BatchMessageType
+    timestamp: Annotated[str, TIMESTAMP]
+    data: BatchChange
+
+
+class GapData(Shape, frozen=True):
+    """Where the events go on."""
+
+    id: EventId
+
+
+class GapMessage(Shape, frozen=True):
+    """Events that were not told, because the index was rebuilt or too many messages waited: read again what you
+    follow."""
+
+    type: Literal["events.reset"]
+    timestamp: Annotated[str, TIMESTAMP]
+    data: GapData
+
+
+class TestData(Shape, frozen=True):
+    """The endpoint that was asked to be tested."""
+
+    webhook_id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
+
+
+class TestMessage(Shape, frozen=True):
+    """A message that the owner asked for."""
+
+    type: Literal["webhook.test"]
+    timestamp: Annotated[str, TIMESTAMP]
+    data: TestData

@@ -1,0 +1,36 @@
+"""Notices to systemd: readiness, stopping, status and the watchdog."""
+
+import os
+import socket
+from collections.abc import Mapping
+
+import anyio
+
+
+class Systemd:
+    """The notify socket of this service, if any."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        watchdog = environ.get("WATCHDOG_USEC", "")
+        # Half the time that systemd allows, as its manual advises.
+        self.watchdog_seconds = int(watchdog) / 2_000_000 if watchdog.isdigit() and int(watchdog) else None
+
+    def say(self, *lines: str) -> None:
+        """Send e.g. `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=...`. A lost message is never worth a crash."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
+                notify.sendto("\n".join(lines).encode(), self._address)
+        except OSError:
+            return
+
+    async def keep_alive(self) -> None:
+        """Feed the watchdog from inside the event loop: a loop that hangs stops feeding it."""
+        if self.watchdog_seconds is None:
+            return
+        while True:
+            self.say("WATCHDOG=1")
+            await anyio.sleep(self.watchdog_seconds)

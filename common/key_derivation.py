@@ -1,0 +1,67 @@
+"""Keys derived from other secrets, by HKDF-SHA256 without salt, with one label per purpose.
+
+The info begins with the label, so a key for one purpose is never a key for another. The fields after the label bind
+the key to one place on one chain. They have fixed lengths, so no two infos coincide.
+"""
+
+import hashlib
+import hmac
+from typing import Final, TypeVar
+
+from common.box import SecretKey
+
+B = TypeVar("B", bound=bytes | bytearray)
+
+DATA_KEY_LABEL: Final = b"svc-dek-v1"
+RESULT_DATA_KEY_LABEL: Final = b"svc-result-v1"
+RESULT_KEY_LABEL: Final = b"svc-result-key-v1"
+ESCROW_KEY_LABEL: Final = b"svc-escrow-v1"
+
+SEED_BYTES: Final = 32
+
+
+def hkdf_sha256(secret: bytes | bytearray, info: bytes) -> bytes:
+    """The first 32 bytes of HKDF-SHA256 with an empty salt (RFC 5869: one block of the expansion)."""
+    extracted = hmac.digest(bytes(hashlib.sha256().digest_size), secret, "sha256")
+    return hmac.digest(extracted, info + b"\x01", "sha256")
+
+
+def data_key(seed: bytes | bytearray, chain_id: int, job_registry: bytes, owner: bytes) -> bytes:
+    """The key of a container's ciphertext.
+
+    It is bound to the owner because containers are public: a stranger who posts someone's container under an
+    order of his own gets, from an escrow that takes the owner from the chain, a key that opens nothing.
+    """
+    place = _place(chain_id, job_registry)
+    return hkdf_sha256(_exactly(seed, SEED_BYTES), DATA_KEY_LABEL + place + _exactly(owner, 20))
+
+
+def result_data_key(seed: bytes, chain_id: int, job_registry: bytes, job_id: bytes) -> bytes:
+    """The key of a sealed result's ciphertext, bound to the job so that results cannot change places."""
+    place = _place(chain_id, job_registry)
+    return hkdf_sha256(_exactly(seed, SEED_BYTES), RESULT_DATA_KEY_LABEL + place + _exactly(job_id, 32))
+
+
+def result_key_from_signature(signature: bytes) -> SecretKey:
+    """The key that a wallet's results are sealed to, from its deterministic signature.
+
+    The signature is taken with v as 27 or 28 only: the other spellings of v would silently be other keys.
+    """
+    if _exactly(signature, 65)[64] not in (27, 28):
+        raise ValueError("the signature's v must be 27 or 28")
+    return SecretKey(hkdf_sha256(signature, RESULT_KEY_LABEL))
+
+
+def escrow_key(operator_key: bytes) -> SecretKey:
+    """The key that open bids are sealed to, from an operator's 32-byte private key."""
+    return SecretKey(hkdf_sha256(_exactly(operator_key, 32), ESCROW_KEY_LABEL))
+
+
+def _place(chain_id: int, job_registry: bytes) -> bytes:
+    return chain_id.to_bytes(32, "big") + _exactly(job_registry, 20)
+
+
+def _exactly(raw: B, length: int) -> B:
+    if len(raw) != length:
+        raise ValueError(f"expected {length} bytes, got {len(raw)}")
+    return raw
