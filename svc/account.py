@@ -15,7 +15,7 @@ from common.domains import Domains
 from common.key_derivation import result_key_from_signature
 from common.quotes import Terms
 from svc.core import sealing
-from svc.core.known_market import Market
+from svc.core.market import Market
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
 from svc.errors import NO_WALLET, OrderRefused
 from svc.records import Deployment, EscrowKey, Model

@@ -19,21 +19,28 @@ from svc.batches.batches import Batches
 from svc.batches.preparation import Preparation
 from svc.batches.results import BatchResults
 from svc.chain.node import Chain, Node
-from svc.core.clock import RetryPolicy, ServerClock
+from svc.client_options import ClientOptions
+from svc.core.bids import Rate
+from svc.core.clock import ServerClock
+from svc.core.escrow_trust import EscrowTrust
 from svc.core.known_market import market_url
-from svc.core.money import Rate
-from svc.core.orders import DEFAULT_WINDOW, OrderRequest, PreparedOrder
-from svc.core.sealing import EscrowTrust, ModelInput
-from svc.errors import OrderRefused, raises_svc_errors
+from svc.core.model_input import ModelInput
+from svc.core.order_request import OrderRequest
+from svc.core.orders import PreparedOrder
+from svc.core.retries import RetryPolicy
+from svc.core.windows import DEFAULT_WINDOW
+from svc.error_conversion import raises_svc_errors
+from svc.errors import OrderRefused
 from svc.files import Files
 from svc.jobs import Jobs, JobSeen
 from svc.known_markets import KnownMarkets, place_of
-from svc.orders import Market, Models, Orders, Submitted
+from svc.market import Market, Models
+from svc.orders import Orders, Submitted
 from svc.progress import ProvisionalResults
 from svc.receipts import Receipts
 from svc.records import Cancelled, Candidate, Checked, Deployment, EscrowKey, Job, Quoted, Readiness, Session
 from svc.results import Result, Results, read_job_id
-from svc.settings import ClientOptions, Settings
+from svc.settings import Settings
 from svc.signers import Signer
 from svc.verification import Verification, Verified
 from svc.vouching import MarketRemembered, Vouching

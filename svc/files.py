@@ -7,7 +7,7 @@ from typing import IO, Literal
 import attrs
 
 from svc.account import Account
-from svc.errors import raises_svc_errors
+from svc.error_conversion import raises_svc_errors
 from svc.own_files import appearing
 from svc.records import File
 from svc.wire.transport import read

@@ -9,20 +9,12 @@ import attrs
 from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import cancellation
-from svc.errors import (
-    ApiError,
-    ConnectionFailed,
-    InternalError,
-    InvalidRequest,
-    NotFound,
-    PostRefused,
-    WaitTimedOut,
-    raises_svc_errors,
-)
+from svc.error_conversion import raises_svc_errors
+from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
 from svc.records import LIVE_JOB, BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
-from svc.wire.sessions import paged
+from svc.wire.pages import paged
 
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 5.0

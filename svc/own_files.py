@@ -214,9 +214,6 @@ else:
             raise file.unsafe(f"must be writable by you alone (chmod go-w {path})", path)
 
 
-# Files that appear whole or not at all.
-
-
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, readable by its owner alone; it takes its name when the block ends without an error.

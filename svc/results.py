@@ -14,7 +14,8 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
 from svc.core.sealing import ResultReader, read_body
-from svc.errors import JobFailed, OrderRefused, ResultUnreadable, raises_svc_errors
+from svc.error_conversion import raises_svc_errors
+from svc.errors import JobFailed, OrderRefused, ResultUnreadable
 from svc.own_files import appearing
 from svc.records import ENDED_BECAUSE, Job, RestsOn
 

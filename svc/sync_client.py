@@ -18,11 +18,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from svc.batches.batches import Batches
 from svc.batches.results import BatchResult
 from svc.client import Client
+from svc.client_options import ClientOptions
 from svc.files import Files
 from svc.jobs import Jobs
-from svc.orders import Market, Models
+from svc.market import Market, Models
 from svc.records import Batch
-from svc.settings import ClientOptions
 from svc.signers import Signer
 from svc.webhooks import Webhooks
 

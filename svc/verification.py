@@ -13,7 +13,7 @@ from svc.account import Account
 from svc.chain import facts
 from svc.chain.facts import EndedJob, PostedJob
 from svc.chain.node import Chain
-from svc.core.known_market import Market
+from svc.core.market import Market
 from svc.errors import ChainContradicts, InternalError, NodeFailed
 from svc.jobs import Jobs
 from svc.records import ENDED_BECAUSE, BookRow

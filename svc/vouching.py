@@ -24,11 +24,12 @@ from common.quotes import Terms
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.chain import facts
-from svc.chain.facts import check_deployment
+from svc.chain.deployment import check_deployment
 from svc.chain.node import Chain, Refusal
-from svc.core.known_market import KnownMarket, Market, fingerprint, read_key
+from svc.core.escrow_trust import EscrowTrust, verified_key
+from svc.core.known_market import KnownMarket, fingerprint, read_key
+from svc.core.market import Market
 from svc.core.money import Token
-from svc.core.sealing import EscrowTrust, verified_key
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NoProvider, OrderRefused
 from svc.known_markets import VARIABLE, Change, KnownMarkets
 from svc.records import Deployment, EscrowKey, Model, Quote

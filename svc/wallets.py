@@ -11,16 +11,14 @@
 One way at a time: which of two accounts pays is nothing to guess.
 """
 
-import os
-import stat
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from common.keystores import new_key, open_keystore, write_keystore
+from common.keystores import open_keystore
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from svc.key_files import read_key_text, require_own_file, wallet_in
 from svc.signer_command import COMMAND, signer_by_command
 from svc.signers import LocalSigner, Signer
 
@@ -31,9 +29,6 @@ PASSWORD_FILE: Final = "SVC_KEYSTORE_PASSWORD_FILE"  # noqa: S105 - the name of 
 WAYS: Final = (KEY, KEY_FILE, KEYSTORE, COMMAND)
 
 AskPassword = Callable[[Path], str]
-
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_LONGEST: Final = 1 << 16
 
 
 def signer_of(
@@ -70,12 +65,12 @@ def _parsed(key: str) -> Wallet:
 
 def _opened(path: Path, variable: str, environment: Mapping[str, str], ask_password: AskPassword | None) -> Wallet:
     try:
-        text, others_read = _text_of(path)
+        text, others_read = read_key_text(path)
         if text.lstrip().startswith("{"):
             return open_keystore(text, password_of(path, environment, ask_password))
         if variable == KEYSTORE:
             raise Refused(f"{path} must be a JSON keystore; {KEY_FILE} names a key file in hex")
-        return _wallet_in(path, text, others_read)
+        return wallet_in(path, text, others_read)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", variable) from None
     except Refused as wrong:
@@ -91,7 +86,7 @@ def password_of(path: Path, environment: Mapping[str, str], ask_password: AskPas
     named = environment.get(PASSWORD_FILE)
     if named:
         try:
-            return _require_own(Path(named), *_text_of(Path(named))).rstrip("\r\n")
+            return require_own_file(Path(named), *read_key_text(Path(named))).rstrip("\r\n")
         except OSError as error:
             raise Refused(f"{PASSWORD_FILE} names {named}: {error.strerror}", PASSWORD_FILE) from None
         except Refused as wrong:
@@ -99,46 +94,3 @@ def password_of(path: Path, environment: Mapping[str, str], ask_password: AskPas
     if ask_password is None:
         raise Refused(f"{path} is encrypted: set {PASSWORD_FILE} to a file that holds its password", PASSWORD_FILE)
     return ask_password(path)
-
-
-# Key files of this client: one wallet key in hex, readable by its owner alone.
-
-
-def create_wallet(path: Path, password: str | None = None) -> Wallet:
-    """A fresh wallet, its key stored at `path`, encrypted where there is a password. Never overwrites: a lost key is
-    lost money."""
-    secret = new_key()
-    text = f"0x{secret.hex()}\n" if password is None else write_keystore(secret, password)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return Wallet(secret)
-
-
-def read_wallet(path: Path) -> Wallet:
-    """The wallet of a key file that is its owner's alone. Raises Refused, naming what is wrong with it."""
-    return _wallet_in(path, *_text_of(path))
-
-
-def _wallet_in(path: Path, text: str, others_read: bool) -> Wallet:
-    key = _require_own(path, text, others_read).strip().removeprefix("0x")
-    try:
-        return Wallet(bytes.fromhex(key))
-    except ValueError:  # Refused, for a number that is no key, among them
-        raise Refused(f"{path} does not hold a private key in hex", param=str(path)) from None
-
-
-def _text_of(path: Path) -> tuple[str, bool]:
-    """Its text, read once since it may be a pipe; and True for a file that others can read."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        # A pipe has nobody else at its end, and Windows no permissions in the mode.
-        others_read = sys.platform != "win32" and stat.S_ISREG(mode) and bool(mode & _OTHERS)
-        return file.read(_LONGEST), others_read
-
-
-def _require_own(path: Path, text: str, others_read: bool) -> str:
-    if others_read:
-        raise Refused(f"{path} must be readable by its owner alone (chmod 600 {path})", param=str(path))
-    return text

@@ -10,7 +10,7 @@ from common import webhooks
 from common.api.webhooks import NewWebhook as AddedWebhook
 from common.api.webhooks import WebhookFields, WebhookTested
 from svc.account import Account
-from svc.errors import raises_svc_errors
+from svc.error_conversion import raises_svc_errors
 from svc.records import Record
 from svc.wire.transport import read
 

@@ -11,9 +11,11 @@ import anyio
 import attrs
 
 from svc.account import Account
-from svc.batches.preparation import LineOffer, Preparation, PreparedBatch, Progress, Texts
+from svc.batches.offers import LineOffer
+from svc.batches.preparation import Preparation, PreparedBatch, Progress, Texts
 from svc.batches.results import BatchResult, BatchResults
-from svc.core.orders import DEFAULT_WINDOW, completion_window
+from svc.core.windows import DEFAULT_WINDOW, completion_window
+from svc.error_conversion import raises_svc_errors
 from svc.errors import (
     ApiError,
     BatchFailed,
@@ -22,7 +24,6 @@ from svc.errors import (
     OutcomeUnknown,
     ResultUnreadable,
     WaitTimedOut,
-    raises_svc_errors,
 )
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record

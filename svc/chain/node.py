@@ -16,7 +16,7 @@ from common.inclusion.node_values import objects, octets, octets_of, quantity, t
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.errors import NodeFailed
-from svc.wire.transport import UnfitAnswer, opened, whole
+from svc.wire.answers import UnfitAnswer, opened, whole
 
 T = TypeVar("T")
 

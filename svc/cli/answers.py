@@ -17,7 +17,7 @@ import attrs
 
 from common.refusal import Refused
 from common.scalars import read_base64
-from svc.wire.transport import LONGEST_CONTENT
+from svc.wire.answers import LONGEST_CONTENT
 
 _MAGIC: Final = (
     *((0, b"\x89PNG", "png"), (0, b"\xff\xd8\xff", "jpg"), (0, b"GIF8", "gif"), (8, b"WEBP", "webp")),

@@ -6,7 +6,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import list2cmdline
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 import attrs
 import click
-from anyio import to_thread
 
 from common.refusal import Refused
 from svc.cli import failures
 from svc.cli.exit_codes import Exit
-from svc.cli.output import Gauge, Output, one_line
-from svc.errors import NO_WALLET, OrderRefused, OverCeiling, SvcError
+from svc.cli.output import Output
+from svc.errors import NO_WALLET, OrderRefused, SvcError
 from svc.profiles import NAME_VARIABLE, with_profile
 from svc.wallets import KEY_FILE, PASSWORD_FILE, signer_of
 
@@ -160,31 +159,4 @@ def _run(output: Output, body: Callable[[], Awaitable[Any]]) -> Exit:
     return Exit.DONE if ended is None else ended
 
 
-# Asking whoever watches, where an order comes to more than the default ceiling.
-
 T = TypeVar("T")
-
-
-async def within_ceiling(
-    output: Output, gauge: Gauge | None, max_amount: int | None, pay: Callable[[int | None], Awaitable[T]]
-) -> T:
-    """`pay` with the ceiling that was given; above the default one a terminal is asked, and all else is refused.
-
-    A ceiling that somebody set is never asked about: it was set so that nobody has to look.
-    """
-    while True:
-        try:
-            return await pay(max_amount)
-        except OverCeiling as over:
-            if not over.default or not _somebody_watches(output):
-                raise
-            question = f"{one_line(over.message.partition('; ')[0])}. Pay it?"
-            with nullcontext() if gauge is None else gauge.aside():
-                agreed = await to_thread.run_sync(lambda: click.confirm(question, err=True))  # noqa: B023 - awaited here
-            if not agreed:
-                raise
-            max_amount = over.amount
-
-
-def _somebody_watches(output: Output) -> bool:
-    return not output.as_json and sys.stdin.isatty() and sys.stderr.isatty()

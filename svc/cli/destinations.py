@@ -87,9 +87,6 @@ def takes_destination(command: Any) -> Any:
     return command
 
 
-# Files that a command writes: whole or not at all, and for their owner alone, since it was sealed until now.
-
-
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
     """The file to write to. Where there can be none is a mistake of the command line, found before the block begins."""

@@ -1,4 +1,4 @@
-"""`svc`: the client's command line. What it can do, by what a buyer wants to do."""
+"""`svc`: the command line of the client. A command is imported when it is called."""
 
 import errno
 import os
@@ -12,31 +12,6 @@ import click
 
 from common.extras import DISTRIBUTION
 from svc.cli.exit_codes import MEANINGS, Exit
-
-# Completion in the shell: `svc completion bash` writes what the shell is to read.
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")), help="The shell that is to complete.")
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> Exit:
-    """Write the completion script for a shell.
-
-    \b
-      bash   svc completion bash > ~/.local/share/bash-completion/completions/svc
-      zsh    svc completion zsh > "${fpath[1]}/_svc"
-      fish   svc completion fish > ~/.config/fish/completions/svc.fish
-    """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - for this command alone
-
-    script = get_completion_class(shell)
-    if script is None:
-        raise click.UsageError(f"no completion for {shell}")
-    click.echo(script(ctx.find_root().command, {}, "svc", "_SVC_COMPLETE").source())
-    return Exit.DONE
-
-
-# Commands by purpose, each with where it is and its line of help: what nobody calls is not imported.
 
 _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
@@ -58,7 +33,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
             "account:verify",
             "Show who vouches for each fact of a job: a signature, the chain, or the coordinator's...",
         ),
-        ("receipt", "market:receipt", "Prove to a stranger what was ordered, paid and delivered."),
+        ("receipt", "receipt:receipt", "Prove to a stranger what was ordered, paid and delivered."),
     ),
     "Many jobs": (
         ("batch", "batches:batch", "Many jobs from one JSONL file, followed as one batch."),
@@ -80,22 +55,22 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("escrow", "market:escrow", "Show the escrow's key once its evidence was verified."),
     ),
     "Set-up": (
-        ("keygen", "known:keygen", "Create a wallet key file."),
+        ("keygen", "wallet_keys:keygen", "Create a wallet key file."),
         (
             "address",
-            "known:address",
+            "wallet_keys:address",
             "Show a wallet's address: of a key file or keystore, or of the wallet that the settings...",
         ),
         (
             "balance",
-            "account:balance",
+            "balance:balance",
             "Show what the wallet holds of the payment token, and what its jobs may take of it.",
         ),
         ("config", "config:config", "Show and change the settings that are kept in profiles."),
         ("doctor", "doctor", "Say what is wrong and what to do about it, and who vouches for what is right."),
         (
             "market",
-            "known:market",
+            "known_markets:market",
             "Show, accept and forget what is known of a market: it may not change behind your back.",
         ),
         ("completion", "completion", "Write the completion script for a shell."),
@@ -135,8 +110,6 @@ class _Sections(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = _PLACES.get(cmd_name)
-        if place == "completion":
-            return completion
         if place is None:
             return None
         module, _, name = place.rpartition(":")
@@ -200,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
             return Exit.DONE  # whoever read has read enough
-        from svc.cli.output import one_line  # noqa: PLC0415 - a tenth of a second of imports, for what never happens
+        from svc.cli.clean_text import one_line  # noqa: PLC0415 - a tenth of a second of imports, for what never happens
 
         print(f"svc: {one_line(str(error))}", file=sys.stderr)
         return Exit.UNREADABLE

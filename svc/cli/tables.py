@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from svc.cli.output import Table
+from svc.cli.drawing import Table
 from svc.core.money import in_token
-from svc.core.orders import window_words
+from svc.core.windows import window_words
 from svc.records import (
     ENDED_BECAUSE,
     Ask,

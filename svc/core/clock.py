@@ -5,7 +5,6 @@ minutes. Every answer carries a `date`; the last one corrects ours. A correction
 is not believed: whoever could make us sign far into the future could hold a payment open.
 """
 
-import random
 import time
 from collections.abc import Callable
 from datetime import UTC
@@ -44,25 +43,3 @@ class ServerClock:
 
     def now(self) -> int:
         return int(self.local() + (self.skew if self.believed else 0.0))
-
-
-# Retries: when a request is made again, and after how long.
-#
-# What decides is the coordinator's header, never type or status; submissions, uploads and batch creation are not made
-# again on any error status. An answer that did not come is another matter: reading again is harmless, and writing
-# again is so only once the state was read back.
-
-GATEWAY_ATTEMPTS: Final = 8
-GATEWAY_PAUSE: Final = 1.5
-
-
-@attrs.frozen(slots=True)
-class RetryPolicy:
-    """`most` retries beyond the first attempt."""
-
-    most: int = 3
-    jitter: Callable[[float, float], float] = random.uniform
-
-    def pause(self, attempt: int) -> float:
-        """Seconds before retry number `attempt`, counted from 0: 0.5·2^attempt + uniform(0, 0.25)."""
-        return 0.5 * 2.0**attempt + self.jitter(0.0, 0.25)

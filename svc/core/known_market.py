@@ -12,9 +12,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.box import PublicKey
-from common.domains import Domains
 from common.keccak import keccak256
-from common.receipt import ReceiptMarket
 from common.refusal import Refused
 from common.scalars import read_hex
 from common.strict_json import parse
@@ -111,27 +109,3 @@ def _provider(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:11]) < 2**32):
         raise Refused("a provider's id must be a number from 1 to 4294967295", "boxKeys")
     return int(text)
-
-
-# One deployment of the market, as a client uses it: where it signs and what it seals for.
-
-
-@attrs.frozen(slots=True)
-class Market:
-    """`decimals` of the payment token are for showing amounts; all amounts here are in base units."""
-
-    chain_id: int
-    job_registry: bytes
-    decimals: int
-    domains: Domains = attrs.field(repr=False)
-
-    @property
-    def for_receipts(self) -> ReceiptMarket:
-        token = self.domains.token.domain
-        if token.verifying_contract is None:
-            raise AssertionError("a token's domain has its contract")
-        return ReceiptMarket(self.chain_id, self.job_registry, token.verifying_contract, token.name, token.version)
-
-    @classmethod
-    def of(cls, book: AddressBook) -> Self:
-        return cls(book.chain_id, book.job_registry, book.payment_token_decimals, Domains.of(book))

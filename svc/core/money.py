@@ -4,15 +4,11 @@ What is given for one order wins, then what the client was told (`max_amount=`, 
 default: one whole token for an order or a line of a batch, ten for a batch in all.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
-from common.refusal import Refused
-from common.scalars import read_decimal
-from svc.errors import NoProvider, OverCeiling
-from svc.records import Candidate
+from svc.errors import OverCeiling
 
 DEFAULT_ORDER: Final = 1  # whole tokens
 DEFAULT_BATCH: Final = 10
@@ -87,74 +83,3 @@ def _ceiling(token: Token, given: int | None, configured: int | None, whole_toke
         return Ceiling(most, False, raised_by, token)
     decimals = token.decimals if token.vouched else min(token.decimals, _UNVOUCHED_DECIMALS)
     return Ceiling(whole_tokens * 10**decimals, True, raised_by, token)
-
-
-# Bid of an order: its rates, and the provider that it names.
-#
-#     rates    provider    bid
-#     none     none        the market: the first ranked candidate's ask, pinned to that provider
-#     none     named       that provider's ask; refused when it is not live
-#     one      any         that rate; the other side bids zero
-#     both     any         as given
-#
-# An order that is neither pinned nor named is open: any provider may claim it, and it is sealed to the escrow.
-
-OPEN: Final = 0
-
-Rate = int | str
-
-
-@attrs.frozen(slots=True)
-class Rates:
-    """Base units of the payment token per 10^6 units."""
-
-    rate_in: int
-    rate_out: int
-
-
-@attrs.frozen(slots=True)
-class Bid:
-    """`designated` is 0 for an open order; `box_key` is known when a candidate was bid on."""
-
-    rates: Rates
-    designated: int
-    box_key: str | None = None
-
-
-def read_rates(rate_in: Rate | None, rate_out: Rate | None) -> Rates | None:
-    """None when neither is given: the order takes the market.
-
-    >>> read_rates("1000000", None)
-    Rates(rate_in=1000000, rate_out=0)
-    >>> read_rates(None, None)
-    """
-    if rate_in is None and rate_out is None:
-        return None
-    return Rates(_rate(rate_in, "rate_in"), _rate(rate_out, "rate_out"))
-
-
-def market_bid(candidates: Sequence[Candidate], provider: int | None) -> Bid:
-    """Return the bid of an order without rates: the first candidate with room, or the provider that was named."""
-    if provider is not None:
-        candidates = [candidate for candidate in candidates if candidate.provider_id == provider]
-    if not candidates:
-        whom = f"provider {provider} is not live" if provider is not None else "no provider is live"
-        raise NoProvider(f"{whom} for this model and window")
-    if provider is None:
-        candidates = [candidate for candidate in candidates if candidate.room != 0]  # older coordinators report no room
-    if not candidates:
-        raise NoProvider(
-            "each live provider of this model and window is full; try again later, or wait for one with `provider`"
-        )
-    first = candidates[0]
-    return Bid(Rates(first.rate_in, first.rate_out), first.provider_id, first.box_key)
-
-
-def _rate(value: object, param: str) -> int:
-    if value is None:
-        return 0
-    if type(value) is int and 0 <= value < 2**128:
-        return value
-    if isinstance(value, str):
-        return read_decimal(value, 128, param)
-    raise Refused(f"{param} must be a whole number of base units per 10^6 units, at most 2^128 - 1", param)

@@ -1,26 +1,22 @@
 """From an input to a container, and from a sealed result to the model's output."""
 
-from collections.abc import Collection, Mapping
 from typing import Final
 
 import attrs
 
-from common import escrow_evidence
 from common.api import limits
 from common.box import PublicKey, SecretKey
 from common.container import Commitment, Sealer
 from common.domains import Domains
-from common.envelope import LONGEST_CUSTOM_ID, Envelope, ResultBody
+from common.envelope import Envelope, ResultBody
 from common.framing import FRAME_BYTES
 from common.messages.sessions import ResultKey
 from common.refusal import Refused
-from common.scalars import read_bare_hex
 from common.sealed_result import ResultOpener
 from common.sealed_stream import HEAD_BYTES, ContainerHead
-from svc.core.known_market import Market
+from svc.core.market import Market
 from svc.core.typed_data import SigningRequest, request
-from svc.errors import EscrowUntrusted, ResultUnreadable
-from svc.records import EscrowKey
+from svc.errors import ResultUnreadable
 
 INLINE_BYTES: Final = limits.INLINE_BYTES  # a larger container goes through POST /v1/files
 
@@ -110,36 +106,6 @@ def _unreadable(refusal: Refused) -> ResultUnreadable:
     return ResultUnreadable(f"the result does not open: {refusal}", code=refusal.code, param=refusal.param)
 
 
-# Input that is sealed: the model's own.
-
-ModelInput = str | Mapping[str, object]
-
-
-def model_input(given: ModelInput) -> dict[str, object]:
-    """A string is wrapped as `{"input": …}`; an object is the model's own input.
-
-    >>> model_input("hello")
-    {'input': 'hello'}
-    """
-    if isinstance(given, str):
-        return {"input": given}
-    if not isinstance(given, Mapping):
-        raise Refused("input must be a string or an object", "input")
-    return dict(given)
-
-
-def read_custom_id(value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_CUSTOM_ID:
-        raise Refused(f"custom_id must be a string of 1 to {LONGEST_CUSTOM_ID} characters", "custom_id")
-    return value
-
-
-# The key that results are sealed to: made from the wallet's signature whenever it is needed, or given.
-#
-# A job's result opens only with the key that its envelope named, so every key that a client knows is tried.
-
 PURPOSE: Final = "result key"
 
 
@@ -151,44 +117,3 @@ def key_order(derived: SecretKey | None, given: SecretKey | None, *, given_first
     """The keys to open with; results are sealed to the first."""
     keys = (given, derived) if given_first else (derived, given)
     return tuple(key for key in keys if key is not None)
-
-
-# Verification of an escrow's key before anything is sealed to it. Whoever holds it can open every open order.
-#
-# The evidence must be for this very key (`report_data`), of a kind that is taken, and not of a debug build. That ties
-# evidence and key together and proves no more: static evidence is a hash that anybody computes, and whoever runs the
-# coordinator holds the key. Whose key it is, is for the client to know, by pinning it or from its first use.
-
-
-@attrs.frozen(slots=True)
-class EscrowTrust:
-    """What a client accepts. `pinned`: keys as 64 hex digits; with any, no other key is taken.
-
-    `allow_mock` takes the evidence of a development escrow, `allow_debug` that of a debug build. Whoever runs such
-    a one can read what is sealed to it: both are for tests.
-    """
-
-    pinned: Collection[str] = ()
-    allow_mock: bool = False
-    allow_debug: bool = False
-
-
-def verified_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
-    """The key, or EscrowUntrusted with a code that says why not."""
-    try:
-        public = PublicKey(read_bare_hex(answer.escrow_public_key, 32, "escrow_public_key"))
-        bound_to = read_bare_hex(answer.evidence.report_data, 32, "evidence.report_data")
-    except Refused as refusal:
-        raise EscrowUntrusted(f"the escrow's answer is malformed: {refusal}", code="escrow_malformed") from None
-    if bound_to != escrow_evidence.report_data(public):
-        raise EscrowUntrusted("the escrow's evidence is for another key", code="escrow_binding")
-    if answer.evidence.debug and not trust.allow_debug:
-        raise EscrowUntrusted("the escrow runs a debug build", code="escrow_debug")
-    if answer.evidence.type == escrow_evidence.MOCK:
-        if not trust.allow_mock:
-            raise EscrowUntrusted("the escrow is a development mock", code="escrow_mock")
-    elif answer.evidence.type != escrow_evidence.STATIC:
-        raise EscrowUntrusted(f"evidence of type {answer.evidence.type!r} is not known", code="escrow_malformed")
-    if trust.pinned and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned}:
-        raise EscrowUntrusted("the escrow's key is not one of the pinned ones", code="escrow_not_pinned")
-    return public

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from common.canonical_json import canonical
 from common.refusal import Refused
-from svc.serve.as_chat import chat_of_response
-from svc.serve.as_responses import response_of_chat
+from svc.serve.chat_of_response import chat_of_response
 from svc.serve.media_answers import NOT_UNDERSTOOD, Bought, embeddings, images, not_understood
 from svc.serve.problems import Problem
 from svc.serve.requests import CHAT, EMBEDDINGS, RESPONSES, Wanted
+from svc.serve.response_of_chat import response_of_chat
 from svc.serve.usage import usage_of_chat, usage_of_response
 
 Json = dict[str, Any]

@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from svc.serve.problems import invalid, unsupported
-from svc.serve.usage import usage_of_response
 
 Json = dict[str, Any]
 
@@ -95,7 +94,7 @@ def _of_message(message: Mapping[str, Any], place: str) -> list[Json]:
         case "assistant":
             said = _said(message, place)
             calls = _list(message.get("tool_calls") or [], f"{place}.tool_calls")
-            return said + [_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(calls)]
+            return said + [as_function_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(calls)]
     raise unsupported(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
 
 
@@ -110,7 +109,7 @@ def _said(message: Mapping[str, Any], place: str) -> list[Json]:
     return [{"role": "assistant", "content": _plain(content, f"{place}.content")}]
 
 
-def _call(call: object, place: str) -> Json:
+def as_function_call(call: object, place: str) -> Json:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         raise unsupported(place, "must be a call of a function")
@@ -196,34 +195,3 @@ def _list(value: object, place: str) -> list[Any]:
     if not isinstance(value, list):
         raise invalid(f"{place} must be a list", place)
     return value
-
-
-# A chat completion as a response: its first choice, of which a response has one.
-
-
-def response_of_chat(completion: Mapping[str, Any]) -> Json:
-    choices = completion.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-    message = choice.get("message")
-    message = message if isinstance(message, Mapping) else {}
-    output: list[Json] = []
-    if isinstance(thought := message.get("reasoning_content") or message.get("reasoning"), str) and thought:
-        output.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]})
-    if isinstance(refusal := message.get("refusal"), str) and refusal:
-        output.append(_spoken({"type": "refusal", "refusal": refusal}))
-    elif isinstance(content := message.get("content"), str) and (content or not message.get("tool_calls")):
-        output.append(_spoken({"type": "output_text", "text": content, "annotations": [], "logprobs": []}))
-    for at, call in enumerate(message.get("tool_calls") or ()):
-        output.append(_call(call, f"choices[0].message.tool_calls[{at}]"))
-    ended = choice.get("finish_reason")
-    reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
-    made: Json = {"output": output, "status": "incomplete" if ended in reasons else "completed"}
-    if ended in reasons:
-        made["incomplete_details"] = {"reason": reasons[ended]}
-    if isinstance(usage := completion.get("usage"), Mapping):
-        made["usage"] = usage_of_response(usage)
-    return made
-
-
-def _spoken(part: Json) -> Json:
-    return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}

@@ -20,7 +20,8 @@ from common import quotes
 from common.daemon.supervision import Supervisor
 from common.quotes import Terms
 from svc.client import Client
-from svc.core.orders import PreparedOrder, fee_terms
+from svc.core.orders import PreparedOrder
+from svc.core.quote_check import fee_terms
 from svc.errors import (
     ApiError,
     ChainContradicts,

@@ -9,7 +9,7 @@ import msgspec
 from common.envelope import LONGEST_CUSTOM_ID
 from common.refusal import Refused
 from common.strict_json import parse
-from svc.batches.preparation import LineOffer
+from svc.batches.offers import LineOffer
 from svc.records import Model, ModelDetails
 from svc.serve.keys import ApiKey
 from svc.serve.prices import Prices

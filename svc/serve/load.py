@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from svc.core.money import OPEN, Bid
+from svc.core.bids import OPEN, Bid
 from svc.records import Provider
 
 _SMOOTHING: Final = 0.3  # share of the newest claim in what is usual

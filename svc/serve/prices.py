@@ -14,8 +14,9 @@ import attrs
 from common.box import PublicKey
 from common.quotes import Terms
 from svc.client import Client
-from svc.core.money import OPEN, Bid, Rates, read_rates
-from svc.core.orders import PreparedOrder, computed_quote, fee_terms
+from svc.core.bids import OPEN, Bid, Rates, read_rates
+from svc.core.orders import PreparedOrder
+from svc.core.quote_check import computed_quote, fee_terms
 from svc.errors import NoProvider, SvcError
 from svc.records import Candidate, Model, Quoted
 from svc.serve.load import ProviderLoad

@@ -11,7 +11,7 @@ import attrs
 
 from common.api import limits
 from common.pricing.model_input import EMBEDDINGS_ENDPOINT, OUTPUT_CAPS
-from svc.core.orders import OrderRequest
+from svc.core.order_request import OrderRequest
 from svc.records import Model
 from svc.serve.as_chat import chat_input
 from svc.serve.as_responses import responses_input

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from common.refusal import Refused
-from svc.core.orders import is_window
+from svc.core.windows import is_window
 from svc.own_files import OwnFile, configuration_folder
 
 FILE_VARIABLE: Final = "SVC_SERVE_CONFIG"

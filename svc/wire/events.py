@@ -15,7 +15,8 @@ import httpx
 from common import strict_json
 from common.refusal import Refused
 from svc.errors import ApiError, ConnectionFailed
-from svc.wire.transport import Transport, error_of, is_of_a_proxy, opened, raw_pieces, whole
+from svc.wire.answers import opened, raw_pieces, whole
+from svc.wire.transport import Transport, error_of, is_of_a_proxy
 
 QUIET: Final = 25.0  # seconds between looks while events come; a heartbeat comes sooner, or they do not
 _FIRST_PAUSE: Final = 1.0

@@ -12,7 +12,7 @@ be told here: what does not open may be an error page that a gateway serves as 2
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -23,43 +23,13 @@ import httpx
 
 from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
-from common.unixfs_blocks import read_block
-from svc.core.clock import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
+from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
 from svc.errors import ResultUnreadable
-from svc.wire.transport import LONGEST_CONTENT, Sleep, followed, pieces_of, whole
+from svc.wire.answers import LONGEST_CONTENT, followed, pieces_of
+from svc.wire.block_reads import LARGEST_BLOCK, content_of
+from svc.wire.transport import Sleep
 
-# Content read as the blocks of its tree, from a gateway that serves blocks (`?format=raw`).
-#
-# Each block is held against its own id, so that content is proved however a store cut it.
-
-LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
-_MOST_BLOCKS: Final = 1 << 16  # of one file; a tree may name nodes that hold nothing
-_SECONDS: Final = 60.0  # for one block
 _OK: Final = 200
-
-
-async def content_of(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncGenerator[bytes, None]:
-    """A file's content, in order, every piece proved. Raises Refused for blocks that are others', or not of a file;
-    httpx.RequestError and TimeoutError where one is not served."""
-    left, length, blocks = [root], 0, 0
-    while left:
-        cid = left.pop()
-        blocks += 1
-        block = read_block(cid, await _served(http, f"{gateway}/ipfs/{cid}?format=raw"))
-        length += len(block.content)
-        if length > LONGEST_CONTENT or blocks + len(left) + len(block.links) > _MOST_BLOCKS:
-            raise Refused(f"a file must have at most {LONGEST_CONTENT} bytes in {_MOST_BLOCKS} blocks")
-        left.extend(reversed(block.links))
-        if block.content:
-            yield block.content
-
-
-async def _served(http: httpx.AsyncClient, url: str) -> bytes:
-    with anyio.fail_after(_SECONDS):
-        async with followed(http, url) as response:
-            if response.status_code != _OK:
-                raise Refused(f"status {response.status_code} for a block")
-            return (await whole(response, LARGEST_BLOCK)).content
 
 
 S = TypeVar("S")

@@ -1,15 +1,11 @@
 """The bearer session of one wallet: minted when it is first needed, renewed before it ends, and once when refused."""
 
-import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import anyio
 import attrs
-import httpx
-import msgspec
 
-from common.api import limits
 from common.api.chain import Nonce
 from common.domains import Domains
 from common.messages.sessions import SvcSession
@@ -18,7 +14,7 @@ from svc.core.typed_data import request
 from svc.errors import ApiError, AuthenticationFailed, ConnectionFailed
 from svc.records import Session
 from svc.signers import Signer
-from svc.wire.transport import Transport, given, read, unexpected
+from svc.wire.transport import Transport
 
 T = TypeVar("T")
 
@@ -80,53 +76,3 @@ class Sessions:
 
 def _header(session: Session) -> dict[str, str]:
     return {"authorization": f"Bearer {session.token}"}
-
-
-# Lists that come in pages: cut by the limit, or before it when a page's body would grow too large.
-
-R = TypeVar("R")
-
-_OFFSET: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
-
-LARGEST_PAGE: Final = limits.LARGEST_PAGE
-
-
-async def paged(
-    transport: Transport,
-    path: str,
-    key: str,
-    kind: type[R],
-    *,
-    limit: int | None,
-    offset: int = 0,
-    params: Mapping[str, object] | None = None,
-) -> list[R]:
-    """Up to `limit` entries from `offset` on; all of them when `limit` is None."""
-    entries: list[R] = []
-    while limit is None or len(entries) < limit:
-        size = LARGEST_PAGE if limit is None else min(limit - len(entries), LARGEST_PAGE)
-        query = {**(params or {}), "limit": size, "offset": offset}
-        response = await transport.send("GET", path, params=given(query))
-        page = _rows(response, key, kind)
-        entries += page
-        cut = response.headers.get("x-svc-page-truncated", "").lower() == "true"
-        if not cut and len(page) < size:
-            break
-        offset = _next(response, offset, offset + len(page))
-    return entries
-
-
-def _rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
-    rows = read(response, dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"null"))
-    try:
-        return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # a variable
-    except msgspec.ValidationError as malformed:
-        raise unexpected(response, f"the answer's {key} are malformed: {malformed}") from malformed
-
-
-def _next(response: httpx.Response, at: int, counted: int) -> int:
-    """Where the next page begins: always further on, or there would be no end of them."""
-    named = response.headers.get("x-svc-next-offset") or str(counted)
-    if not _OFFSET.fullmatch(named) or int(named) <= at:
-        raise unexpected(response, f"the page after offset {at} begins at {named!r}")
-    return int(named)

@@ -23,10 +23,12 @@ from common.keccak import keccak256
 from common.quotes import Terms as FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.core.batches import LineWork, Place, prepare_lines, read_lines
-from svc.core.known_market import Market
-from svc.core.money import Bid, Rates, Token, line_ceiling, read_rates
-from svc.core.orders import OrderRequest
+from svc.core.batch_lines import read_lines
+from svc.core.batches import LineWork, Place, prepare_lines
+from svc.core.bids import Bid, Rates, read_rates
+from svc.core.market import Market
+from svc.core.money import Token, line_ceiling
+from svc.core.order_request import OrderRequest
 from svc.records import Contracts, Deployment, Model, ModelDetails, TokenName
 from tests.bench.row import Row, Turns, interleaved
 from tests.unit.svc.fake_coordinator import FakeCoordinator, quoting

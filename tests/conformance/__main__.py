@@ -23,9 +23,10 @@ import httpx
 from common.box import PublicKey
 from common.refusal import Refused
 from common.scalars import read_hex
+from svc.cli.drawing import Table
 from svc.cli.exit_codes import Exit
-from svc.cli.output import Output, Table
-from svc.wallets import read_wallet
+from svc.cli.output import Output
+from svc.key_files import read_wallet
 from tests.conformance.client import Buy, ClientTrial
 from tests.conformance.coordinator import Trial, try_coordinator
 from tests.conformance.faulty_markets import PURCHASES

@@ -21,7 +21,7 @@ from coordinatord.api import batches, escrow, files, orders, sessions
 from coordinatord.api import provider_ops as operations
 from coordinatord.api.batches.lines import Good, InputLine, LineChecks
 from coordinatord.api.orders.validation import read_submission
-from svc.core.batches import read_lines
+from svc.core.batch_lines import read_lines
 from svc.errors import SvcError
 from svcd.journal.held_job import Job
 from tests.fakes.submissions import Submitter

@@ -12,20 +12,23 @@ from typing import IO, Any, Final
 import attrs
 import click
 
-from svc.batches.preparation import LineOffer, PreparedBatch
+from svc.batches.offers import LineOffer
+from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
 from svc.cli import tables
+from svc.cli.ceiling import within_ceiling
 from svc.cli.commands.market import names_of
-from svc.cli.connection import Connection, connected, within_ceiling
+from svc.cli.connection import Connection, connected
 from svc.cli.destinations import written
 from svc.cli.exit_codes import Exit
 from svc.cli.failures import hint_of
 from svc.cli.inputs import read_bytes
+from svc.cli.json_form import wire_form
 from svc.cli.money import in_json
-from svc.cli.output import Gauge, NextStep, Output, wire_form
+from svc.cli.output import Gauge, NextStep, Output
 from svc.client import Client
-from svc.core.batches import read_lines
-from svc.core.money import read_rates
+from svc.core.batch_lines import read_lines
+from svc.core.bids import read_rates
 from svc.errors import PlanShort
 from svc.records import Batch
 

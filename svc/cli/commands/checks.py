@@ -8,9 +8,10 @@ import click
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
 from svc.cli.exit_codes import Exit
+from svc.cli.json_form import wire_form
 from svc.cli.money import told as in_money
-from svc.cli.output import Output, wire_form
-from svc.core.orders import window_words
+from svc.cli.output import Output
+from svc.core.windows import window_words
 from svc.records import Checked, Deployment, Why
 
 _CHANGES: Final = {

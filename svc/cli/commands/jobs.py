@@ -10,10 +10,11 @@ from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.connection import Connection, connected
 from svc.cli.destinations import Destination, not_writable, takes_destination
 from svc.cli.exit_codes import Exit
+from svc.cli.json_form import wire_form
 from svc.cli.money import became, in_json, money_of
-from svc.cli.output import Gauge, NextStep, Output, wire_form
+from svc.cli.output import Gauge, NextStep, Output
 from svc.client import Client
-from svc.core.orders import window_words
+from svc.core.windows import window_words
 from svc.errors import (
     NotFound,
     PostRefused,

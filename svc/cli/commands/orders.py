@@ -7,16 +7,20 @@ import attrs
 import click
 
 from svc.cli import tables
+from svc.cli.ceiling import within_ceiling
 from svc.cli.commands.checks import show_checked
 from svc.cli.commands.jobs import NOT_POSTED, deliver, progress_words, under_way, waited
-from svc.cli.connection import Connection, connected, within_ceiling
+from svc.cli.connection import Connection, connected
 from svc.cli.destinations import Destination, takes_destination
 from svc.cli.exit_codes import Exit
-from svc.cli.inputs import OrderOptions, check_window, takes_order, who_can_open
+from svc.cli.json_form import wire_form
 from svc.cli.money import came_back, in_json, in_words, paid_for, told
-from svc.cli.output import Gauge, NextStep, wire_form
+from svc.cli.order_options import OrderOptions, check_window, takes_order
+from svc.cli.order_readers import who_can_open
+from svc.cli.output import Gauge, NextStep
 from svc.client import Client
-from svc.core.orders import PreparedOrder, window_words
+from svc.core.orders import PreparedOrder
+from svc.core.windows import window_words
 from svc.errors import (
     ChainContradicts,
     ConnectionFailed,

@@ -16,8 +16,9 @@ import click
 
 from common.refusal import Refused
 from svc.cli.commands.serve import STATE
+from svc.cli.drawing import Table
 from svc.cli.exit_codes import Exit
-from svc.cli.output import Output, Table
+from svc.cli.output import Output
 from svc.core.money import in_token
 from svc.profiles import with_profile
 from svc.serve.ledger import Ledger, Spent

@@ -1,9 +1,7 @@
 """`svc watch`: the market on a terminal: the book, your jobs, models, providers and the deployment, drawn anew."""
 
-import os
-import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -13,10 +11,12 @@ import click
 
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
-from svc.cli.output import Screen, Table, wire_form
+from svc.cli.drawing import Screen, Table
+from svc.cli.json_form import wire_form
+from svc.cli.key_presses import pressed_keys
 from svc.client import Client
 from svc.core.money import in_token
-from svc.core.orders import window_words
+from svc.core.windows import window_words
 from svc.errors import ApiError, ConnectionFailed, SvcError
 from svc.records import LIVE_JOB, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
 from svc.wire.events import ToldChanges, changes_of, unauthorised
@@ -290,43 +290,3 @@ def deployment_facts(ready: Readiness, chain: Deployment) -> Table:
         ("ask registry", chain.contracts.ask_registry),
     ]
     return Table(("deployment", "value"), rows)
-
-
-# Keys of a terminal, one at a time and unseen, as each system gives them. Without a terminal there are none.
-
-
-async def pressed_keys() -> AsyncGenerator[str, None]:
-    """Keys as they are pressed; those of the keypad as the sequence that a terminal sends for them."""
-    if not sys.stdin.isatty():
-        await anyio.sleep_forever()
-    if sys.platform == "win32":
-        async for key in _windows_keys():
-            yield key
-        return
-    import termios  # noqa: PLC0415 - there is none on Windows
-    import tty  # noqa: PLC0415
-
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    tty.setcbreak(descriptor)
-    try:
-        while True:
-            await anyio.wait_readable(descriptor)
-            pressed = os.read(descriptor, 16)
-            if not pressed:
-                return
-            yield pressed.decode("utf-8", "replace")
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-async def _windows_keys() -> AsyncGenerator[str, None]:
-    from importlib import import_module  # noqa: PLC0415 - for one system alone
-
-    console: Any = import_module("msvcrt")
-    arrows = {"M": "\x1b[C", "K": "\x1b[D"}
-    while True:
-        while not console.kbhit():  # noqa: ASYNC110 - a Windows console tells nobody
-            await anyio.sleep(0.05)
-        key: str = console.getwch()
-        yield arrows.get(console.getwch(), "") if key in ("\x00", "\xe0") else key

@@ -8,7 +8,8 @@ import click
 from common.api.webhooks import WANTED
 from svc.cli import tables
 from svc.cli.connection import Connection, connected
-from svc.cli.output import Table, wire_form
+from svc.cli.drawing import Table
+from svc.cli.json_form import wire_form
 from svc.webhooks import ListedWebhook
 
 _WEBHOOK: Final = click.argument("webhook_id", help="The endpoint's id.")

@@ -21,8 +21,8 @@ from common.key_derivation import escrow_key
 from common.scalars import read_base64
 from common.secp256k1 import Wallet
 from svc.client import Client
-from svc.core.clock import RetryPolicy
 from svc.core.known_market import KnownMarket
+from svc.core.retries import RetryPolicy
 from svc.core.typed_data import SigningRequest
 from svc.errors import OverCeiling, SvcError
 from svc.known_markets import KnownMarkets

@@ -19,9 +19,9 @@ def test_examples_show_what_happens(name: str) -> None:
 def test_there_are_examples() -> None:
     shown = {name for name in FOUND if any(test.examples for test in _tests(name))}
     assert {
-        "svc.core.orders",
+        "svc.core.windows",
         "svc.core.money",
-        "svc.core.sealing",
+        "svc.core.model_input",
         "svc.settings",
         "svc.signers",
     } <= shown

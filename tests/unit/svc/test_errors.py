@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from svc import files, jobs, orders, webhooks
+from svc import files, jobs, market, webhooks
 from svc.batches import batches
 from svc.client import Client
-from svc.core.clock import RetryPolicy
+from svc.core.retries import RetryPolicy
 from svc.errors import FileFailed, OrderRefused, SvcError
 from svc.sync_client import SyncClient
 from tests.unit.svc.fake_coordinator import Answer, FakeCoordinator
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 PARTS: Final = {
     "": Client,
-    "models": orders.Models,
-    "market": orders.Market,
+    "models": market.Models,
+    "market": market.Market,
     "jobs": jobs.Jobs,
     "files": files.Files,
     "batches": batches.Batches,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from common.refusal import Refused
-from svc.wallets import create_wallet, read_wallet
+from svc.key_files import create_wallet, read_wallet
 
 
 def test_created_key_reads_back_as_the_same_wallet_and_is_its_owners_alone(tmp_path: Path) -> None:

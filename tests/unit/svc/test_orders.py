@@ -12,8 +12,8 @@ from common.quotes import job_id
 from common.scalars import hex_of, read_base64
 from common.secp256k1 import recover
 from svc.client import Client
-from svc.core.known_market import Market
-from svc.core.orders import amount_of, computed_quote, fee_terms
+from svc.core.market import Market
+from svc.core.quote_check import amount_of, computed_quote, fee_terms
 from svc.core.sealing import INLINE_BYTES
 from svc.errors import InvalidRequest, NoProvider, OrderRefused, OutcomeUnknown, QuoteRefused, RelayUnavailable
 from svc.orders import OtherWindow, UnlistedParameter

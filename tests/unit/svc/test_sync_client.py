@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from svc import files, jobs, orders, sync_client
+from svc import files, jobs, market, sync_client
 from svc.batches import batches
 from svc.client import Client
 from svc.errors import NotFound
@@ -16,8 +16,8 @@ from tests.unit.svc.fake_coordinator import Answer, FakeCoordinator, job
 JOB = "0x" + "07" * 32
 TWINS = [
     (Client, SyncClient),
-    (orders.Models, sync_client.SyncModels),
-    (orders.Market, sync_client.SyncMarket),
+    (market.Models, sync_client.SyncModels),
+    (market.Market, sync_client.SyncMarket),
     (jobs.Jobs, sync_client.SyncJobs),
     (files.Files, sync_client.SyncFiles),
     (batches.Batches, sync_client.SyncBatches),

@@ -6,8 +6,9 @@ from eth_account import Account
 
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc import wallets
-from svc.wallets import create_wallet, signer_of
+from svc import key_files
+from svc.key_files import create_wallet
+from svc.wallets import signer_of
 
 _ONE, _TWO = ("0x" + f"{number:064x}" for number in (1, 2))
 _ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}
@@ -130,7 +131,7 @@ def test_password_file_that_others_can_read_is_refused(keystore: Path, tmp_path:
 
 def test_encrypted_key_is_written_behind_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        wallets, "write_keystore", lambda key, password: json.dumps(Account.encrypt(key, password, "pbkdf2", 2))
+        key_files, "write_keystore", lambda key, password: json.dumps(Account.encrypt(key, password, "pbkdf2", 2))
     )
     path = tmp_path / "wallet.json"
     created = create_wallet(path, "open sesame")

@@ -7,10 +7,10 @@ import pytest
 
 from svc.chain.node import Node, NodeFailed
 from svc.client import Client
-from svc.core.clock import RetryPolicy
+from svc.core.retries import RetryPolicy
 from svc.errors import ConnectionFailed, InternalError, ResultUnreadable
 from svc.wire import gateways
-from svc.wire.transport import LONGEST_ANSWER
+from svc.wire.answers import LONGEST_ANSWER
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 
 pytestmark = pytest.mark.anyio

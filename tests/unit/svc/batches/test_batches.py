@@ -16,7 +16,7 @@ from common.envelope import Envelope, ResultBody
 from common.escrow_evidence import report_data
 from common.scalars import read_base64
 from common.sealed_result import seal_result
-from svc.batches import preparation
+from svc.batches import offers
 from svc.client import Client
 from svc.core.typed_data import SigningRequest
 from svc.errors import (
@@ -139,7 +139,7 @@ async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> No
 async def test_many_lines_keep_their_order_and_report_progress(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
     done: list[int] = []
     prepared = await coordinator.client().batches.prepare(
         [line(n) for n in range(41)], window="1h", providers=[7], progress=done.append
@@ -151,7 +151,7 @@ async def test_many_lines_keep_their_order_and_report_progress(
 async def test_first_of_several_bad_lines_is_named(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
     bad = line(13, prompt="nul \x00")
     lines = [*(line(n) for n in range(12)), bad, bad | {"custom_id": "c14"}, line(15), "{broken"]
     with pytest.raises(OrderRefused, match="line 13"):
@@ -162,7 +162,7 @@ async def test_first_of_several_bad_lines_is_named(
 async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is_asked_for(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
     unrated = {"body": {"model": "demo/text", "input": "x"}}
     lines = [line(1), line(2), unrated, line(4)]
     lines[number - 1] = line(number, max_tokens="many")
@@ -174,7 +174,7 @@ async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is
 async def test_lines_before_and_after_the_first_without_rates_keep_their_order_and_their_turns(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
     share = {**CANDIDATE, "lines": "1"}
     coordinator.tell(
         "POST /v1/batches", Answer(402, {"plan": [{"model_id": "1", "lines": "1", "allocation": [share]}]})

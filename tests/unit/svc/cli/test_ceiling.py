@@ -7,7 +7,7 @@ from io import StringIO
 import click
 import pytest
 
-from svc.cli.connection import within_ceiling
+from svc.cli.ceiling import within_ceiling
 from svc.cli.output import Output
 from svc.core.money import Token, order_ceiling
 from svc.errors import OverCeiling

@@ -4,7 +4,9 @@ import httpx
 import pytest
 
 from common.quotes import Terms
-from svc.cli.doctor import Finding, Health, gateways, ledger
+from svc.cli.health.chain import ledger
+from svc.cli.health.findings import Finding, Health
+from svc.cli.health.gateways import gateways
 from svc.client import Client
 from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
@@ -16,7 +18,7 @@ _WALLET = b"\x55" * 20
 
 
 async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str, Finding]:
-    monkeypatch.setattr("svc.cli.doctor.time.time", lambda: 1_000_010.0)
+    monkeypatch.setattr("svc.cli.health.chain.time.time", lambda: 1_000_010.0)
     coordinator = FakeCoordinator(
         {
             "GET /v1/models": [Answer(200, {"data": [MODEL]})],

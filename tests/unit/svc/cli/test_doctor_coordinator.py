@@ -8,8 +8,8 @@ import pytest
 
 from common.box import SecretKey
 from common.escrow_evidence import report_data
-from svc.cli import doctor
-from svc.cli.doctor import Finding, Health
+from svc.cli.health import coordinator as checks
+from svc.cli.health.findings import Finding, Health
 from svc.core.clock import ServerClock
 from tests.unit.svc.fake_coordinator import (
     MODEL,
@@ -29,8 +29,8 @@ KEY = SecretKey(b"\x09" * 32).public
 ASK = {"provider_id": "7", "model_id": "1", "sla": "3600", "rate_in": "1", "rate_out": "1"}
 
 
-async def found(check: doctor.Check, coordinator: FakeCoordinator, **options: Any) -> Finding:
-    (finding,) = await doctor.examined(coordinator.client(**options), {"checked": check})
+async def found(check: checks.Check, coordinator: FakeCoordinator, **options: Any) -> Finding:
+    (finding,) = await checks.examined(coordinator.client(**options), {"checked": check})
     return finding
 
 
@@ -50,7 +50,7 @@ async def test_clock_is_held_against_the_coordinators(
     now = float(int(time.time()))
     monkeypatch.setattr("svc.client.ServerClock", lambda: ServerClock(local=lambda: now))
     date = formatdate(now + ahead, usegmt=True)
-    finding = await found(doctor.clock, FakeCoordinator({"GET /readyz": [Answer(200, READY, {"date": date})]}))
+    finding = await found(checks.clock, FakeCoordinator({"GET /readyz": [Answer(200, READY, {"date": date})]}))
     assert finding.health is health
     assert said in finding.seen
     assert (finding.remedy is None) == (health is Health.WELL)
@@ -67,7 +67,7 @@ async def test_clock_is_held_against_the_coordinators(
 async def test_index_that_lags_is_told_with_its_reason(reason: str, lag: str | None, said: str) -> None:
     behind = {**READY, "ready": False, "reason": reason, "lag": lag}
     finding = await found(
-        doctor.coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind, {"x-request-id": "r"})]})
+        checks.coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind, {"x-request-id": "r"})]})
     )
     assert finding.health is Health.DOUBTFUL
     assert finding.seen.endswith(said)
@@ -95,7 +95,7 @@ def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
 async def test_escrow_that_may_not_be_sealed_to_is_told_with_what_to_do(
     answer: Answer, pinned: tuple[str, ...], health: Health, remedy: str | None
 ) -> None:
-    finding = await found(doctor.escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
+    finding = await found(checks.escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
     assert finding.health is health
     assert remedy is None if finding.remedy is None else str(remedy) in finding.remedy
 
@@ -104,18 +104,18 @@ async def test_escrow_that_may_not_be_sealed_to_is_told_with_what_to_do(
 async def test_market_in_which_nobody_asks_a_price_is_doubtful(asks: list[object], health: Health) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})]})
     coordinator.tell("GET /evm/asks", Answer(200, {"asks": asks}))
-    assert (await found(doctor.market, coordinator)).health is health
+    assert (await found(checks.market, coordinator)).health is health
 
 
 @pytest.mark.parametrize(("quoted", "health"), [(quoting(), Health.WELL), (quoting(to="0x" + "66" * 20), Health.WRONG)])
 async def test_order_that_is_quoted_otherwise_than_it_was_signed_is_wrong(quoted: Told, health: Health) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})], "POST /v1/jobs": [quoted]})
     coordinator.tell("GET /evm/providers", Answer(200, {"providers": [provider()]}))
-    assert (await found(doctor.signing, coordinator)).health is health
+    assert (await found(checks.signing, coordinator)).health is health
 
 
 async def test_check_that_fails_is_a_finding_of_its_name() -> None:
-    finding = await found(doctor.deployment, FakeCoordinator({"GET /evm/chain": [failing(500, "internal_error")]}))
+    finding = await found(checks.deployment, FakeCoordinator({"GET /evm/chain": [failing(500, "internal_error")]}))
     assert (finding.check, finding.health) == ("checked", Health.WRONG)
 
 
@@ -125,8 +125,8 @@ async def test_check_that_fails_is_a_finding_of_its_name() -> None:
     ids=["nobody", "a stranger"],
 )
 async def test_what_answers_at_the_address_is_told_apart(told: Told, remedy: str) -> None:
-    finding = await doctor.reachable(FakeCoordinator({"GET /readyz": [told]}).client())
+    finding = await checks.reachable(FakeCoordinator({"GET /readyz": [told]}).client())
     assert finding is not None
     assert (finding.check, finding.health) == ("coordinator", Health.WRONG)
     assert remedy in str(finding.remedy)
-    assert await doctor.reachable(FakeCoordinator({"GET /readyz": [Answer(200, READY)]}).client()) is None
+    assert await checks.reachable(FakeCoordinator({"GET /readyz": [Answer(200, READY)]}).client()) is None

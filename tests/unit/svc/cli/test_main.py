@@ -12,7 +12,7 @@ from common.scalars import hex_of
 from svc.cli.commands import batches
 from svc.cli.exit_codes import MEANINGS, Exit
 from svc.cli.main import _SECTIONS, main, svc
-from svc.wallets import read_wallet
+from svc.key_files import read_wallet
 
 
 @pytest.fixture(autouse=True)

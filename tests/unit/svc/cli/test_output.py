@@ -4,7 +4,8 @@ from io import StringIO
 
 import pytest
 
-from svc.cli.output import NextStep, Output, Table
+from svc.cli.drawing import Table
+from svc.cli.output import NextStep, Output
 from tests.pseudo_terminal import Shown, cells
 
 _TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right=frozenset({"price"}))

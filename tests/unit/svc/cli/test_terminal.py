@@ -6,7 +6,8 @@ from io import StringIO
 
 import pytest
 
-from svc.cli.output import Output, cleaned, cleaned_json, one_line
+from svc.cli.clean_text import cleaned, cleaned_json, one_line
+from svc.cli.output import Output
 
 CLASSES = {
     "C0: escape": ("\x1b[2J", "\\x1b[2J"),

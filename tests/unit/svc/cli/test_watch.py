@@ -10,9 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
+from svc.cli import key_presses
 from svc.cli.commands import watch
+from svc.cli.drawing import Screen, Table
 from svc.cli.exit_codes import Exit
-from svc.cli.output import Output, Screen, Table
+from svc.cli.output import Output
 from svc.errors import ApiError
 from tests.unit.svc.cli.market import FakeMarket, Svc
 from tests.unit.svc.cli.test_account import row
@@ -200,7 +202,7 @@ async def test_keys_of_a_terminal_are_read_unseen_and_the_terminal_is_given_back
     before = termios.tcgetattr(terminal)
     with os.fdopen(terminal) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        keys = watch.pressed_keys()
+        keys = key_presses.pressed_keys()
         pressed: list[str] = []
 
         async def press(key: bytes) -> None:

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from svc.core.batches import read_lines
-from svc.core.money import Rates
-from svc.core.orders import OrderRequest
+from svc.core.batch_lines import read_lines
+from svc.core.bids import Rates
+from svc.core.order_request import OrderRequest
 from svc.errors import OrderRefused
 
 BODY = {"model": "m", "input": "hello"}

@@ -1,8 +1,8 @@
 import pytest
 
-from svc.core.batches import Bids, ModelDemand, check_plan, demands, plan_bodies
-from svc.core.money import Bid, Rates
-from svc.core.orders import OrderRequest, Shaped, shape
+from svc.core.batch_bids import Bids, ModelDemand, check_plan, demands, plan_bodies
+from svc.core.bids import Bid, Rates
+from svc.core.order_request import OrderRequest, Shaped, shape
 from svc.errors import PlanShort
 from svc.records import Allocation, Model, ModelDetails, ModelPlan
 

@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.money import Bid, Rates, market_bid, read_rates
+from svc.core.bids import Bid, Rates, market_bid, read_rates
 from svc.errors import NoProvider
 from svc.records import Candidate
 

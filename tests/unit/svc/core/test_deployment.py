@@ -1,6 +1,6 @@
 from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
-from svc.core.known_market import Market
+from svc.core.market import Market
 
 BOOK = AddressBook(31337, 77, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dev Dollar", "1"))
 

@@ -4,7 +4,7 @@ import pytest
 
 from common.box import SecretKey
 from common.escrow_evidence import report_data
-from svc.core.sealing import EscrowTrust, verified_key
+from svc.core.escrow_trust import EscrowTrust, verified_key
 from svc.errors import EscrowUntrusted
 from svc.records import EscrowKey, Evidence
 

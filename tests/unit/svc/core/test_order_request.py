@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.orders import OrderRequest, probe_body, shape
+from svc.core.order_request import OrderRequest, probe_body, shape
 from svc.records import Model, ModelDetails
 
 MODEL = Model("m", "x", ModelDetails(3, True, {"properties": {"input": {"type": "string"}, "max_tokens": {}}}))

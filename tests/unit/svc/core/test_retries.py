@@ -1,6 +1,6 @@
 import pytest
 
-from svc.core.clock import RetryPolicy
+from svc.core.retries import RetryPolicy
 
 
 @pytest.mark.parametrize(("attempt", "least"), [(0, 0.5), (1, 1.0), (2, 2.0)])

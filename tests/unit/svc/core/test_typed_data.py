@@ -8,7 +8,7 @@ from common.eip712 import Message
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
 from common.messages.sessions import ResultKey, SvcSession
-from svc.core.known_market import Market
+from svc.core.market import Market
 from svc.core.typed_data import request
 from svc.records import Contracts, Deployment, TokenName
 

@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.orders import WINDOW_REFUSED, Windows, completion_window, expiry, window_seconds, window_words
+from svc.core.windows import WINDOW_REFUSED, Windows, completion_window, expiry, window_seconds, window_words
 
 
 @pytest.mark.parametrize(

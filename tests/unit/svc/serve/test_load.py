@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 
-from svc.core.money import Bid, Rates
+from svc.core.bids import Bid, Rates
 from svc.records import Provider
 from svc.serve.load import ProviderLoad
 from tests.unit.svc.fake_coordinator import provider

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from common.quotes import Terms
 from svc.records import Model, ModelDetails
 from svc.serve.answers import Bought, answer_of, completion, response
-from svc.serve.as_chat import chat_input, chat_of_response
-from svc.serve.as_responses import response_of_chat, responses_input
+from svc.serve.as_chat import chat_input
+from svc.serve.as_responses import responses_input
+from svc.serve.chat_of_response import chat_of_response
 from svc.serve.events import events_of
 from svc.serve.problems import Problem
 from svc.serve.requests import AnswerForm, Route, Wanted, read_request
+from svc.serve.response_of_chat import response_of_chat
 from svc.serve.settings import ServeSettings
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="

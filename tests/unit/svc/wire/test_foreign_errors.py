@@ -9,7 +9,8 @@ import attrs
 import httpx
 import pytest
 
-from svc.core.clock import RetryPolicy, ServerClock
+from svc.core.clock import ServerClock
+from svc.core.retries import RetryPolicy
 from svc.errors import ConnectionFailed
 from svc.wire.gateways import Gateways
 from svc.wire.transport import Transport

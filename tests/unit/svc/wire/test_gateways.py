@@ -7,7 +7,7 @@ import pytest
 
 from common.cid import Cid, ImportProfile, cid_of
 from svc.errors import ResultUnreadable
-from svc.wire import gateways as blocks
+from svc.wire import block_reads
 from svc.wire.gateways import Gateways
 from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, FakeCoordinator, Told
@@ -177,7 +177,7 @@ async def test_proved_content_that_does_not_open_is_its_makers_fault() -> None:
 
 
 async def test_tree_that_names_blocks_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_MOST_BLOCKS", 2)
+    monkeypatch.setattr(block_reads, "_MOST_BLOCKS", 2)
     with pytest.raises(ResultUnreadable, match="at most 1073741824 bytes in 2 blocks"):
         await read(serving(BLOCKS), A, cid=str(ROOT))
 

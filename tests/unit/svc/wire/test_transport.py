@@ -3,7 +3,7 @@ import time
 import pytest
 
 from svc import errors
-from svc.core.clock import RetryPolicy
+from svc.core.retries import RetryPolicy
 from svc.errors import (
     AuthenticationFailed,
     Busy,

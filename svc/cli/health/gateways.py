@@ -1,0 +1,41 @@
+"""Check of the gateways: each must serve the container of the newest job."""
+
+from typing import Final
+
+import httpx
+
+from svc.cli.health.findings import Finding
+from svc.client import Client
+from svc.errors import SvcError
+from svc.wire.answers import opened
+
+TIMEOUT_S: Final = 10.0
+_OK: Final = 200
+
+
+async def gateways(client: Client, http: httpx.AsyncClient) -> list[Finding]:
+    urls = client.settings.gateways
+    if not urls:
+        remedy = "set SVC_PIN_GATEWAY or --gateway to read results"
+        return [Finding.doubtful("gateway", "none: results are not read", remedy)]
+    try:
+        newest = await client.jobs.book(order="newest", limit=1)
+    except SvcError:  # the coordinator's own check tells why
+        newest = []
+    cid = newest[0].task_cid if newest else None
+    return [await _asked(http, url, cid) for url in urls]
+
+
+async def _asked(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
+    try:
+        async with opened(http, "GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=TIMEOUT_S) as answer:
+            status = answer.status_code
+    except httpx.RequestError as error:
+        seen = f"{url} does not answer: {error or type(error).__name__}"
+        return Finding.wrong("gateway", seen, "try another with SVC_PIN_GATEWAY or --gateway")
+    if cid is None:
+        return Finding.unchecked("gateway", f"{url} answers; no job is stored yet to ask it for", "ask again later")
+    if status == _OK:
+        return Finding.well("gateway", f"{url} serves what is stored")
+    seen = f"{url} answers {status} for {cid}, the newest job's container"
+    return Finding.wrong("gateway", seen, "it may not see this market's store: try another with SVC_PIN_GATEWAY")

@@ -1,0 +1,45 @@
+"""Key presses on a terminal, one at a time and without echo, on each system. Without a terminal there are none."""
+
+import os
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anyio
+
+
+async def pressed_keys() -> AsyncGenerator[str, None]:
+    """Keys as they are pressed; those of the keypad as the sequence that a terminal sends for them."""
+    if not sys.stdin.isatty():
+        await anyio.sleep_forever()
+    if sys.platform == "win32":
+        async for key in _windows_keys():
+            yield key
+        return
+    import termios  # noqa: PLC0415 - there is none on Windows
+    import tty  # noqa: PLC0415
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    try:
+        while True:
+            await anyio.wait_readable(descriptor)
+            pressed = os.read(descriptor, 16)
+            if not pressed:
+                return
+            yield pressed.decode("utf-8", "replace")
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def _windows_keys() -> AsyncGenerator[str, None]:
+    from importlib import import_module  # noqa: PLC0415 - for one system alone
+
+    console: Any = import_module("msvcrt")
+    arrows = {"M": "\x1b[C", "K": "\x1b[D"}
+    while True:
+        while not console.kbhit():  # noqa: ASYNC110 - a Windows console tells nobody
+            await anyio.sleep(0.05)
+        key: str = console.getwch()
+        yield arrows.get(console.getwch(), "") if key in ("\x00", "\xe0") else key

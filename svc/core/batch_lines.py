@@ -1,0 +1,108 @@
+"""Lines of a batch, as their author writes them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from common.api import limits
+from common.pricing.model_input import EMBEDDINGS_ENDPOINT
+from common.refusal import Refused
+from common.strict_json import parse
+from svc.core.bids import Rates, read_rates
+from svc.core.model_input import read_custom_id
+from svc.core.order_request import OrderRequest
+from svc.errors import OrderRefused
+
+RESPONSES_ENDPOINT: Final = "/v1/responses"
+ENDPOINTS: Final = (RESPONSES_ENDPOINT, EMBEDDINGS_ENDPOINT)
+MOST_LINES: Final = limits.BATCH_LINES
+_KEYS: Final = frozenset({"custom_id", "method", "url", "body"})  # method: what files for other services carry, too
+_TERMS: Final = frozenset({"model", "rate_in", "rate_out", "units_out"})
+
+
+@attrs.frozen(slots=True)
+class BatchLine:
+    """`number` counts the lines that are not blank, from 1. `rates` is None where it takes the market's."""
+
+    number: int
+    url: str
+    request: OrderRequest
+    rates: Rates | None
+
+
+def read_lines(
+    texts: Iterable[bytes | str | Mapping[str, Any]], window: str, offered: Mapping[str, Rates] | None = None
+) -> Iterator[BatchLine]:
+    """Every line, as JSON or as an object, as it is asked for; blank ones are skipped.
+
+    `offered`: by model, the rates of lines that carry none. Raises OrderRefused that names the line.
+
+    A line looks like this:
+
+        {"custom_id": "page 7", "url": "/v1/responses", "body": {"model": "demo/text-small", "input": "…"}}
+
+    `body.model` is required; `body.rate_in`, `body.rate_out` and `body.units_out` set order terms; the rest of `body`
+    is the model's input. `url` is `/v1/responses` unless given, and the same for the whole batch. A `custom_id` travels
+    sealed.
+    """
+    first: BatchLine | None = None
+    seen: set[str] = set()
+    written = (text for text in texts if isinstance(text, Mapping) or text.strip())
+    for number, text in enumerate(written, start=1):
+        try:
+            if number > MOST_LINES:
+                raise Refused(f"a batch has at most {MOST_LINES} lines")
+            line = _line(number, text if isinstance(text, Mapping) else _parsed(text), window)
+            if line.rates is None and offered is not None and line.request.model in offered:
+                line = _offered(line, offered[line.request.model])
+            custom_id = line.request.custom_id
+            if custom_id in seen:
+                raise Refused(f"custom_id {custom_id!r} is that of an earlier line", "custom_id")
+            if first is not None and line.url != first.url:
+                raise Refused(f"url must be {first.url}, as on the first line: a batch has one", "url")
+        except Refused as refusal:
+            raise OrderRefused.because(refusal, f"line {number}") from None
+        first = first or line
+        if custom_id is not None:
+            seen.add(custom_id)
+        yield line
+    if first is None:
+        raise OrderRefused("the batch has no lines", code="empty_file")
+
+
+def _parsed(text: bytes | str) -> object:
+    return parse((text.encode() if isinstance(text, str) else text).strip())
+
+
+def _line(number: int, value: object, window: str) -> BatchLine:
+    if not isinstance(value, Mapping):
+        raise Refused("a line must be a JSON object")
+    for key in value:
+        if key not in _KEYS:
+            raise Refused(f"{key!r} is not a field of a line; the model's input belongs into body", str(key))
+    url = value.get("url", RESPONSES_ENDPOINT)
+    if url not in ENDPOINTS:
+        raise Refused(f"url must be one of {', '.join(ENDPOINTS)}", "url")
+    body = value.get("body")
+    if not isinstance(body, Mapping):
+        raise Refused("body must be an object", "body")
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise Refused("body.model is required", "body.model")
+    request = OrderRequest(
+        model=model,
+        input={name: given for name, given in body.items() if name not in _TERMS},
+        window=window,
+        rate_in=body.get("rate_in"),
+        rate_out=body.get("rate_out"),
+        units_out=body.get("units_out"),
+        endpoint=url,
+        custom_id=read_custom_id(value.get("custom_id")),
+    )
+    return BatchLine(number, url, request, read_rates(request.rate_in, request.rate_out))
+
+
+def _offered(line: BatchLine, rates: Rates) -> BatchLine:
+    request = attrs.evolve(line.request, rate_in=rates.rate_in, rate_out=rates.rate_out)
+    return attrs.evolve(line, request=request, rates=rates)

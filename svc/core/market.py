@@ -1,0 +1,30 @@
+"""Deployment of the market, as a client uses it: where it signs and what it seals for."""
+
+from typing import Self
+
+import attrs
+
+from common.address_book import AddressBook
+from common.domains import Domains
+from common.receipt import ReceiptMarket
+
+
+@attrs.frozen(slots=True)
+class Market:
+    """`decimals` of the payment token are for showing amounts; all amounts here are in base units."""
+
+    chain_id: int
+    job_registry: bytes
+    decimals: int
+    domains: Domains = attrs.field(repr=False)
+
+    @property
+    def for_receipts(self) -> ReceiptMarket:
+        token = self.domains.token.domain
+        if token.verifying_contract is None:
+            raise AssertionError("a token's domain has its contract")
+        return ReceiptMarket(self.chain_id, self.job_registry, token.verifying_contract, token.name, token.version)
+
+    @classmethod
+    def of(cls, book: AddressBook) -> Self:
+        return cls(book.chain_id, book.job_registry, book.payment_token_decimals, Domains.of(book))

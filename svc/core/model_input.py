@@ -1,0 +1,29 @@
+"""Model input of an order, as it is sealed."""
+
+from collections.abc import Mapping
+
+from common.envelope import LONGEST_CUSTOM_ID
+from common.refusal import Refused
+
+ModelInput = str | Mapping[str, object]
+
+
+def model_input(given: ModelInput) -> dict[str, object]:
+    """A string is wrapped as `{"input": …}`; an object is the model's own input.
+
+    >>> model_input("hello")
+    {'input': 'hello'}
+    """
+    if isinstance(given, str):
+        return {"input": given}
+    if not isinstance(given, Mapping):
+        raise Refused("input must be a string or an object", "input")
+    return dict(given)
+
+
+def read_custom_id(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_CUSTOM_ID:
+        raise Refused(f"custom_id must be a string of 1 to {LONGEST_CUSTOM_ID} characters", "custom_id")
+    return value

@@ -1,0 +1,60 @@
+"""Conversion of errors: every error that leaves the SDK is an SvcError."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import wraps
+from typing import Any
+
+from common.refusal import Refused
+from svc.errors import FileFailed, OrderRefused, SvcError, T
+
+
+def raises_svc_errors(kind: type[T]) -> type[T]:
+    """Class decorator: public methods raise every expected error as an SvcError."""
+    for name, method in list(vars(kind).items()):
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+            setattr(kind, name, _converting(method))
+    return kind
+
+
+@contextmanager
+def _as_svc_errors() -> Iterator[None]:
+    try:
+        yield
+    except (SvcError, ConnectionError):  # of a caller's callback, such as a closed output
+        raise
+    except Refused as refusal:
+        raise OrderRefused.because(refusal) from None
+    except OSError as error:
+        raise FileFailed(error) from error
+    except (ValueError, OverflowError) as error:
+        raise OrderRefused(str(error), code="invalid_value") from error
+
+
+def _converting(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.isasyncgenfunction(method):
+
+        @wraps(method)
+        async def iterate(*args: Any, **kwargs: Any) -> Any:
+            with _as_svc_errors():
+                async with aclosing(method(*args, **kwargs)) as each:
+                    async for one in each:
+                        yield one
+
+        return iterate
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def act(*args: Any, **kwargs: Any) -> Any:
+            with _as_svc_errors():
+                return await method(*args, **kwargs)
+
+        return act
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _as_svc_errors():
+            return method(*args, **kwargs)
+
+    return call

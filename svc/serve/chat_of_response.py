@@ -1,0 +1,47 @@
+"""Translation of a response into a chat completion."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from svc.serve.as_chat import Json
+from svc.serve.usage import usage_of_chat
+
+
+def chat_of_response(response: Mapping[str, Any]) -> Json:
+    texts, refusals, thoughts, calls = [], [], [], []
+    output = response.get("output")
+    for item in output if isinstance(output, list) else ():
+        if not isinstance(item, Mapping):
+            continue
+        match item.get("type"):
+            case "message":
+                for part in item.get("content") or ():
+                    if isinstance(part, Mapping) and part.get("type") == "output_text":
+                        texts.append(str(part.get("text", "")))
+                    elif isinstance(part, Mapping) and part.get("type") == "refusal":
+                        refusals.append(str(part.get("refusal", "")))
+            case "function_call":
+                function = {"name": str(item.get("name", "")), "arguments": str(item.get("arguments", ""))}
+                calls.append({"id": str(item.get("call_id", "")), "type": "function", "function": function})
+            case "reasoning":
+                thoughts += [
+                    str(part.get("text", "")) for part in item.get("summary") or () if isinstance(part, Mapping)
+                ]
+    message: Json = {"role": "assistant", "content": "".join(texts) if texts or not (calls or refusals) else None}
+    message["refusal"] = "".join(refusals) or None
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    made: Json = {"choices": [{"index": 0, "message": message, "finish_reason": _ended(response, bool(calls))}]}
+    if isinstance(usage := response.get("usage"), Mapping):
+        made["usage"] = usage_of_chat(usage)
+    return made
+
+
+def _ended(response: Mapping[str, Any], called: bool) -> str:
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, Mapping) else None
+    if response.get("status") == "incomplete" or reason is not None:
+        return "content_filter" if reason == "content_filter" else "length"
+    return "tool_calls" if called else "stop"

@@ -1,0 +1,58 @@
+"""Read lists that come in pages. A page is cut at the limit, or earlier when its body would grow too large."""
+
+import re
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import httpx
+import msgspec
+
+from common.api import limits
+from svc.wire.transport import Transport, given, read, unexpected
+
+R = TypeVar("R")
+
+_OFFSET: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+LARGEST_PAGE: Final = limits.LARGEST_PAGE
+
+
+async def paged(
+    transport: Transport,
+    path: str,
+    key: str,
+    kind: type[R],
+    *,
+    limit: int | None,
+    offset: int = 0,
+    params: Mapping[str, object] | None = None,
+) -> list[R]:
+    """Up to `limit` entries from `offset` on; all of them when `limit` is None."""
+    entries: list[R] = []
+    while limit is None or len(entries) < limit:
+        size = LARGEST_PAGE if limit is None else min(limit - len(entries), LARGEST_PAGE)
+        query = {**(params or {}), "limit": size, "offset": offset}
+        response = await transport.send("GET", path, params=given(query))
+        page = _rows(response, key, kind)
+        entries += page
+        cut = response.headers.get("x-svc-page-truncated", "").lower() == "true"
+        if not cut and len(page) < size:
+            break
+        offset = _next(response, offset, offset + len(page))
+    return entries
+
+
+def _rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
+    rows = read(response, dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"null"))
+    try:
+        return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # a variable
+    except msgspec.ValidationError as malformed:
+        raise unexpected(response, f"the answer's {key} are malformed: {malformed}") from malformed
+
+
+def _next(response: httpx.Response, at: int, counted: int) -> int:
+    """Where the next page begins: always further on, or there would be no end of them."""
+    named = response.headers.get("x-svc-next-offset") or str(counted)
+    if not _OFFSET.fullmatch(named) or int(named) <= at:
+        raise unexpected(response, f"the page after offset {at} begins at {named!r}")
+    return int(named)
