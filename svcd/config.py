@@ -19,10 +19,12 @@ from common.pricing.model_input import Modality
 from common.refusal import Refused
 from common.scalars import read_uint
 from common.secp256k1 import Wallet
-from svcd.backends.load import AskRates, ProbeSettings, SlotsSettings
+from svcd.backends.discount import AskRates
+from svcd.backends.load_settings import ProbeSettings, SlotsSettings
 from svcd.backends.settings import BackendSettings, with_api_key
 from svcd.base.keys import KeySource, read_key, read_wallet
-from svcd.base.toml import KeyPath, Mistake, Text, TomlTable, Url, read_file, read_table
+from svcd.base.toml import Mistake, Text, TomlTable, Url, read_file, read_table
+from svcd.base.toml_positions import KeyPath
 
 T = TypeVar("T")
 Port = Annotated[int, Meta(ge=0, le=65_535)]

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 from anyio import to_thread
@@ -11,9 +11,6 @@ from anyio import to_thread
 from svc.cli.clean_text import one_line
 from svc.cli.output import Gauge, Output
 from svc.errors import OverCeiling
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

@@ -10,10 +10,7 @@ Each becomes its escape, `\\x1b` or `\\u202e`, so nothing is lost and nothing is
 """
 
 import unicodedata
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
+from typing import Final
 
 _KEPT: Final = frozenset("\n\t")
 _CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

@@ -1,9 +1,6 @@
 """Records as `--json` shows them: plain values, and decimal strings for integers that JSON's readers would round."""
 
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Final
 
 _LARGEST_SAFE: Final = 2**53 - 1
 

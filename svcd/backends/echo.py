@@ -23,8 +23,8 @@ from common.pricing.units import text_units
 from common.refusal import Refused
 from common.scalars import base64_of
 from svcd.backends.settings import EchoSettings
-from svcd.base.errors import WorkFailed
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.base.end_reasons import WorkFailed
+from svcd.journal.work import ModelWork, WorkOutput
 
 EMBEDDING_DIMENSIONS: Final = 64
 MAX_EMBEDDING_DIMENSIONS: Final = 4096

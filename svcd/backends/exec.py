@@ -33,11 +33,11 @@ from common.pricing.model_input import read_count
 from common.pricing.units import text_units
 from common.refusal import Refused
 from svcd.backends import confined
-from svcd.backends.backend import Attempts, Signs, TryAgain
+from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
 from svcd.backends.settings import ExecSettings
-from svcd.base.errors import WorkFailed
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.base.end_reasons import WorkFailed
+from svcd.journal.work import ModelWork, WorkOutput
 
 _DATA_ERROR: Final = 65  # sysexits.h EX_DATAERR
 _TRY_AGAIN: Final = 75  # sysexits.h EX_TEMPFAIL

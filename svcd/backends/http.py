@@ -19,20 +19,13 @@ import httpx
 import structlog
 import trio
 
-from svcd.backends.backend import Attempts, Signs, TryAgain
-from svcd.backends.http_answers import (
-    Downloads,
-    address_in,
-    error_code,
-    for_the_seal,
-    read_body,
-    read_error,
-    read_object,
-)
+from svcd.backends.attempts import Attempts, Signs, TryAgain
+from svcd.backends.downloads import Downloads
+from svcd.backends.http_answers import address_in, error_code, for_the_seal, read_body, read_error, read_object
 from svcd.backends.settings import HttpSettings
-from svcd.base.errors import WorkFailed
-from svcd.journal.held_job import ModelWork, WorkOutput
-from svcd.payload.gateway import opened
+from svcd.base.end_reasons import WorkFailed
+from svcd.journal.work import ModelWork, WorkOutput
+from svcd.payload.http_reading import opened
 
 log = structlog.get_logger(__name__)
 

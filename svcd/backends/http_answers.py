@@ -4,26 +4,21 @@ A server's message may quote the client's payload (validators do), and payloads 
 body, only its short machine-readable code reaches the log.
 """
 
-import base64
 import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
-import attrs
 import httpx
 
-from common.plain_answers import IDENTITY
 from common.refusal import Refused
-from common.scalars import base64_of
-from svcd.backends.backend import TryAgain
-from svcd.base.errors import WorkFailed
+from svcd.backends.attempts import TryAgain
+from svcd.base.end_reasons import WorkFailed
 from svcd.base.json_path import JsonPath
-from svcd.payload.gateway import EncodedAnswer, read_pieces
-from svcd.payload.opening import sealable
+from svcd.payload.http_reading import EncodedAnswer, read_pieces
+from svcd.payload.sealable import sealable
 
 # The request is wrong in itself. Every other 4xx (401, 402, 404, …) says that the provider's configuration is.
 _CLIENT_FAULTS: Final = frozenset({400, 411, 413, 414, 415, 422, 431})
@@ -136,72 +131,3 @@ def for_the_seal(value: object) -> object:
         return sealable(value)
     except Refused as refusal:
         raise WorkFailed("backend_error", f"the answer cannot be sealed: {refusal}", True) from None
-
-
-# Files that a server names by address, fetched so that a sealed result holds them itself.
-#
-# The address may be anything that the server's answer names, a store's signed address too: the provider's own headers
-# (its API key among them) go along only to the server that the jobs are submitted to.
-
-_KEY: Final = "url"
-_DATA: Final = "data:"
-
-
-@attrs.define(slots=True)
-class Downloads:
-    """`longest` bounds all files of one output together, as the base64 that they are carried as."""
-
-    client: httpx.AsyncClient
-    submit_url: str
-    longest: int
-    _carried: int = 0
-
-    async def carried(self, output: object) -> object:
-        """An address, an object with one under `url`, or a list of these; each becomes `{b64, media_type}`, the
-        object's other members kept."""
-        if isinstance(output, list):
-            return [await self.carried(item) for item in output]
-        if isinstance(output, dict) and isinstance(output.get(_KEY), str):
-            kept = {key: value for key, value in output.items() if key != _KEY}
-            return kept | await self._fetch(output[_KEY])
-        if isinstance(output, str):
-            return await self._fetch(output)
-        raise WorkFailed("backend_error", "result_path leads to no address of a file", True)
-
-    async def _fetch(self, url: str) -> dict[str, object]:
-        if url[: len(_DATA)].lower() == _DATA:
-            return self._inline(url)
-        target, home = address_in(self.submit_url, url), httpx.URL(self.submit_url)
-        request = self.client.build_request("GET", target, headers=dict(IDENTITY))
-        if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
-            request = httpx.Request("GET", target, headers=dict(IDENTITY), extensions=request.extensions)
-        try:
-            response = await self.client.send(request, stream=True)
-            try:
-                if not response.is_success:
-                    raise await read_error(response)
-                content = await read_body(response, (self.longest - self._carried) // 4 * 3)
-            finally:
-                await response.aclose()
-        except httpx.RequestError as broken:
-            raise TryAgain(f"a result's file did not come: {type(broken).__name__}") from None
-        return self._carry(content, response.headers.get("content-type", ""))
-
-    def _inline(self, url: str) -> dict[str, object]:
-        """A file that the address itself holds: `data:<type>;base64,<content>`; without `;base64` percent-encoded."""
-        head, comma, content = url[len(_DATA) :].partition(",")
-        check_length(self._carried + len(content), self.longest)
-        kind, marked, _ = head.rpartition(";base64")
-        try:
-            raw = base64.b64decode(unquote_to_bytes(content), validate=True) if marked else unquote_to_bytes(content)
-        except ValueError:
-            raw = None
-        if raw is None or not comma:
-            raise WorkFailed("backend_error", "the answer holds a data: address that is none", True)
-        return self._carry(raw, kind if marked else head)
-
-    def _carry(self, content: bytes, content_type: str) -> dict[str, object]:
-        text = base64_of(content)
-        self._carried += len(text)
-        check_length(self._carried, self.longest)
-        return {"b64": text, "media_type": content_type.partition(";")[0].strip() or "application/octet-stream"}

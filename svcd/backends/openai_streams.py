@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 import attrs
 
-from svcd.backends.backend import TryAgain
+from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import error_code, judge
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 
 
 class Assembler(Protocol):

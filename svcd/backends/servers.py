@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 import httpx
 
-from svcd.payload.gateway import LongAnswer, opened, read_whole
+from svcd.payload.http_reading import LongAnswer, opened, read_whole
 
 MODELS_ROUTE: Final = "/v1/models"
 _LONGEST_LIST: Final = 4 << 20

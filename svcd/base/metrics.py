@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from svcd.base.errors import HOLD_REASONS, KNOWN_REASONS
+from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each, which nobody asks for
 

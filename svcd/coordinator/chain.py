@@ -27,8 +27,8 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import recover
 from svcd.base.errors import Unavailable
-from svcd.journal.held_job import Job
-from svcd.payload.gateway import EncodedAnswer, LongAnswer, opened, read_whole
+from svcd.journal.book_row import Job
+from svcd.payload.http_reading import EncodedAnswer, LongAnswer, opened, read_whole
 
 _JOBS: Final = load("JobRegistry")
 _PROVIDERS: Final = load("ProviderRegistry")

@@ -19,6 +19,7 @@ from common.quotes import Terms
 from common.refusal import Refused as Malformed
 from common.scalars import hex_of, read_base64, read_uint
 from svcd.base.errors import Unavailable
+from svcd.coordinator.op_signer import Body
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
@@ -32,8 +33,8 @@ from svcd.coordinator.outcomes import (
     UploadOutcome,
 )
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
-from svcd.coordinator.sessions import Body, ProviderSession, ProviderSessions, SignInRefused
-from svcd.journal.held_job import Job, PendingOffer
+from svcd.coordinator.sessions import ProviderSession, ProviderSessions, SignInRefused
+from svcd.journal.book_row import Job, PendingOffer
 
 _LONGEST_SEALED_KEY: Final = 256
 _WINDOWS: Final = "windows"

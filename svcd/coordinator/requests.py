@@ -18,8 +18,8 @@ import trio
 
 from common.refusal import Refused
 from common.strict_json import parse
-from svcd.base.timings import Clock
-from svcd.payload.gateway import LongAnswer, opened, read_whole
+from svcd.base.clock import Clock
+from svcd.payload.http_reading import LongAnswer, opened, read_whole
 
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE: Final = 10.0

@@ -1,6 +1,18 @@
 """Journal entries in SQLite: one table of jobs, one of numbers that must only grow.
 
-Synchronous, and used by one thread at a time: `svcd.journal.journal` sees to that.
+    claiming ──► claimed ──► sealed ──► settled
+        │           │           │
+        │           ├───────────┴─────► failing ──► failed
+        │           └───────────┴─────► given_up
+        └──► not_claimed
+
+A job that runs ahead of its claim goes from `claiming` directly to `sealed`, `failing` or `given_up` (`unpaid`).
+
+A state is written before the step that it names: `claiming` before the claim is sent, `sealed` (with the result) before
+the settle, `failing` (with the reason) before the fail.
+
+Writers return statements, so that several share one commit. The module is synchronous, and one thread uses it at a time
+(`svcd.journal.journal`).
 """
 
 import json
@@ -13,20 +25,7 @@ from typing import Final, Literal
 import attrs
 
 from common.daemon.process import Fatal
-from svcd.journal.held_job import Job
-
-# States of a job in the journal.
-#
-#     claiming ──► claimed ──► sealed ──► settled
-#         │           │           │
-#         │           ├───────────┴─────► failing ──► failed
-#         │           └───────────┴─────► given_up
-#         └──► not_claimed
-#
-# A job that is run ahead of its claim goes from `claiming` to `sealed`, `failing` or `given_up` (`unpaid`) at once.
-#
-# A state is written before what it names is acted on: `claiming` before the claim is sent, `sealed` (with the result)
-# before the settle, `failing` (with the reason) before the fail.
+from svcd.journal.book_row import Job
 
 JournalState = Literal["claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up", "not_claimed"]
 
@@ -157,9 +156,6 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute(f"pragma user_version = {_VERSION}")
 
 
-# --- writing: statements, so that several can share a commit ------------------------------------------------
-
-
 def claiming(job: Job, model: str, at: float) -> Statement:
     """An entry of an earlier attempt gives way; one of a job that is not to be claimed again stays as it is."""
     return _CLAIMING, (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
@@ -213,9 +209,6 @@ def latest(name: str, value: int) -> Statement:
 
 def at_home(home: Home) -> Statement:
     return "insert into home values (?, ?, ?)", (home.chain_id, home.job_registry, home.wallet)
-
-
-# --- reading ------------------------------------------------------------------------------------------------
 
 
 def read_live(connection: sqlite3.Connection) -> list[JobEntry]:

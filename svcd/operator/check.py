@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,49 +12,26 @@ import trio
 
 from common.address_book import AddressBook
 from common.domains import Domains
-from common.pricing.model_input import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.text_table import hanging
 from svcd.backends.build import open_backend
-from svcd.backends.load import JsonSettings, PrometheusSettings, open_load
+from svcd.backends.load import open_load
+from svcd.backends.load_settings import JsonSettings, PrometheusSettings
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
+from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.base.timings import Clock
 from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.chain import ChainReader, Registered
-from svcd.coordinator.client import Coordinator, PostedAsk, ProviderRecord, read_deployment
+from svcd.coordinator.client import Coordinator, ProviderRecord, read_deployment
+from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.requests import Requests, Unanswered
-from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
+from svcd.coordinator.sessions import ProviderSession, ProviderSessions
 from svcd.journal.journal import is_in_use
+from svcd.operator.findings import Checked
+from svcd.operator.market_comparison import kind_of, prices_beside
 from svcd.payload.gateway import PayloadGateways
-from svcd.stages.guard import POLLED, allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
-
-# Findings of a check, and the table that shows them.
-
-
-@attrs.frozen(slots=True)
-class Checked:
-    """`right` is None for what is only told, and neither right nor wrong."""
-
-    what: str
-    right: bool | None
-    detail: str
-
-
-def summary(findings: Iterable[Checked]) -> str:
-    """The table's last line."""
-    wrong = [finding.what for finding in findings if finding.right is False]
-    return f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
-
-
-def table(findings: Iterable[Checked], columns: int | None = None) -> str:
-    """One line for each finding, wrapped to the columns of a terminal."""
-    marks = {True: "right", False: "WRONG", None: ""}
-    rows = [(marks[finding.right], finding.what, finding.detail) for finding in findings]
-    width = max((len(what) for _, what, _ in rows), default=0)
-    return "\n".join(hanging(f"{mark:<5}  {what:<{width}}  ", detail, columns, 7) for mark, what, detail in rows)
-
+from svcd.stages.guard import POLLED
+from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
 
 _CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
 _PATIENCE: Final = 15.0
@@ -283,55 +260,6 @@ def _whereabouts(model: ModelConfig) -> str:
             return command[0]
         case EchoSettings():
             return "echo"
-
-
-# A model's configuration beside what the market publishes of the model, and beside what others ask.
-
-_KINDS: Final[dict[str, Modality]] = {
-    EMBEDDINGS_ENDPOINT: "embeddings",
-    IMAGES_ENDPOINT: "image",
-    **dict.fromkeys(TEXT_ENDPOINTS, "text"),
-}
-_UNUSUAL_RATIO: Final = 10
-_WRONG_RATIO: Final = 1000
-
-
-def kind_of(model: ModelConfig, endpoint: str | None) -> tuple[bool, str] | None:
-    """Compare the kind that the model is sold as with what is served, and with the route of its server.
-
-    Return None if the market publishes no route, or one that is not known here.
-    """
-    kind = _KINDS.get(endpoint or "")
-    if kind is None:
-        return None
-    served = ", ".join(sorted(model.serves))
-    if kind not in model.serves:
-        return False, f"the market sells {kind} ({endpoint}), serves has {served}: correct serves and [model.backend]"
-    if isinstance(model.backend, OpenAISettings) and model.backend.modality != kind:
-        return False, f"the market sells {kind} ({endpoint}), the backend's api is {model.backend.api}: correct api"
-    return True, f"{kind} ({endpoint})"
-
-
-def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAsk]) -> tuple[bool | None, str]:
-    """Compare each ask with the lowest that others ask: in the same window, else in any."""
-    right: bool | None = True
-    details = []
-    of_model = [ask for ask in others if ask.model_id == model_id]
-    if not of_model:
-        return None, "nobody else asks"
-    for window, own in sorted(model.asks.items()):
-        beside = [ask for ask in of_model if ask.sla == window] or of_model
-        pairs = ((own.rate_in, min(ask.rate_in for ask in beside)), (own.rate_out, min(ask.rate_out for ask in beside)))
-        ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
-        farthest = max(ratios, key=lambda ratio: max(ratio, 1 / ratio), default=1.0)
-        distance = max(farthest, 1 / farthest)
-        if distance >= _WRONG_RATIO:
-            right = False
-        elif distance >= _UNUSUAL_RATIO and right:
-            right = None
-        details.append(f"{farthest:.3g} x for {window} s")
-    remedy = "" if right else ": rates are base units per 10^6 units; see rate_in and rate_out"
-    return right, f"compared with the lowest price of other providers: {', '.join(details)}{remedy}"
 
 
 def _is_allowed(provider: ProviderRecord, model_id: int) -> bool:

@@ -1,23 +1,19 @@
-"""Discovery for `svcd init`: model servers on this machine, and what the market has for their models."""
+"""Discovery of model servers on this machine, for `svcd init`."""
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
 import httpx
 import trio
 
-from common.address_book import AddressBook
-from common.daemon.process import Fatal
-from common.refusal import Refused
-from svcd.backends.load import PrometheusSettings, fetch, open_load
+from svcd.backends.load import open_load
+from svcd.backends.load_request import fetch
+from svcd.backends.load_settings import PrometheusSettings
 from svcd.backends.servers import ServedModels, read_served
-from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Floors, MarketReads, read_deployment
-from svcd.coordinator.requests import Requests
 
 # Where each listens unless it is told otherwise: vLLM, SGLang, llama.cpp, Ollama, LMDeploy.
 USUAL_PORTS: Final = (8000, 30000, 8080, 11434, 23333)
@@ -26,9 +22,6 @@ _MAX_SLOTS: Final = 256
 # Servers that batch any number of requests. Others run one at a time unless they are told otherwise.
 _BATCHING: Final = frozenset({"vLLM", "SGLang", "LMDeploy"})
 _BATCHING_SLOTS: Final = 8
-# Windows that a market may well have, where nobody tells which ones it has.
-_USUAL_WINDOWS: Final = (3600, 86400)
-_SHORTEST: Final = 300  # windows below this leave too little time for a model to be proposed unasked
 
 
 @attrs.frozen(slots=True)
@@ -107,51 +100,3 @@ def _whole_requests(text: bytes, max_model_len: int) -> int | None:
         return None
     tokens = math.prod(int(size[1]) for size in sizes if size is not None)
     return max(1, min(tokens // max_model_len, _MAX_SLOTS)) if tokens else None
-
-
-# The market.
-
-
-@attrs.frozen(slots=True)
-class MarketTold:
-    """What the coordinator tells. `windows` are those that are worth offering."""
-
-    book: AddressBook
-    gateway: str | None
-    models: Mapping[str, int]
-    windows: tuple[int, ...]
-    floors: Floors  # by model id and window
-
-
-async def read_market(http: httpx.AsyncClient, url: str) -> MarketTold:
-    """Fatal where it does not answer, or is no coordinator."""
-    requests = Requests(http, url)
-    coordinator = MarketReads(requests)
-    try:
-        book = await read_deployment(requests)
-        models, floors = await coordinator.models(), await coordinator.floors()
-        allowed = await coordinator.windows()
-        gateway = await coordinator.gateway()
-    except Unavailable as away:
-        raise Fatal(f"{url} does not answer as a coordinator: {away}") from None
-    except Refused as wrong:
-        raise Fatal(f"{url} is no coordinator: {wrong}") from None
-    asked = {window for _, window in floors}
-    known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
-    windows = tuple(sorted(window for window in known if window >= _SHORTEST)) or tuple(sorted(known))
-    return MarketTold(book, gateway, models, windows, floors)
-
-
-def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
-    """Models of the market that a server has under the same name, or under one that ends alike."""
-    found: dict[str, str] = {}
-    for name in market:
-        exact = [each for each in served if each == name]
-        alike = [each for each in served if _bare(each) == _bare(name)]
-        if exact or alike:
-            found[name] = (exact or alike)[0]
-    return found
-
-
-def _bare(name: str) -> str:
-    return name.removesuffix(":latest").rsplit("/", 1)[-1].lower()

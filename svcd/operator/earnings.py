@@ -4,8 +4,6 @@ The jobs are the coordinator's book's; with `rpc_url` the amounts are the chain'
 failed stands in the journal, which remembers three days. A day is a day of UTC, of the claim.
 """
 
-import csv
-import io
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -23,15 +21,15 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import read_uint
-from common.text_table import grid, hanging
+from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.base.timings import Clock
 from svcd.config import DaemonConfig
 from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
-from svcd.journal.held_job import Job
+from svcd.coordinator.sessions import ProviderSession, ProviderSessions
+from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.chain_history import ChainHistory, SettledAmounts, day_of
 
@@ -126,9 +124,6 @@ def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quote
     return SettledAmounts(cost, treasury, quote.amount - cost - treasury)
 
 
-# The journal's reasons.
-
-
 def _reasons(config: DaemonConfig, since: float) -> dict[tuple[str, str], Counter[str]]:
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     statement = "select model, reason, claim_sent from jobs where state in ('failed', 'given_up') and claim_sent >= ?"
@@ -139,51 +134,3 @@ def _reasons(config: DaemonConfig, since: float) -> dict[tuple[str, str], Counte
     except sqlite3.DatabaseError:  # none yet, or not to be read by this user: the book has the rest
         return {}
     return found
-
-
-# As a table, and as CSV.
-
-_COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "refunded", "failed", "reclaimed")
-
-
-def as_csv(told: Earnings) -> str:
-    """Amounts in base units. The change of a day's reputation stands in a row without a model."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_COLUMNS, "reputation", "reasons"])
-    for (day, model), row in told.rows.items():
-        reasons = told.reasons.get((day, model), Counter())
-        why = " ".join(f"{reason}={count}" for reason, count in sorted(reasons.items()))
-        writer.writerow([day, model, *attrs.astuple(row), "", why])
-    for day, change in sorted((told.reputation or {}).items()):
-        writer.writerow([day, *[""] * (len(_COLUMNS) - 1), change, ""])
-    return text.getvalue()
-
-
-def as_table(told: Earnings, columns: int | None = None) -> str:
-    """Table for a terminal of so many columns, and remarks below it."""
-    total = ModelDay()
-    lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
-    for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
-        if row is not total:
-            total.add(row)
-        money = [_money(told.book, each) for each in (row.earned, row.fees, row.refunded)]
-        lines.append((day, model, str(row.settled), *money, str(row.failed), str(row.reclaimed)))
-    text = grid(lines, columns, right=range(2, len(lines[0])), alone=2)
-    gas = _money(told.book, total.gas_fees)
-    text.append(f"amounts in {told.book.token_domain.name}; fees are the market's, of which {gas} for gas")
-    for (day, model), reasons in sorted(told.reasons.items()):
-        why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
-        text.append(f"{day} {model}: not settled for {why}")
-    if told.reputation is None:
-        text.append(f"reputation {told.now}; with rpc_url its changes are told by day, and amounts are the chain's own")
-    else:
-        changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(told.reputation.items())) or "no change"
-        text.append(f"reputation {told.now} ({changes})")
-    return "\n".join(hanging("", line, columns) if columns and len(line) > columns else line for line in text)
-
-
-def _money(book: AddressBook, amount: int) -> str:
-    """In tokens, to the last unit."""
-    whole, rest = divmod(amount, 10**book.payment_token_decimals)
-    return f"{whole}.{rest:0{book.payment_token_decimals}d}".rstrip("0").rstrip(".")

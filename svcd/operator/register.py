@@ -20,7 +20,7 @@ from svcd.config import DaemonConfig
 from svcd.coordinator.chain import ChainReader, Registered
 from svcd.coordinator.client import MarketReads, read_deployment
 from svcd.coordinator.requests import Requests
-from svcd.operator.status import publish_identity
+from svcd.operator.identity import publish_identity
 
 Say = Callable[[str], None]
 
@@ -165,9 +165,6 @@ def _coins(wei: int) -> str:
     """In coins, of 18 decimals as on every EVM chain; rounded up to the millionth."""
     whole, rest = divmod(-(-wei // 10**12), 10**6)
     return f"{whole}.{rest:06d}"
-
-
-# After the transaction: the box key, and what is the admin's.
 
 
 async def _published(config: DaemonConfig, registered: Registered, say: Say) -> None:

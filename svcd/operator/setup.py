@@ -17,7 +17,8 @@ from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svcd.base.keys import BOX_FILE, PASSWORD_FILE, WALLET_FILE, create_box, store_secret
 from svcd.base.toml import Url
-from svcd.operator.discovery import MarketTold, ModelServer, local_servers, read_market, same_model, servers_at
+from svcd.operator.discovery import ModelServer, local_servers, servers_at
+from svcd.operator.market_lookup import MarketTold, read_market, same_model
 from svcd.operator.written_config import (
     SYSTEM_FOLDER,
     OfferedModel,

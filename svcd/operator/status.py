@@ -1,30 +1,18 @@
 """`svcd status`: what the running daemon says of itself, and what its journal holds."""
 
 import sqlite3
-import time
 from contextlib import closing
 from typing import Final
 
 import httpx
-import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.daemon.process import Fatal
-from common.domains import Domains
 from common.plain_answers import IDENTITY
-from common.refusal import Refused
-from common.scalars import hex_of
-from svcd.base.errors import Unavailable
-from svcd.base.timings import Clock
-from svcd.config import DaemonConfig, Whereabouts
-from svcd.coordinator.client import Coordinator, read_deployment
-from svcd.coordinator.outcomes import OpMined, describe
-from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import OpSigner, ProviderSessions, SignInRefused
+from svcd.config import Whereabouts
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
-from svcd.operator.check import Checked
-from svcd.payload.gateway import require_unencoded
+from svcd.operator.findings import Checked
+from svcd.payload.http_reading import require_unencoded
 from svcd.stages.health import REASON_HEADER
 
 _PATIENCE: Final = 5.0
@@ -93,46 +81,3 @@ def _journal(daemon: Whereabouts) -> list[Checked]:
         Checked(f"journal: {state}{f' ({reason})' if reason else ''}", None, str(count))
         for (state, reason), count in counts.items()
     ] or [Checked("journal", None, "no jobs yet")]
-
-
-# `svcd identity`: tells the registry which box key orders are sealed to, with whatever evidence the operator has.
-
-LONGEST_EVIDENCE: Final = 32_768
-_IDENTITY_PATIENCE: Final = 120.0
-_AHEAD_S: Final = 60
-
-
-async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None) -> str:
-    """What was published; Fatal when it was not."""
-    box = config.box
-    if box is None:
-        raise Fatal("no box key is configured: name one under [keys], as box_file, box_env or box_credential")
-    evidence = await trio.to_thread.run_sync(_evidence, config)
-    async with httpx.AsyncClient(transport=transport, timeout=_IDENTITY_PATIENCE, trust_env=False) as http:
-        requests = Requests(http, config.coordinator_url)
-        try:
-            deployment = await read_deployment(requests)
-        except (Unavailable, Refused) as wrong:
-            raise Fatal(str(wrong)) from None
-        signer = OpSigner(config.wallet, Domains.of(deployment))
-        coordinator = Coordinator(requests, ProviderSessions(requests, signer, Clock()))
-        # Newer than the registration, whose block's time may be ahead of this clock.
-        op = signer.set_identity(box.public.raw, evidence, int(time.time()) + _AHEAD_S)
-        outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_PATIENCE)
-    if isinstance(outcome, SignInRefused):
-        raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {outcome.advice}")
-    if not (isinstance(outcome, OpMined) and outcome.succeeded):
-        raise Fatal(f"the identity was not published: {describe(outcome)}")
-    return f"{signer.address} published box key {hex_of(box.public.raw)} with {len(evidence)} bytes of evidence"
-
-
-def _evidence(config: DaemonConfig) -> bytes:
-    if config.evidence_file is None:
-        return b""
-    try:
-        evidence = config.evidence_file.read_bytes()
-    except OSError as broken:
-        raise Fatal(f"{config.evidence_file}: {broken.strerror}") from None
-    if len(evidence) > LONGEST_EVIDENCE:
-        raise Fatal(f"{config.evidence_file} has {len(evidence)} bytes; evidence has at most {LONGEST_EVIDENCE}")
-    return evidence

@@ -20,14 +20,20 @@ from common.pricing.units import units_of
 from common.refusal import Refused
 from common.sealed_result import open_result
 from svcd.backends.build import open_backend
-from svcd.base.errors import Unavailable, WorkFailed
+from svcd.base.end_reasons import WorkFailed
+from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.client import read_deployment
 from svcd.coordinator.requests import Requests
-from svcd.journal.held_job import ClaimedJob, Job, ModelWork, Slots, WorkOutput
-from svcd.payload.gateway import Spool
-from svcd.payload.opening import committed, opened, ordered, sealable
-from svcd.stages.runner import sealed_result
+from svcd.journal.book_row import Job
+from svcd.journal.held_job import ClaimedJob
+from svcd.journal.slots import Slots
+from svcd.journal.work import ModelWork, WorkOutput
+from svcd.operator.answer_text import readable
+from svcd.payload.opening import committed, opened, ordered
+from svcd.payload.sealable import sealable
+from svcd.payload.spool import Spool
+from svcd.stages.sealer import sealed_result
 
 _INPUT_KEYS: Final[Mapping[Modality, str]] = {"image": "prompt", "video": "prompt"}
 _LEAST_WINDOW: Final = 60
@@ -145,30 +151,3 @@ def told_of(tried: Tried) -> str:
     for window, cost in sorted(tried.earnings.items()):
         lines.append(f"earns    {cost / unit:.{tried.book.payment_token_decimals}f} {token} at the ask for {window} s")
     return "\n".join(lines)
-
-
-# What a person reads of an answer.
-
-
-def readable(output: object) -> str:
-    """The text of a chat's or a response's answer; of anything else a short view."""
-    texts = [*_chat(output), *_response(output)]
-    if texts:
-        return "\n".join(texts)
-    shown = str(output)
-    return shown if len(shown) <= 500 else f"{shown[:500]}… ({len(shown)} characters)"
-
-
-def _chat(output: object) -> list[str]:
-    choices = output.get("choices") if isinstance(output, dict) else None
-    messages = [each.get("message") for each in choices or () if isinstance(each, dict)]
-    contents = [message.get("content") for message in messages if isinstance(message, dict)]
-    return [content for content in contents if isinstance(content, str)]
-
-
-def _response(output: object) -> list[str]:
-    items = output.get("output") if isinstance(output, dict) else None
-    found = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    parts = [part for item in found for part in item.get("content") or ()]
-    texts = [part.get("text") for part in parts if isinstance(part, dict)]
-    return [text for text in texts if isinstance(text, str)]

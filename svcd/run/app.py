@@ -22,26 +22,37 @@ from common.daemon.process import RELEASE
 from common.daemon.supervision import Loop
 from common.daemon.systemd import Systemd
 from common.messages.providers import Ask
-from svcd.backends.backend import watch
+from svcd.backends.breaker import watch
 from svcd.base import metrics
-from svcd.base.timings import Clock, Timings
+from svcd.base.clock import Clock
+from svcd.base.timings import Timings
 from svcd.config import DaemonConfig
 from svcd.journal.journal import Journal, open_journal
 from svcd.run.dependencies import DaemonDependencies, Equipment, prepare
 from svcd.stages.ahead import AheadLimits
-from svcd.stages.asks import AskPublisher, Capacity, Catalogue
-from svcd.stages.claimer import Claimer, Lookup
+from svcd.stages.asks import AskPublisher
+from svcd.stages.capacity import Capacity
+from svcd.stages.catalogue import Catalogue
+from svcd.stages.claimer import Claimer
+from svcd.stages.deadline_channel import DeadlineChannel
+from svcd.stages.drain import Drain
+from svcd.stages.failer import Failer
 from svcd.stages.guard import Guard
 from svcd.stages.health import DaemonHealth, serve_metrics
-from svcd.stages.offers import DeadlineChannel, Exclusions, Offer, OfferCheck
+from svcd.stages.offer_check import OfferCheck
+from svcd.stages.offers import Exclusions, Offer
+from svcd.stages.op_lookup import Lookup
 from svcd.stages.opener import PayloadOpener
-from svcd.stages.pipeline import Drain, Pipeline
+from svcd.stages.pipeline import Pipeline
 from svcd.stages.poller import Poller
 from svcd.stages.reconciler import Reconciler
-from svcd.stages.runner import Runner, SealStage
-from svcd.stages.settler import Failer, Settler, Uploader
+from svcd.stages.runner import Runner
+from svcd.stages.sealer import SealStage
+from svcd.stages.settler import Settler
+from svcd.stages.uploader import Uploader
 
 log = structlog.get_logger(__name__)
+
 T = TypeVar("T")
 
 _MOST_WORKERS: Final = 256  # of a stage that waits for the network: an op, for the block that takes it

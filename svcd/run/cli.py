@@ -75,9 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# The commands that take more than a configuration. A key never stands on a command line.
-
-
 def _add_init(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     about = "write a configuration, and make the keys, by six questions or by flags; overwrite nothing"
     init = commands.add_parser("init", help=about, description=about)

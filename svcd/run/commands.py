@@ -18,11 +18,14 @@ from common.scalars import hex_of
 from common.text_table import terminal_columns
 from svcd.base.keys import create_identity
 from svcd.config import read_config, read_whereabouts
-from svcd.operator.check import Checked, examine, summary, table
-from svcd.operator.earnings import as_csv, as_table, read_earnings
+from svcd.operator.check import examine
+from svcd.operator.earnings import read_earnings
+from svcd.operator.earnings_report import as_csv, as_table
+from svcd.operator.findings import Checked, summary, table
+from svcd.operator.identity import publish_identity
 from svcd.operator.register import RegisterOptions, register
 from svcd.operator.setup import ask_at_terminal, set_up
-from svcd.operator.status import look, publish_identity
+from svcd.operator.status import look
 from svcd.operator.trial import told_of, try_model
 from svcd.operator.written_config import SetupOptions
 from svcd.run import app

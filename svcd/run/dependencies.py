@@ -15,20 +15,23 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
-from svcd.backends.backend import Backend, Breaker
+from svcd.backends.backend import Backend
+from svcd.backends.breaker import Breaker
 from svcd.backends.build import open_backend
-from svcd.backends.load import Discount, Load, open_load
+from svcd.backends.discount import Discount
+from svcd.backends.load import Load, open_load
+from svcd.base.clock import Clock
 from svcd.base.connections import KeptConnections
 from svcd.base.errors import Unavailable
-from svcd.base.timings import Clock
 from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions
+from svcd.coordinator.sessions import ProviderSession, ProviderSessions
 from svcd.journal.entries import Home
-from svcd.journal.held_job import Slots
 from svcd.journal.journal import Journal
+from svcd.journal.slots import Slots
 from svcd.payload.gateway import PayloadGateways
 
 log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ A snapshot changes the pairs of model and window that it names, and no others; b
 the book and no longer configured is named with zeros.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NoReturn
 
 import attrs
@@ -16,11 +16,10 @@ from common.messages.providers import Ask
 from common.refusal import Refused
 from svcd.base import metrics
 from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Coordinator, ProviderRecord
-from svcd.coordinator.outcomes import OpMined, describe
+from svcd.coordinator.client import Coordinator
+from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.requests import CoordinatorReply, Unanswered
-from svcd.coordinator.sessions import OpSigner, SignInRefused
-from svcd.journal.held_job import Slots
+from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.journal import Journal
 from svcd.stages.health import DaemonHealth
 
@@ -138,92 +137,3 @@ def differing(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
 
 def _pair(ask: Ask) -> tuple[int, int]:
     return ask.model_id, ask.sla
-
-
-# Models that are configured and not in the coordinator's catalogue: looked for from time to time until they are.
-
-
-@attrs.frozen(slots=True, eq=False)
-class Catalogue:
-    """`model_ids` (by name) is the daemon's own view, and grows here. `begin` is called with each model that came."""
-
-    coordinator: Coordinator
-    configured: Iterable[str]
-    model_ids: dict[str, int]
-    begin: Callable[[str], None]
-
-    async def run(self) -> None:
-        """Returns when every configured model is known."""
-        while missing := set(self.configured) - self.model_ids.keys():
-            await trio.sleep(_EVERY)
-            try:
-                known = await self.coordinator.models()
-            except (Unavailable, Refused) as error:
-                log.warning("catalogue not read", reason=str(error))
-                continue
-            self.model_ids.update(known)
-            for name in sorted(missing & known.keys()):
-                log.info("this model came into the catalogue, and is offered", model=name)
-                self.begin(name)
-
-
-# Capacity: the jobs that the network lets this provider hold, read from the registry and raised where it is too low.
-
-_ISSUED_AT: Final = "providers.issued_at"
-_REQUESTED: Final = "providers.requested"
-_FULL_REPUTATION: Final = 1000
-_UINT32: Final = 2**32 - 1
-_TOGETHER: Final = 1.0  # seconds: the ends of one block come together, and one look is enough for them
-
-
-@attrs.frozen(slots=True, eq=False)
-class Capacity:
-    coordinator: Coordinator
-    signer: OpSigner
-    provider_id: int
-    slots: Slots
-    journal: Journal
-
-    async def run(self) -> NoReturn:
-        while True:
-            try:
-                again = await self.look()
-            except (Unavailable, Refused) as error:
-                log.warning("granted capacity not read", reason=str(error))
-                again = True
-            with trio.move_on_after(_RETRY if again else _EVERY):
-                await self.slots.until_grant_may_differ()
-                await trio.sleep(_TOGETHER)
-
-    async def look(self) -> bool:
-        """True when more was requested, and may be granted by now."""
-        provider = await self._read()
-        needed = request_for(self.slots.capacity, provider)
-        # Only for more than ever before: what a ceiling keeps from us is not had by asking again.
-        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) < needed:
-            requested = await self._request(needed)
-            if requested:
-                await self._read()  # what was mined may be in the index already
-            return requested
-        return False
-
-    async def _read(self) -> ProviderRecord:
-        self.slots.ask_for_grant()
-        provider = await self.coordinator.provider(self.provider_id)
-        if provider.capacity != self.slots.granted:
-            log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
-        self.slots.grant(provider.capacity)
-        return provider
-
-    async def _request(self, n: int) -> bool:
-        op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT))
-        outcome = await self.coordinator.run(op, trio.current_time() + _PATIENCE)
-        log.info("capacity requested", n=n, outcome=describe(outcome))
-        if isinstance(outcome, OpMined):
-            await self.journal.note(_REQUESTED, n)
-        return isinstance(outcome, OpMined)
-
-
-def request_for(slots: int, provider: ProviderRecord) -> int:
-    """What must be requested so that, at this reputation, the grant is as large as the slots."""
-    return min(_UINT32, -(-slots * _FULL_REPUTATION // max(1, provider.reputation)))

@@ -1,6 +1,6 @@
 """From an offered job to a held one: a signed claim, relayed, and its end found out."""
 
-from typing import Final, Literal
+from typing import Final
 
 import attrs
 import structlog
@@ -8,15 +8,18 @@ import trio
 
 from common.api.states import JobState
 from svcd.base import metrics
+from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.base.timings import Clock, Timings
+from svcd.base.timings import Timings
 from svcd.coordinator.client import Coordinator
+from svcd.coordinator.op_signer import Body, OpSigner
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpStored, describe
-from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
+from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob
 from svcd.stages.ahead import AheadLimits
+from svcd.stages.deadline_channel import DeadlineChannel
 from svcd.stages.health import DaemonHealth
-from svcd.stages.offers import DeadlineChannel, Offer
+from svcd.stages.offers import Offer
 from svcd.stages.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
@@ -153,61 +156,3 @@ class Claimer:
                 self.pipeline.exclusions.for_a_while(offer.job.job_id)
             case ChainRefused() | CoordinatorRefusal() | SignInRefused():
                 self.pipeline.exclusions.pause(offer.model)
-
-
-# Lookup of an op whose answer was lost or refused: the chain is asked, nothing is assumed.
-
-Standing = Literal["open", "held", "settled", "ended", "unknown"]
-
-_STANDINGS: Final[dict[JobState, Standing]] = {
-    JobState.CLAIMED: "held",
-    JobState.SETTLED: "settled",
-    JobState.CANCELLED: "ended",
-}
-_INDEX_PATIENCE: Final = 60.0
-
-
-@attrs.frozen(slots=True)
-class LookedUp:
-    """Where a job stands, and the job with the window that it has now."""
-
-    standing: Standing
-    held: ClaimedJob
-
-
-@attrs.frozen(slots=True, eq=False)
-class Lookup:
-    coordinator: Coordinator
-    clock: Clock
-    provider_id: int
-
-    async def after(self, outcome: OpOutcome, held: ClaimedJob) -> LookedUp:
-        """Where the job stands after an op that was not confirmed. When the chain says that it is no longer claimed,
-        an index that says it is, or nothing, is behind: it is waited for, so that a settle that came through is never
-        taken for one that was refused. One that says it is open agrees with the chain."""
-        until = trio.current_time() + _INDEX_PATIENCE
-        while True:
-            found = await self.of(held)
-            behind = isinstance(outcome, ChainRefused) and outcome.reason == "NotClaimed"
-            if found.standing in ("open", "settled", "ended") or not behind or trio.current_time() >= until:
-                return found
-            await trio.sleep(_LOOK_AGAIN)
-
-    async def of(self, held: ClaimedJob) -> LookedUp:
-        """`unknown` when the coordinator does not say, or its index is not there yet. `open`: nobody's, though it was
-        claimed: a reorganisation took the claim."""
-        try:
-            job = await self.coordinator.job(held.job.job_id)
-        except Unavailable:
-            return LookedUp("unknown", held)
-        if job is None:
-            return LookedUp("unknown", held)
-        if job.state == JobState.OPEN:
-            # Whichever claim is mined next, the first again or another, begins a window of its own.
-            return LookedUp("open", held.in_window_of(trio.current_time()) if held.was_claimed else held)
-        if job.provider_id != self.provider_id:
-            # Nobody's, and over: it expired, or its owner cancelled it. Of a job that is run ahead its claim tells.
-            is_over = job.state == JobState.CANCELLED and job.provider_id == 0
-            return LookedUp("ended" if is_over and held.was_claimed else "unknown", held)
-        # Its claim may have been mined again while nobody looked.
-        return LookedUp(_STANDINGS[job.state], held.in_window_of(self.clock.in_loop_time(job.claimed_at)))

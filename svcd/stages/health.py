@@ -17,7 +17,7 @@ from common.daemon.logs import log_task_failure
 from common.daemon.operators_port import TEXT, OperatorsApp, Page
 from common.daemon.supervision import Supervisor
 from svcd.base import metrics
-from svcd.base.errors import HOLD_REASONS, HoldReason
+from svcd.base.end_reasons import HOLD_REASONS, HoldReason
 from svcd.base.metrics import REGISTRY
 from svcd.journal.journal import Journal
 

@@ -11,17 +11,22 @@ import trio
 from common.address_book import AddressBook
 from common.box import SecretKey, open_sealed
 from common.container import Committed, Opener
-from svcd.base.errors import Unavailable, WorkFailed
-from svcd.base.timings import Clock, Timings
+from svcd.base.clock import Clock
+from svcd.base.end_reasons import WorkFailed
+from svcd.base.errors import Unavailable
+from svcd.base.timings import Timings
 from svcd.config import ModelConfig
 from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed
 from svcd.coordinator.client import Coordinator
+from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
-from svcd.coordinator.sessions import OpSigner
-from svcd.journal.held_job import ClaimedJob, ModelWork, Opened
-from svcd.payload.gateway import PayloadGateways, Spool
+from svcd.journal.held_job import ClaimedJob, Opened
+from svcd.journal.work import ModelWork
+from svcd.payload.gateway import PayloadGateways
 from svcd.payload.opening import committed, opened, ordered
-from svcd.stages.pipeline import Drain, Pipeline
+from svcd.payload.spool import Spool
+from svcd.stages.drain import Drain
+from svcd.stages.pipeline import Pipeline
 
 T = TypeVar("T")
 

@@ -7,8 +7,7 @@
 Every way out passes through here, so that the slot is free and the count is right whatever happened.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn, Protocol, TypeVar
 
 import attrs
@@ -16,10 +15,11 @@ import structlog
 import trio
 
 from svcd.base import metrics
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from svcd.journal.held_job import ClaimedJob, Failing, Finished, Opened, SealedJob
 from svcd.journal.journal import Journal
-from svcd.stages.offers import DeadlineChannel, Exclusions
+from svcd.stages.deadline_channel import DeadlineChannel
+from svcd.stages.offers import Exclusions
 
 log = structlog.get_logger(__name__)
 
@@ -121,40 +121,3 @@ class Pipeline:
         self.exclusions.add(held.job.job_id, held.job.expires_at)
         held.slot.give_back()
         log.info("job ended without settle", job=held.name, model=held.model, reason=reason)
-
-
-# The two steps of stopping: no new jobs, and, when the grace is nearly over, no more work on those that are held.
-
-
-@attrs.define(slots=True, eq=False)
-class Drain:
-    begun: trio.Event = attrs.field(factory=trio.Event)
-    _cut: bool = False
-    _scopes: set[trio.CancelScope] = attrs.field(factory=set)
-
-    @property
-    def stopping(self) -> bool:
-        return self.begun.is_set()
-
-    def begin(self) -> None:
-        self.begun.set()
-
-    def cut(self) -> None:
-        """What is being worked on ends now, and is failed: its owner is refunded at once."""
-        self._cut = True
-        for scope in self._scopes:
-            scope.cancel()
-
-    @contextmanager
-    def work(self) -> Iterator[None]:
-        """Round work that may be cut: it then ends as `WorkFailed` (`unservable`)."""
-        with trio.CancelScope() as scope:
-            self._scopes.add(scope)
-            if self._cut:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                self._scopes.discard(scope)
-        if scope.cancelled_caught:
-            raise WorkFailed("unservable", "the daemon is stopping")

@@ -7,17 +7,22 @@ import structlog
 import trio
 
 from common.refusal import Refused
-from svcd.backends.backend import Breaker
-from svcd.backends.load import AskRates, Discount, Load
+from svcd.backends.breaker import Breaker
+from svcd.backends.discount import AskRates, Discount
+from svcd.backends.load import Load
 from svcd.base import metrics
+from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.base.timings import Clock, Timings
+from svcd.base.timings import Timings
 from svcd.config import ModelConfig
 from svcd.coordinator.client import Coordinator, Handed
-from svcd.journal.held_job import Job, Slot, Slots
+from svcd.journal.book_row import Job
+from svcd.journal.slots import Slot, Slots
 from svcd.payload.gateway import is_content_id
+from svcd.stages.deadline_channel import DeadlineChannel
 from svcd.stages.health import DaemonHealth
-from svcd.stages.offers import DeadlineChannel, Exclusions, Offer, OfferCheck
+from svcd.stages.offer_check import OfferCheck
+from svcd.stages.offers import Exclusions, Offer
 
 log = structlog.get_logger(__name__)
 

@@ -15,13 +15,16 @@ import trio
 from common.api.states import JobState
 from common.refusal import Refused
 from svcd.base import metrics
-from svcd.base.errors import Unavailable, WorkFailed
-from svcd.base.timings import Clock
+from svcd.base.clock import Clock
+from svcd.base.end_reasons import WorkFailed
+from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Coordinator
+from svcd.journal.book_row import Job
 from svcd.journal.entries import JobEntry
-from svcd.journal.held_job import CLAIM_DEAD_AFTER, ClaimedJob, Job, SealedJob, Slots
+from svcd.journal.held_job import CLAIM_DEAD_AFTER, ClaimedJob, SealedJob
+from svcd.journal.slots import Slots
 from svcd.stages.pipeline import Pipeline
-from svcd.stages.settler import needs_upload
+from svcd.stages.uploader import needs_upload
 
 log = structlog.get_logger(__name__)
 

@@ -8,23 +8,25 @@ import structlog
 import trio
 
 from common.scalars import base64_of
-from svcd.base.errors import WorkFailed
-from svcd.base.timings import Clock, Timings
+from svcd.base.clock import Clock
+from svcd.base.end_reasons import WorkFailed
+from svcd.base.timings import Timings
 from svcd.coordinator.client import Coordinator
+from svcd.coordinator.op_signer import Body, OpSigner
 from svcd.coordinator.outcomes import (
     ChainRefused,
     CoordinatorRefusal,
     OpMined,
     OpOutcome,
     OpPending,
-    Uploaded,
     UploadOutcome,
     describe,
 )
 from svcd.coordinator.requests import Unanswered
-from svcd.coordinator.sessions import Body, OpSigner, SignInRefused
-from svcd.journal.held_job import ClaimedJob, Failing, SealedJob
-from svcd.stages.claimer import STALE, Lookup
+from svcd.coordinator.sessions import SignInRefused
+from svcd.journal.held_job import ClaimedJob, SealedJob
+from svcd.stages.claimer import STALE
+from svcd.stages.op_lookup import Lookup
 from svcd.stages.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
@@ -37,49 +39,6 @@ _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent agai
 _CLAIMED_ANEW_AFTER: Final = 20.0
 _CLAIM_PATIENCE: Final = 90.0
 _SERVER_ERROR: Final = 500
-
-
-# Results that are too large for a settle go ahead of it, as a file that the settle names.
-
-LONGEST_INLINE: Final = 15_679_488
-
-
-def needs_upload(length: int) -> bool:
-    return length > LONGEST_INLINE
-
-
-@attrs.frozen(slots=True, eq=False)
-class Uploader:
-    coordinator: Coordinator
-    lookup: Lookup
-    pipeline: Pipeline
-
-    async def step(self, sealed: SealedJob) -> None:
-        held, pause = sealed.held, _PAUSE
-        while True:
-            outcome = await self._upload(held)
-            if isinstance(outcome, Uploaded):
-                break
-            log.warning("result not uploaded", job=held.name, outcome=describe(outcome))
-            if _is_final(outcome):
-                raise _untaken(outcome)
-            held = (await self.lookup.of(held)).held
-            if trio.current_time() + pause >= held.sla_ends:
-                raise _untaken(outcome)
-            await trio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        if outcome.cid is None:
-            raise WorkFailed("settle_upload_invalid", "the upload was answered without a content id")
-        await self.pipeline.journal.uploaded(held.job.job_id, outcome.cid)
-        await self.pipeline.to_settle.send(held.sla_ends, attrs.evolve(sealed, held=held, result_cid=outcome.cid))
-
-    async def _upload(self, held: ClaimedJob) -> UploadOutcome:
-        content = await self.pipeline.journal.open_result(held.job.job_id)
-        try:
-            return await self.coordinator.upload(content, held.sla_ends)
-        finally:
-            if not isinstance(content, bytes):
-                content.close()
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -118,7 +77,7 @@ class Settler:
             may_pass = _may_pass(held, outcome)
             failure = _failure(outcome)
             over = trio.current_time() + pause >= ends
-            final = _is_final(outcome) and (standing == "ended" or not may_pass)
+            final = is_final(outcome) and (standing == "ended" or not may_pass)
             if failure is not None and (over or final):
                 raise failure
             if over:
@@ -169,10 +128,10 @@ def _failure(outcome: OpOutcome) -> WorkFailed | None:
         case OpPending():
             return None
         case _:
-            return _untaken(outcome)
+            return untaken(outcome)
 
 
-def _untaken(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFailed:
+def untaken(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFailed:
     """A result that the coordinator did not take, by the specification's name."""
     match outcome:
         case CoordinatorRefusal(status=httpx.codes.FORBIDDEN):
@@ -205,7 +164,7 @@ def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
             return False
 
 
-def _is_final(outcome: OpOutcome | UploadOutcome) -> bool:
+def is_final(outcome: OpOutcome | UploadOutcome) -> bool:
     """Whether another attempt would meet the same. What the coordinator calls retryable it was asked again already."""
     match outcome:
         case OpMined() | ChainRefused():
@@ -216,42 +175,3 @@ def _is_final(outcome: OpOutcome | UploadOutcome) -> bool:
             return status <= _SERVER_ERROR
         case _:
             return False
-
-
-# Failing: a signed `fail` refunds the owner at once, where a reclaim would come only after the SLA.
-
-_LEAST_PATIENCE: Final = 60.0  # also when the SLA is over: until the reclaim, a fail is still the lesser harm
-_LONGEST_FAIL_PAUSE: Final = 30.0
-
-
-@attrs.frozen(slots=True, eq=False)
-class Failer:
-    coordinator: Coordinator
-    signer: OpSigner
-    clock: Clock
-    lookup: Lookup
-    pipeline: Pipeline
-
-    async def step(self, failing: Failing) -> None:
-        held, reason = failing.held, failing.reason
-        pause = _PAUSE
-        until = max(held.sla_ends, trio.current_time() + _LEAST_PATIENCE)
-        while True:
-            op = self.signer.fail(held.job.job_id, self.clock.now())
-            outcome = await self.coordinator.run(op, min(until, trio.current_time() + _LEAST_PATIENCE))
-            if isinstance(outcome, OpMined) and outcome.succeeded:
-                return await self.pipeline.failed(held, reason)
-            log.warning("fail not confirmed", job=held.name, reason=reason, outcome=describe(outcome))
-            if outcome == STALE:
-                self.clock.was_stale()
-            match (await self.lookup.after(outcome, held)).standing:
-                case "settled":  # a settle whose answer was lost came through after all
-                    return await self.pipeline.settled(held, None)
-                case "ended":
-                    return await self.pipeline.failed(held, reason)
-                case "held" if isinstance(outcome, ChainRefused) and outcome.reason != "StaleOp":
-                    return await self.pipeline.left(held, reason)  # it would be refused again; a clock is set right
-                case _ if trio.current_time() + pause >= until:
-                    return await self.pipeline.left(held, reason)
-            await trio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_FAIL_PAUSE)

@@ -3,7 +3,7 @@
 import math
 
 from common.pricing.model_input import Modality
-from svcd.journal.held_job import ModelWork
+from svcd.journal.work import ModelWork
 
 
 def work_on(

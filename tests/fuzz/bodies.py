@@ -23,7 +23,7 @@ from coordinatord.api.batches.lines import Good, InputLine, LineChecks
 from coordinatord.api.orders.validation import read_submission
 from svc.core.batch_lines import read_lines
 from svc.errors import SvcError
-from svcd.journal.held_job import Job
+from svcd.journal.book_row import Job
 from tests.fakes.submissions import Submitter
 from tests.fuzz.chain_data import _BOOK
 from tests.fuzz.target import Target, refused

@@ -11,7 +11,8 @@ from coordinatord.run.config import variables
 from coordinatord.run.environment import unknown_variables
 from svc import profiles
 from svc.serve.settings import read_settings
-from svcd.base.toml import line_of, read_file, read_table
+from svcd.base.toml import read_file, read_table
+from svcd.base.toml_positions import line_of
 from svcd.config import ConfigFile, _models, _with_default_probes
 from tests.fuzz.target import Target, own_folder, refused
 

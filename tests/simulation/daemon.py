@@ -15,7 +15,7 @@ import trio
 from common.daemon.process import Fatal
 from svcd.config import DaemonConfig
 from svcd.journal import journal as journals
-from svcd.stages import runner, settler
+from svcd.stages import sealer, uploader
 from tests.simulation.determinism import AFTER_DISK
 from tests.simulation.disk import Disk
 from tests.simulation.plan import Kill
@@ -138,7 +138,7 @@ class DaemonLives:
 def small_rows() -> Iterator[None]:
     with (
         patch.object(journals, "LONGEST_ROW", _LONGEST_ROW),
-        patch.object(runner, "LONGEST_ROW", _LONGEST_ROW),
-        patch.object(settler, "LONGEST_INLINE", _LONGEST_INLINE),
+        patch.object(sealer, "LONGEST_ROW", _LONGEST_ROW),
+        patch.object(uploader, "LONGEST_INLINE", _LONGEST_INLINE),
     ):
         yield

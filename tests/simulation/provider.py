@@ -22,11 +22,12 @@ import trio
 from trio.testing import MockClock
 
 from common.envelope import Envelope
-from svcd.backends.load import AskRates
-from svcd.base.errors import WorkFailed
+from svcd.backends.discount import AskRates
+from svcd.base.end_reasons import WorkFailed
 from svcd.config import DaemonConfig
 from svcd.journal import journal as journals
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.journal import result_files
+from svcd.journal.work import ModelWork, WorkOutput
 from tests.simulation.daemon import GRACE, DaemonLives, small_rows
 from tests.simulation.determinism import seeded
 from tests.simulation.disk import Disk, empty_folder
@@ -169,21 +170,21 @@ class _Provider:
 @contextmanager
 def _disk_full(provider: _Provider) -> Iterator[None]:
     """Commits and files are refused while the disk is full."""
-    commit, store = journals._commit, journals.ResultFiles.store
+    commit, store = journals._commit, result_files.ResultFiles.store
 
     def refusing_commit(connection: sqlite3.Connection, statements: list[Any]) -> list[int]:
         if provider.market.disk_is_full:
             raise sqlite3.OperationalError("database or disk is full")
         return commit(connection, statements)
 
-    def refusing_store(files: journals.ResultFiles, job_id: bytes, result: bytes) -> None:
+    def refusing_store(files: result_files.ResultFiles, job_id: bytes, result: bytes) -> None:
         if provider.market.disk_is_full:
             raise OSError("no space left on device")
         store(files, job_id, result)
 
     with (
         patch.object(journals, "_commit", refusing_commit),
-        patch.object(journals.ResultFiles, "store", refusing_store),
+        patch.object(result_files.ResultFiles, "store", refusing_store),
     ):
         yield
 

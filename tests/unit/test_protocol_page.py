@@ -42,8 +42,8 @@ from coordinatord.api.sessions.sessions import SessionBody
 from coordinatord.api.sessions.sql import NONCE_LIFE, SESSION_LIFE
 from coordinatord.base import clock
 from coordinatord.run.config import Config
-from svcd.backends.openai import output_of
-from svcd.journal.held_job import ModelWork
+from svcd.backends.openai_usage import output_of
+from svcd.journal.work import ModelWork
 from tests.vectors.vector_file import FOLDER, Case, cases
 
 ROOT = Path(__file__).parents[2]

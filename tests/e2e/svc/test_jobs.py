@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from svc.cli.exit_codes import Exit
-from svcd.payload.media import Picture, measure
+from svcd.payload.picture_size import Picture, measure
 from tests.e2e.svc.conftest import Svc
 
 _MODEL = "demo/text-small"

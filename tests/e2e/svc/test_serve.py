@@ -16,7 +16,7 @@ import attrs
 import openai
 import pytest
 
-from svcd.payload.media import Picture, measure
+from svcd.payload.picture_size import Picture, measure
 from tests.e2e.svc.conftest import Market, Svc
 
 MODEL = "demo/text-small"

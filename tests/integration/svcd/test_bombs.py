@@ -8,13 +8,14 @@ import pytest
 import trio
 
 from svcd.backends.build import open_backend
-from svcd.backends.load import fetch
+from svcd.backends.load_request import fetch
 from svcd.backends.settings import read_backend
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from svcd.config import Whereabouts
 from svcd.coordinator.requests import Requests, Unanswered
 from svcd.operator.status import look
-from svcd.payload.gateway import PayloadGateways, Spool
+from svcd.payload.gateway import PayloadGateways
+from svcd.payload.spool import Spool
 from tests.fakes.provider_work import work_on
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 

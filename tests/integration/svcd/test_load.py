@@ -1,6 +1,7 @@
 import pytest
 
-from svcd.backends.load import open_load, read_probe
+from svcd.backends.load import open_load
+from svcd.backends.load_settings import read_probe
 from svcd.base import metrics
 from tests.fakes.model_server import Reply, running_model_server
 

@@ -14,10 +14,10 @@ import trio
 from common.api.states import EndedBecause, JobState
 from common.box import SecretKey
 from common.scalars import hex_of
-from svcd.backends.load import AskRates
-from svcd.base.errors import WorkFailed
+from svcd.backends.discount import AskRates
+from svcd.base.end_reasons import WorkFailed
 from svcd.config import AheadTable, Amount, DaemonConfig
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.journal.work import ModelWork, WorkOutput
 from tests.fakes.market import request_name
 from tests.fakes.streamed import StreamedTransport, streamed
 from tests.integration.coordinatord.scene.party import wallet_of

@@ -9,7 +9,8 @@ from common.api import worked_order
 from common.box import SecretKey
 from common.canonical_json import canonical
 from common.cid import cid_of
-from common.domains import Domain, SigningDomain
+from common.domains import SigningDomain
+from common.eip712 import Domain, struct_hash
 from common.envelope import Envelope, ResultBody
 from common.key_derivation import data_key, result_data_key, result_key_from_signature
 from common.messages.jobs import Order, Settle

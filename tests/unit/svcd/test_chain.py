@@ -18,7 +18,7 @@ from common.messages.payments import job_payment
 from common.secp256k1 import Wallet
 from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
-from svcd.journal.held_job import Job
+from svcd.journal.book_row import Job
 from tests.fakes.market import BOOK
 from tests.fakes.streamed import StreamedTransport
 

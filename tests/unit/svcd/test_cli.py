@@ -12,7 +12,7 @@ import pytest
 from common.daemon.process import Fatal
 from devnet.ports import pick_free
 from svcd.journal import entries
-from svcd.journal.held_job import Job
+from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.run.cli import main
 from svcd.run.commands import _new_password

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from svcd.base.errors import HOLD_REASONS, KNOWN_REASONS
+from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
 from svcd.base.metrics import REGISTRY, count_task_failures, start_at_zero
 
 _PACKAGE = Path(__file__).parents[3] / "svcd"

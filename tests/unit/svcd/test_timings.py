@@ -2,7 +2,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.base.timings import Clock, Timings
+from svcd.base.clock import Clock
+from svcd.base.timings import Timings
 
 pytestmark = pytest.mark.trio
 

@@ -13,7 +13,7 @@ from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio

@@ -8,7 +8,7 @@ import trio
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.backends.settings import read_backend
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
 from tests.fakes.provider_work import work_on
 

@@ -2,8 +2,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svcd.backends.backend import FAULTS_TO_OPEN, Breaker, watch
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.backends.breaker import FAULTS_TO_OPEN, Breaker, watch
+from svcd.journal.work import ModelWork, WorkOutput
 
 
 @pytest.fixture

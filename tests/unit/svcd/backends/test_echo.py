@@ -14,9 +14,9 @@ from common.pricing.model_input import Modality
 from common.scalars import read_base64
 from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings
-from svcd.base.errors import WorkFailed
-from svcd.journal.held_job import WorkOutput
-from svcd.payload.media import Picture, measure
+from svcd.base.end_reasons import WorkFailed
+from svcd.journal.work import WorkOutput
+from svcd.payload.picture_size import Picture, measure
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio

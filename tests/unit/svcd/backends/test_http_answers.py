@@ -5,9 +5,9 @@ from email.utils import format_datetime, formatdate
 import httpx
 import pytest
 
-from svcd.backends.backend import TryAgain
+from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import judge, read_error, retry_after
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from tests.fakes.streamed import StreamedTransport
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,9 +1,9 @@
 import pytest
 
 from common.pricing.model_input import Modality
-from svcd.backends.openai import request_body
+from svcd.backends.openai_request import request_body
 from svcd.backends.settings import OpenAISettings, read_backend
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from tests.fakes.provider_work import work_on
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from svcd.backends.openai import output_of
-from svcd.base.errors import WorkFailed
-from svcd.journal.held_job import WorkOutput
+from svcd.backends.openai_usage import output_of
+from svcd.base.end_reasons import WorkFailed
+from svcd.journal.work import WorkOutput
 from tests.fakes.provider_work import work_on
 
 CHAT = {"model": "/models/secret-path", "choices": [{"message": {"content": "x" * 40}}]}

@@ -1,8 +1,8 @@
 import pytest
 
-from svcd.backends.backend import TryAgain
+from svcd.backends.attempts import TryAgain
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 
 
 def chunk(delta: dict[str, object], index: int = 0, **rest: object) -> dict[str, object]:

@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.backends.backend import Attempts, Signs, TryAgain
+from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.base import metrics
-from svcd.base.errors import WorkFailed
-from svcd.journal.held_job import WorkOutput
+from svcd.base.end_reasons import WorkFailed
+from svcd.journal.work import WorkOutput
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio

@@ -10,7 +10,8 @@ from eth_account import Account
 from common.box import SecretKey
 from common.daemon.process import Fatal
 from common.secp256k1 import Wallet
-from svcd.backends.load import AskRates, SlotsSettings
+from svcd.backends.discount import AskRates
+from svcd.backends.load_settings import SlotsSettings
 from svcd.base.toml import TomlTable
 from svcd.config import ConfigFile, DaemonConfig, read_config
 

@@ -5,11 +5,12 @@ from trio.testing import MockClock
 
 from common.api import limits
 from common.secp256k1 import Wallet
+from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.base.timings import Clock
 from svcd.coordinator.client import Coordinator
+from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import OpSigner, ProviderSessions
+from svcd.coordinator.sessions import ProviderSessions
 from tests.fakes.market import Market
 from tests.fakes.streamed import StreamedTransport
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.base.timings import Clock
+from svcd.base.clock import Clock
 from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
 from tests.fakes.streamed import StreamedTransport
 

@@ -3,9 +3,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.base.timings import Clock
+from svcd.base.clock import Clock
+from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import OpSigner, ProviderSession, ProviderSessions, SignInRefused
+from svcd.coordinator.sessions import ProviderSession, ProviderSessions, SignInRefused
 from tests.fakes.market import START, URL, Market
 from tests.fakes.market_answers import Script, answer, error, instead, lost, unreached
 

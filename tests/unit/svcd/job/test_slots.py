@@ -1,7 +1,7 @@
 import pytest
 import trio
 
-from svcd.journal.held_job import Slots
+from svcd.journal.slots import Slots
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 

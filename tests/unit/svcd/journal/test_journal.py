@@ -13,9 +13,10 @@ import trio
 from trio.testing import MockClock
 
 from common.daemon.process import Fatal
+from svcd.journal.book_row import Job
 from svcd.journal.entries import Home
-from svcd.journal.held_job import Job
-from svcd.journal.journal import LONGEST_ROW, Journal, ResultFiles, is_in_use, open_journal
+from svcd.journal.journal import Journal, is_in_use, open_journal
+from svcd.journal.result_files import LONGEST_ROW, ResultFiles
 from tests.fakes.market import Market
 
 pytestmark = pytest.mark.trio

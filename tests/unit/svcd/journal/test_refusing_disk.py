@@ -11,7 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.journal.journal import LONGEST_ROW, Journal, ResultFiles, open_journal
+from svcd.journal.journal import Journal, open_journal
+from svcd.journal.result_files import LONGEST_ROW, ResultFiles
 from svcd.stages.health import DaemonHealth
 
 pytestmark = pytest.mark.trio

@@ -1,6 +1,6 @@
 import pytest
 
-from svcd.backends.load import AskRates, Discount
+from svcd.backends.discount import AskRates, Discount
 from svcd.base import metrics
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from svcd.backends.load import JsonSettings, load_in_json, read_probe
+from svcd.backends.json_load import load_in_json
+from svcd.backends.load_settings import JsonSettings, read_probe
 
 
 @pytest.mark.parametrize(

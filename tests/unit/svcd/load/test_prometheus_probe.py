@@ -2,7 +2,9 @@ import time
 
 import pytest
 
-from svcd.backends.load import MAX_ANSWER_BYTES, PrometheusSettings, load_in_exposition, read_probe
+from svcd.backends.load_request import MAX_ANSWER_BYTES
+from svcd.backends.load_settings import PrometheusSettings, read_probe
+from svcd.backends.prometheus_load import load_in_exposition
 
 
 def settings(**entries: object) -> PrometheusSettings:

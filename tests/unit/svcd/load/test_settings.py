@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svcd.backends.load import SlotsSettings, read_probe
+from svcd.backends.load_settings import SlotsSettings, read_probe
 
 
 def test_no_probe_at_all_is_that_of_the_slots() -> None:

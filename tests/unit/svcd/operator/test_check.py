@@ -20,11 +20,14 @@ from common.artifacts import load, selector
 from common.box import SecretKey
 from common.domains import Domains
 from common.scalars import hex_of
-from svcd.backends.load import AskRates, read_probe
+from svcd.backends.discount import AskRates
+from svcd.backends.load_settings import read_probe
 from svcd.backends.settings import read_backend
-from svcd.base.timings import Clock
+from svcd.base.clock import Clock
 from svcd.journal.journal import open_journal
-from svcd.operator.check import Checked, examine, kind_of, summary, table
+from svcd.operator.check import examine
+from svcd.operator.findings import Checked, summary, table
+from svcd.operator.market_comparison import kind_of
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.fakes.model_server import Asked, Reply, running_model_server

@@ -16,12 +16,13 @@ from common import abi
 from common.artifacts import event_topic, load
 from common.daemon.process import Fatal
 from common.scalars import hex_of
-from svcd.base.timings import Clock
+from svcd.base.clock import Clock
 from svcd.journal import entries
-from svcd.journal.held_job import Job
+from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator import earnings as module
-from svcd.operator.earnings import Earnings, as_csv, as_table, read_earnings
+from svcd.operator.earnings import Earnings, read_earnings
+from svcd.operator.earnings_report import as_csv, as_table
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import error, instead
 from tests.fakes.streamed import StreamedTransport

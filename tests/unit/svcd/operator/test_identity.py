@@ -5,7 +5,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from svcd.config import DaemonConfig
-from svcd.operator.status import LONGEST_EVIDENCE, publish_identity
+from svcd.operator.identity import LONGEST_EVIDENCE, publish_identity
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.unit.svcd.stages.running import config_for

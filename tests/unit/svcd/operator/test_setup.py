@@ -13,11 +13,13 @@ import pytest
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
-from svcd.backends.load import AskRates, PrometheusSettings
+from svcd.backends.discount import AskRates
+from svcd.backends.load_settings import PrometheusSettings
 from svcd.backends.servers import ServedModels
 from svcd.backends.settings import OpenAISettings
 from svcd.config import DaemonConfig, read_config
-from svcd.operator.discovery import MarketTold, ModelServer, read_market
+from svcd.operator.discovery import ModelServer
+from svcd.operator.market_lookup import MarketTold, read_market
 from svcd.operator.setup import Dialogue, ask_at_terminal, set_up
 from svcd.operator.written_config import SetupOptions
 from tests.fakes.market import BOOK, GATEWAY, START, URL, Market

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import Fatal
-from svcd.backends.load import AskRates
-from svcd.operator.trial import readable, told_of, try_model
+from svcd.backends.discount import AskRates
+from svcd.operator.answer_text import readable
+from svcd.operator.trial import told_of, try_model
 from tests.fakes.market import BOOK, START, Market
 from tests.unit.svcd.stages.running import config_for, model_for
 

@@ -6,8 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.base.errors import WorkFailed
-from svcd.payload.gateway import PayloadGateways, Spool
+from svcd.base.end_reasons import WorkFailed
+from svcd.payload.gateway import PayloadGateways
+from svcd.payload.spool import Spool
 from tests.fakes.streamed import StreamedTransport
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
@@ -107,7 +108,7 @@ async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockC
 async def test_content_that_this_disk_has_no_room_for_fails_the_job_and_is_no_fault_of_the_program(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svcd.payload.gateway.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
+    monkeypatch.setattr("svcd.payload.spool.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
     with pytest.raises(WorkFailed, match="No space left") as failed:
         await fetched(Net(a=[]), tmp_path)
     assert failed.value.reason == "task_unresolved"

@@ -6,7 +6,7 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from svcd.payload.media import check_media
 
 # Pillow finds the size, and its search for a second frame ends as IndexError; with the bytes added, as struct.error.

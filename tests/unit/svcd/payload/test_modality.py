@@ -1,8 +1,8 @@
 import pytest
 
 from common.pricing.model_input import Modality
-from svcd.base.errors import WorkFailed
-from svcd.payload.opening import modality_for
+from svcd.base.end_reasons import WorkFailed
+from svcd.payload.modality import modality_for
 
 
 @pytest.mark.parametrize(

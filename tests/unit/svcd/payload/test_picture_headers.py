@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from svcd.payload.media import Picture, Untold, measure
+from svcd.payload.picture_size import Picture, Untold, measure
 
 KINDS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 MOVING = ("PNG", "GIF", "WEBP", "TIFF", "AVIF")

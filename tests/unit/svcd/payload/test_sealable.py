@@ -4,7 +4,7 @@ import pytest
 
 from common.envelope import ResultBody
 from common.refusal import Refused
-from svcd.payload.opening import sealable
+from svcd.payload.sealable import sealable
 
 
 @pytest.mark.parametrize(

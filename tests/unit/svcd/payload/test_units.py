@@ -1,7 +1,7 @@
 import pytest
 
 from common.pricing.model_input import Modality
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from svcd.payload.opening import check_units
 
 STILL = {"b64": "AAAA", "media_type": "image/png", "width": 10, "height": 10}

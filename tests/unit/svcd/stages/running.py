@@ -15,17 +15,18 @@ from common.envelope import ResultBody
 from common.pricing.model_input import Modality
 from common.sealed_result import open_result
 from common.secp256k1 import Wallet
-from svcd.backends.load import AskRates, SlotsSettings
+from svcd.backends.discount import AskRates
+from svcd.backends.load_settings import SlotsSettings
 from svcd.backends.settings import EchoSettings
+from svcd.base.clock import Clock
 from svcd.base.metrics import REGISTRY
-from svcd.base.timings import Clock
 from svcd.config import AskTable, DaemonConfig, ModelConfig, Rate
-from svcd.journal.held_job import ModelWork, WorkOutput
 from svcd.journal.journal import JOURNAL_FILE, open_journal
+from svcd.journal.work import ModelWork, WorkOutput
 from svcd.run.app import Daemon
 from svcd.run.dependencies import DaemonDependencies, prepare
+from svcd.stages.drain import Drain
 from svcd.stages.health import DaemonHealth
-from svcd.stages.pipeline import Drain
 from tests.fakes.market import BOOK, GATEWAY, URL, Market
 
 ENDED = ("settled", "failed", "given_up", "not_claimed")

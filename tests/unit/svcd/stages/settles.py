@@ -8,11 +8,12 @@ import attrs
 import trio
 
 from common.messages.jobs import Order
+from svcd.coordinator.op_signer import Body
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, UploadOutcome
 from svcd.coordinator.requests import Unanswered
-from svcd.coordinator.sessions import Body
-from svcd.journal.held_job import Ahead, ClaimedJob, Job, SealedJob
-from svcd.stages.claimer import LookedUp, Standing
+from svcd.journal.book_row import Job
+from svcd.journal.held_job import Ahead, ClaimedJob, SealedJob
+from svcd.stages.op_lookup import LookedUp, Standing
 from tests.fakes.market import START, Market
 
 MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from svcd.config import AheadTable, Amount
 from svcd.journal.entries import OwnerRecord
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.journal.work import ModelWork, WorkOutput
 from svcd.stages.ahead import most_for
 from tests.fakes.market import Market
 from tests.fakes.market_answers import answer, instead

@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from common.messages.providers import Ask
-from svcd.backends.load import AskRates
+from svcd.backends.discount import AskRates
 from svcd.stages.asks import differing
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import answer, error, instead, lost

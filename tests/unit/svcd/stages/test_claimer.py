@@ -11,12 +11,15 @@ from trio.testing import MockClock
 from common.api.states import JobState
 from common.messages.jobs import Order
 from svcd.base.errors import Unavailable
+from svcd.coordinator.op_signer import Body
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, OpStored
 from svcd.coordinator.requests import Unanswered
-from svcd.coordinator.sessions import Body, SignInRefused
-from svcd.journal.held_job import Ahead, ClaimedJob, Job
-from svcd.stages.claimer import STALE, Claimer, Lookup
+from svcd.coordinator.sessions import SignInRefused
+from svcd.journal.book_row import Job
+from svcd.journal.held_job import Ahead, ClaimedJob
+from svcd.stages.claimer import STALE, Claimer
 from svcd.stages.offers import Offer
+from svcd.stages.op_lookup import Lookup
 from tests.fakes.market import START, Market
 from tests.unit.svcd.stages.running import count
 

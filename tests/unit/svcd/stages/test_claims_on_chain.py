@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
-from svcd.journal.held_job import Job
+from svcd.journal.book_row import Job
 from tests.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for

@@ -15,8 +15,8 @@ import trio
 from trio.testing import MockClock
 
 from common.daemon import supervision
-from svcd.journal.held_job import ModelWork, WorkOutput
-from svcd.stages import health, settler
+from svcd.journal.work import ModelWork, WorkOutput
+from svcd.stages import health, uploader
 from tests.fakes.market import Market
 from tests.faults.foreign_errors import ForeignErrors, logged_exceptions
 from tests.unit.svcd.stages.running import Backend, Running, config_for, started
@@ -63,7 +63,7 @@ async def test_foreign_errors_end_neither_daemon_nor_task(
 
     monkeypatch.setattr(health, "Supervisor", Watching)
     monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once: health stays on
-    monkeypatch.setattr(settler, "LONGEST_INLINE", 1_000)
+    monkeypatch.setattr(uploader, "LONGEST_INLINE", 1_000)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     with logged_exceptions() as logged:
         config, backend = config_for(market, tmp_path / "state"), Backend(answer)

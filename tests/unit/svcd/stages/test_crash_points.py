@@ -32,10 +32,10 @@ class Way:
     steps: tuple[str, ...]
 
 
-ALWAYS: Final = ("claimer", "settler", "pipeline")
+ALWAYS: Final = ("claimer", "pipeline")
 WAYS: Final = {
-    "settled": Way(None, ("settled", None), 2, (*ALWAYS, "opener", "runner")),
-    "failed": Way(b"\x01" * 200, ("failed", "commitment_mismatch"), 3, ALWAYS),
+    "settled": Way(None, ("settled", None), 2, (*ALWAYS, "opener", "runner", "sealer", "settler")),
+    "failed": Way(b"\x01" * 200, ("failed", "commitment_mismatch"), 3, (*ALWAYS, "failer")),
 }
 
 

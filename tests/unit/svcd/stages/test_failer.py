@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from svcd.coordinator.outcomes import ChainRefused, OpOutcome
 from svcd.journal.held_job import Failing
 from svcd.stages.claimer import STALE
-from svcd.stages.settler import Failer
+from svcd.stages.failer import Failer
 from tests.unit.svcd.stages.settles import AWAY, MINED, REVERTED, World, held
 
 pytestmark = pytest.mark.trio

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from common.box import SecretKey
 from common.canonical_json import canonical
-from svcd.base.errors import WorkFailed
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.base.end_reasons import WorkFailed
+from svcd.journal.work import ModelWork, WorkOutput
 from tests.fakes.market import CLAIMED, Market
 from tests.fakes.market_answers import answer, behind, error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start

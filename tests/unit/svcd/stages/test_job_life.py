@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.backends.load import AskRates
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.backends.discount import AskRates
+from svcd.journal.work import ModelWork, WorkOutput
 from tests.fakes.market import Market
 from tests.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start

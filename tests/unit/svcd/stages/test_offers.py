@@ -2,8 +2,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svcd.base.timings import Clock
-from svcd.stages.offers import DeadlineChannel, Exclusions
+from svcd.base.clock import Clock
+from svcd.stages.deadline_channel import DeadlineChannel
+from svcd.stages.offers import Exclusions
 
 pytestmark = pytest.mark.trio
 

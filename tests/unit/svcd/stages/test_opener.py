@@ -13,12 +13,14 @@ from trio.testing import MockClock
 from common.box import PublicKey, SecretKey, seal
 from common.container import Committed, data_key
 from common.sealed_stream import ContainerHead
-from svcd.base.errors import Unavailable, WorkFailed
+from svcd.base.end_reasons import WorkFailed
+from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import Claimed, Contradicted, NotClaimed
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
 from svcd.coordinator.requests import Unanswered
-from svcd.journal.held_job import Ahead, ClaimedJob, Job, Opened
-from svcd.payload.gateway import Spool
+from svcd.journal.book_row import Job
+from svcd.journal.held_job import Ahead, ClaimedJob, Opened
+from svcd.payload.spool import Spool
 from svcd.stages import opener as module
 from svcd.stages.opener import PayloadOpener
 from tests.fakes.market import BOOK, START, Market

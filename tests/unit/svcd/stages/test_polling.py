@@ -8,10 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.backends.load import AskRates, Load, SlotsProbe
-from svcd.base.errors import WorkFailed
+from svcd.backends.discount import AskRates
+from svcd.backends.load import Load, SlotsProbe
+from svcd.base.end_reasons import WorkFailed
 from svcd.config import DiscountTable
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.journal.work import ModelWork, WorkOutput
 from tests.fakes.market import SETTLED, Market
 from tests.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start

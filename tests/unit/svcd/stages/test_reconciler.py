@@ -1,7 +1,8 @@
 import pytest
 
+from svcd.journal.book_row import Job
 from svcd.journal.entries import JobEntry, JournalState
-from svcd.journal.held_job import CLAIM_DEAD_AFTER, Job
+from svcd.journal.held_job import CLAIM_DEAD_AFTER
 from svcd.stages.reconciler import Verdict, verdict
 from tests.fakes.market import START, Market
 

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from common.scalars import base64_of
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpOutcome
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import CLAIM_DEAD_AFTER, SealedJob

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.journal.held_job import ModelWork, WorkOutput
+from svcd.journal.work import ModelWork, WorkOutput
 from tests.fakes.market import Market
 from tests.fakes.market_answers import unreached
 from tests.unit.svcd.stages.conftest import Start

@@ -8,11 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.base.errors import WorkFailed
+from svcd.base.end_reasons import WorkFailed
 from svcd.coordinator.outcomes import CoordinatorRefusal, Uploaded, UploadOutcome
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import SealedJob
-from svcd.stages.settler import Uploader, needs_upload
+from svcd.stages.uploader import Uploader, needs_upload
 from tests.unit.svcd.stages.settles import AWAY, CID, SLA, World, held, sealed
 
 pytestmark = pytest.mark.trio

@@ -1,0 +1,82 @@
+"""Circuit breaker: keeps jobs away from a backend that fails them.
+
+    closed   jobs are claimed; the third fault in a row opens the breaker
+    open     no job is claimed; the backend is probed after a backoff, and each failed probe doubles the backoff
+    tried    a probe succeeded: jobs are claimed again; one fault opens the breaker, one success closes it
+
+A client's error (`WorkFailed.backend_fault` is False) counts neither as a fault nor as a success.
+"""
+
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from svcd.backends.backend import Backend
+
+log = structlog.get_logger(__name__)
+
+FAULTS_TO_OPEN: Final = 3
+_FIRST_BACKOFF: Final = 5.0
+_LONGEST_BACKOFF: Final = 300.0
+_LONGEST_LOOK: Final = 15.0
+
+
+@attrs.define(slots=True)
+class Breaker:
+    """The state alone: no clock, no I/O. Jobs that were claimed before it opened still report how they ended."""
+
+    _faults: int = 0
+    _is_open: bool = False
+    _backoff: float = _FIRST_BACKOFF
+    _opened: trio.Event = attrs.field(factory=trio.Event, repr=False)
+
+    @property
+    def is_open(self) -> bool:
+        """While it is, `free` is 0."""
+        return self._is_open
+
+    @property
+    def backoff(self) -> float:
+        """Seconds until the next look at the backend."""
+        return self._backoff
+
+    def succeeded(self) -> None:
+        self._faults = 0
+        if not self._is_open:
+            self._backoff = _FIRST_BACKOFF
+
+    def failed(self, backend_fault: bool) -> None:
+        if not backend_fault:
+            return
+        self._faults += 1
+        if self._faults >= FAULTS_TO_OPEN and not self._is_open:
+            self._is_open = True
+            self._opened.set()
+
+    def looked(self, up: bool) -> None:
+        """The result of a look while it is open. The back-off grows with good looks too: a server that answers its
+        health check and fails every job is tried ever more rarely."""
+        self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)
+        if up:
+            self._is_open = False
+            self._faults = FAULTS_TO_OPEN - 1
+            self._opened = trio.Event()
+
+    async def wait_open(self) -> None:
+        await self._opened.wait()
+
+
+async def watch(breaker: Breaker, backend: Backend, model: str) -> None:
+    """Until cancelled: looks at the backend whenever the breaker is open, and closes it after a good look."""
+    while True:
+        await breaker.wait_open()
+        log.warning("circuit opened: no claims", model=model, looks_again_in=breaker.backoff)
+        while breaker.is_open:
+            await trio.sleep(breaker.backoff)
+            up = False
+            with trio.move_on_after(_LONGEST_LOOK):
+                up = await backend.is_up()
+            breaker.looked(up)
+        log.info("circuit closed: the backend is up", model=model)

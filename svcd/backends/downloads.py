@@ -1,0 +1,81 @@
+"""Download files that a server names by address, so that a sealed result contains them.
+
+The address may be anything that the server's answer names, also a signed address of a store. The provider's own
+headers, such as its API key, are sent only to the server that the jobs are submitted to.
+"""
+
+import base64
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import attrs
+import httpx
+
+from common.plain_answers import IDENTITY
+from common.scalars import base64_of
+from svcd.backends.attempts import TryAgain
+from svcd.backends.http_answers import address_in, check_length, read_body, read_error
+from svcd.base.end_reasons import WorkFailed
+
+_KEY: Final = "url"
+_DATA: Final = "data:"
+
+
+@attrs.define(slots=True)
+class Downloads:
+    """`longest` bounds all files of one output together, as the base64 that they are carried as."""
+
+    client: httpx.AsyncClient
+    submit_url: str
+    longest: int
+    _carried: int = 0
+
+    async def carried(self, output: object) -> object:
+        """An address, an object with one under `url`, or a list of these; each becomes `{b64, media_type}`, the
+        object's other members kept."""
+        if isinstance(output, list):
+            return [await self.carried(item) for item in output]
+        if isinstance(output, dict) and isinstance(output.get(_KEY), str):
+            kept = {key: value for key, value in output.items() if key != _KEY}
+            return kept | await self._fetch(output[_KEY])
+        if isinstance(output, str):
+            return await self._fetch(output)
+        raise WorkFailed("backend_error", "result_path leads to no address of a file", True)
+
+    async def _fetch(self, url: str) -> dict[str, object]:
+        if url[: len(_DATA)].lower() == _DATA:
+            return self._inline(url)
+        target, home = address_in(self.submit_url, url), httpx.URL(self.submit_url)
+        request = self.client.build_request("GET", target, headers=dict(IDENTITY))
+        if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
+            request = httpx.Request("GET", target, headers=dict(IDENTITY), extensions=request.extensions)
+        try:
+            response = await self.client.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    raise await read_error(response)
+                content = await read_body(response, (self.longest - self._carried) // 4 * 3)
+            finally:
+                await response.aclose()
+        except httpx.RequestError as broken:
+            raise TryAgain(f"a result's file did not come: {type(broken).__name__}") from None
+        return self._carry(content, response.headers.get("content-type", ""))
+
+    def _inline(self, url: str) -> dict[str, object]:
+        """A file that the address itself holds: `data:<type>;base64,<content>`; without `;base64` percent-encoded."""
+        head, comma, content = url[len(_DATA) :].partition(",")
+        check_length(self._carried + len(content), self.longest)
+        kind, marked, _ = head.rpartition(";base64")
+        try:
+            raw = base64.b64decode(unquote_to_bytes(content), validate=True) if marked else unquote_to_bytes(content)
+        except ValueError:
+            raw = None
+        if raw is None or not comma:
+            raise WorkFailed("backend_error", "the answer holds a data: address that is none", True)
+        return self._carry(raw, kind if marked else head)
+
+    def _carry(self, content: bytes, content_type: str) -> dict[str, object]:
+        text = base64_of(content)
+        self._carried += len(text)
+        check_length(self._carried, self.longest)
+        return {"b64": text, "media_type": content_type.partition(";")[0].strip() or "application/octet-stream"}

@@ -1,0 +1,22 @@
+"""One bounded GET of a load probe."""
+
+from typing import Final
+
+import httpx
+import trio
+
+from svcd.payload.http_reading import LongAnswer, opened, read_whole
+
+# The /metrics of a large server has a few hundred KiB.
+MAX_ANSWER_BYTES: Final = 2 * 2**20
+
+
+async def fetch(client: httpx.AsyncClient, url: str, seconds: float) -> bytes | None:
+    """Return the body, or None if the answer is late, too long or not a success."""
+    with trio.move_on_after(seconds):
+        try:
+            async with opened(client, "GET", url) as response:
+                return await read_whole(response, MAX_ANSWER_BYTES) if response.is_success else None
+        except (httpx.RequestError, LongAnswer):
+            return None
+    return None

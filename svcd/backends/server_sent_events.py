@@ -1,0 +1,45 @@
+"""Server-sent events, read from bytes as they arrive.
+
+Lines end only at CR, LF or CRLF. Splitting decoded text at every Unicode line end would cut JSON strings that hold
+U+2028.
+"""
+
+import re
+from typing import Final
+
+import attrs
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+
+
+@attrs.define(slots=True)
+class EventReader:
+    _rest: bytearray = attrs.field(factory=bytearray)
+    _searched: int = 0  # so much of `_rest` holds no line end: an image of megabytes is one line
+    _data: list[bytes] = attrs.field(factory=list)
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of each event that `piece` completes. Names, ids and comments are of no use here: the servers that
+        name their events name them in the data too."""
+        self._rest += piece
+        # A CR at the very end may be the first half of a CRLF: it waits for what follows.
+        end = len(self._rest) - 1 if self._rest.endswith(b"\r") else len(self._rest)
+        events, begin = [], 0
+        for line_end in _LINE_END.finditer(self._rest, self._searched, end):
+            event = self._line(bytes(self._rest[begin : line_end.start()]))
+            begin = line_end.end()
+            if event is not None:
+                events.append(event)
+        del self._rest[:begin]
+        self._searched = end - begin
+        return events
+
+    def _line(self, line: bytes) -> bytes | None:
+        if line:
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                self._data.append(value.removeprefix(b" "))
+            return None
+        event = b"\n".join(self._data)
+        self._data.clear()
+        return event or None

@@ -1,0 +1,130 @@
+"""Row of the job book, read strictly: a coordinator's answer has exactly this form, or it is rejected as `Refused`."""
+
+from typing import Final, Self
+
+import attrs
+
+from common.api.fields import (
+    ADDRESS,
+    BYTES32,
+    SIGNATURE,
+    UINT32,
+    UINT64,
+    UINT128,
+    UINT256,
+    Schema,
+    Text,
+    read_object,
+    wire,
+)
+from common.api.states import JobState
+from common.messages.jobs import Order
+from common.refusal import Refused
+
+_LONGEST_CID: Final = 1 << 20  # the answer that holds it has a limit of its own
+
+
+@attrs.frozen(slots=True)
+class _State:
+    """A job's state, as the registry numbers it."""
+
+    def read(self, value: object, param: str) -> JobState:
+        for state in JobState:
+            if value == state:
+                return state
+        raise Refused(f"{param} must be the number of a job state", param)
+
+    def schema(self) -> Schema:
+        return {"type": "integer", "enum": [int(state) for state in JobState]}
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Job:
+    job_id: bytes = wire(BYTES32)
+    owner: bytes = wire(ADDRESS)
+    c: bytes = wire(BYTES32)
+    model_id: int = wire(UINT32)
+    sla_secs: int = wire(UINT32)
+    designated: int = wire(UINT32)
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
+    units_in: int = wire(UINT32)
+    units_out: int = wire(UINT32)
+    expires_at: int = wire(UINT64)
+    provider_id: int = wire(UINT32, "0 until claimed")
+    claimed_at: int = wire(UINT64)
+    state: JobState = wire(_State())
+    task_cid: str = wire(Text(_LONGEST_CID))
+    posted_block: int = wire(UINT64, "where the coordinator saw the post", optional=True, default=0)
+
+    @classmethod
+    def read(cls, row: object) -> Self:
+        """`Refused` for what is no row of the book."""
+        if not isinstance(row, dict):
+            raise Refused("a job must be an object")
+        if row.get("posted_block", 0) is None:
+            raise Refused("posted_block must be a number", "posted_block")
+        return read_object(cls, row)
+
+    @property
+    def order(self) -> Order:
+        """Terms that the job's owner signed."""
+        return Order(**{field.name: getattr(self, field.name) for field in attrs.fields(Order)})
+
+    def as_row(self) -> dict[str, object]:
+        """The JSON values that `read` reads back."""
+        return {name: _written(value) for name, value in attrs.asdict(self).items()}
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class PendingOffer:
+    """A job whose post is not in a block yet, offered to us for a moment, and what its owner signed."""
+
+    job_id: bytes = wire(BYTES32)
+    owner: bytes = wire(ADDRESS)
+    c: bytes = wire(BYTES32)
+    model_id: int = wire(UINT32)
+    sla_secs: int = wire(UINT32)
+    designated: int = wire(UINT32)
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
+    units_in: int = wire(UINT32)
+    units_out: int = wire(UINT32)
+    expires_at: int = wire(UINT64)
+    task_cid: str = wire(Text(_LONGEST_CID))
+    signature: bytes = wire(SIGNATURE)
+    auth_sig: bytes = wire(SIGNATURE)
+    amount: int = wire(UINT256)
+
+    @classmethod
+    def read(cls, row: object) -> Self:
+        if not isinstance(row, dict):
+            raise Refused("a pending job must be an object")
+        return read_object(cls, row)
+
+    def job(self, block: int) -> Job:
+        """As the book will have it; its post is looked for from this block on."""
+        return Job(
+            job_id=self.job_id,
+            owner=self.owner,
+            c=self.c,
+            model_id=self.model_id,
+            sla_secs=self.sla_secs,
+            designated=self.designated,
+            rate_in=self.rate_in,
+            rate_out=self.rate_out,
+            units_in=self.units_in,
+            units_out=self.units_out,
+            expires_at=self.expires_at,
+            provider_id=0,
+            claimed_at=0,
+            state=JobState.OPEN,
+            task_cid=self.task_cid,
+            posted_block=block,
+        )
+
+
+def _written(value: bytes | str | int) -> object:
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    return value if isinstance(value, str) else int(value) if isinstance(value, JobState) else str(value)

@@ -1,0 +1,57 @@
+"""Earnings as a table, and as CSV."""
+
+import csv
+import io
+from collections import Counter
+from typing import Final
+
+import attrs
+
+from common.address_book import AddressBook
+from common.text_table import grid, hanging
+from svcd.operator.earnings import Earnings, ModelDay
+
+_COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "refunded", "failed", "reclaimed")
+
+
+def as_csv(told: Earnings) -> str:
+    """Amounts in base units. The change of a day's reputation stands in a row without a model."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_COLUMNS, "reputation", "reasons"])
+    for (day, model), row in told.rows.items():
+        reasons = told.reasons.get((day, model), Counter())
+        why = " ".join(f"{reason}={count}" for reason, count in sorted(reasons.items()))
+        writer.writerow([day, model, *attrs.astuple(row), "", why])
+    for day, change in sorted((told.reputation or {}).items()):
+        writer.writerow([day, *[""] * (len(_COLUMNS) - 1), change, ""])
+    return text.getvalue()
+
+
+def as_table(told: Earnings, columns: int | None = None) -> str:
+    """Table for a terminal of so many columns, and remarks below it."""
+    total = ModelDay()
+    lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
+    for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
+        if row is not total:
+            total.add(row)
+        money = [_money(told.book, each) for each in (row.earned, row.fees, row.refunded)]
+        lines.append((day, model, str(row.settled), *money, str(row.failed), str(row.reclaimed)))
+    text = grid(lines, columns, right=range(2, len(lines[0])), alone=2)
+    gas = _money(told.book, total.gas_fees)
+    text.append(f"amounts in {told.book.token_domain.name}; fees are the market's, of which {gas} for gas")
+    for (day, model), reasons in sorted(told.reasons.items()):
+        why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
+        text.append(f"{day} {model}: not settled for {why}")
+    if told.reputation is None:
+        text.append(f"reputation {told.now}; with rpc_url its changes are told by day, and amounts are the chain's own")
+    else:
+        changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(told.reputation.items())) or "no change"
+        text.append(f"reputation {told.now} ({changes})")
+    return "\n".join(hanging("", line, columns) if columns and len(line) > columns else line for line in text)
+
+
+def _money(book: AddressBook, amount: int) -> str:
+    """In tokens, to the last unit."""
+    whole, rest = divmod(amount, 10**book.payment_token_decimals)
+    return f"{whole}.{rest:0{book.payment_token_decimals}d}".rstrip("0").rstrip(".")

@@ -1,0 +1,63 @@
+"""Look up the market for `svcd init`: its models, windows and prices."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+import httpx
+
+from common.address_book import AddressBook
+from common.daemon.process import Fatal
+from common.refusal import Refused
+from svcd.base.errors import Unavailable
+from svcd.coordinator.client import Floors, MarketReads, read_deployment
+from svcd.coordinator.requests import Requests
+
+# Windows that a market may well have, where nobody tells which ones it has.
+_USUAL_WINDOWS: Final = (3600, 86400)
+_SHORTEST: Final = 300  # windows below this leave too little time for a model to be proposed unasked
+
+
+@attrs.frozen(slots=True)
+class MarketTold:
+    """What the coordinator tells. `windows` are those that are worth offering."""
+
+    book: AddressBook
+    gateway: str | None
+    models: Mapping[str, int]
+    windows: tuple[int, ...]
+    floors: Floors  # by model id and window
+
+
+async def read_market(http: httpx.AsyncClient, url: str) -> MarketTold:
+    """Fatal where it does not answer, or is no coordinator."""
+    requests = Requests(http, url)
+    coordinator = MarketReads(requests)
+    try:
+        book = await read_deployment(requests)
+        models, floors = await coordinator.models(), await coordinator.floors()
+        allowed = await coordinator.windows()
+        gateway = await coordinator.gateway()
+    except Unavailable as away:
+        raise Fatal(f"{url} does not answer as a coordinator: {away}") from None
+    except Refused as wrong:
+        raise Fatal(f"{url} is no coordinator: {wrong}") from None
+    asked = {window for _, window in floors}
+    known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
+    windows = tuple(sorted(window for window in known if window >= _SHORTEST)) or tuple(sorted(known))
+    return MarketTold(book, gateway, models, windows, floors)
+
+
+def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
+    """Models of the market that a server has under the same name, or under one that ends alike."""
+    found: dict[str, str] = {}
+    for name in market:
+        exact = [each for each in served if each == name]
+        alike = [each for each in served if _bare(each) == _bare(name)]
+        if exact or alike:
+            found[name] = (exact or alike)[0]
+    return found
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(":latest").rsplit("/", 1)[-1].lower()

@@ -1,0 +1,40 @@
+"""Make a model server's JSON fit for a sealed result, whose canonical JSON allows less than servers write.
+
+What canonical JSON does not allow becomes the nearest thing: NUL and lone surrogates, which models do emit, become
+U+FFFD; NaN and infinities become null; integers beyond ±(2^53−1), such as 64-bit seeds, become decimal strings.
+"""
+
+import math
+import re
+from typing import Final
+
+from common.refusal import Refused
+from common.scalars import MAX_SAFE_INTEGER
+from common.strict_json import MAX_DEPTH
+
+_NOT_IN_TEXTS: Final = re.compile("[\x00\ud800-\udfff]")
+_DEEPEST: Final = MAX_DEPTH - 1  # the result's own object is round it
+
+
+def sealable(value: object, depth: int = 0) -> object:
+    """A value that `common.canonical_json.canonical` takes inside of a result. `Refused` where it nests too deep."""
+    if isinstance(value, str):
+        return _whole_text(value) if _NOT_IN_TEXTS.search(value) else value
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if abs(value) <= MAX_SAFE_INTEGER else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth == _DEEPEST:
+        raise Refused(f"it nests deeper than {_DEEPEST}")
+    if isinstance(value, dict):
+        return {str(sealable(key)): sealable(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [sealable(inner, depth + 1) for inner in value]
+    raise TypeError(f"{type(value).__name__} is no JSON type")
+
+
+def _whole_text(text: str) -> str:
+    """Streams may part a pair of surrogates: those that meet again are one character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\x00", "\ufffd")

@@ -1,0 +1,70 @@
+"""Payload while it arrives: in memory if it is small, otherwise in a file that only this process can open."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+import trio
+
+from common.framing import SEALED_FRAME_BYTES
+from common.sealed_stream import BEFORE_FRAMES
+
+_IN_MEMORY: Final = 2 * 2**20
+
+
+class Spool:
+    """`limit`: more bytes than this are refused by `write`."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self._directory = directory
+        self._limit = limit
+        self._memory = bytearray()
+        self._file: IO[bytes] | None = None
+        self.length = 0
+
+    async def write(self, piece: bytes) -> bool:
+        """False when the payload has become longer than allowed."""
+        self.length += len(piece)
+        if self.length > self._limit:
+            return False
+        if self._file is None and len(self._memory) + len(piece) > _IN_MEMORY:
+            await trio.to_thread.run_sync(self._move_to_file)
+        if self._file is None:
+            self._memory += piece
+        else:
+            await trio.to_thread.run_sync(self._file.write, piece)
+        return True
+
+    def clear(self) -> None:
+        """For another attempt."""
+        self.length = 0
+        self._memory.clear()
+        if self._file is not None:
+            with suppress(OSError):  # a full disk: what it could not take is given up here
+                self._file.close()
+            self._file = None
+
+    @property
+    def is_small(self) -> bool:
+        """Small enough to be worked on without a thread."""
+        return self._file is None
+
+    def pieces(self) -> Iterator[bytes]:
+        """From the start, cut where a container's frames end; reads a file, so large ones are for a thread."""
+        if self._file is None:
+            yield bytes(self._memory[:BEFORE_FRAMES])
+            for at in range(BEFORE_FRAMES, len(self._memory), SEALED_FRAME_BYTES):
+                yield bytes(self._memory[at : at + SEALED_FRAME_BYTES])
+            return
+        self._file.seek(0)
+        yield self._file.read(BEFORE_FRAMES)
+        while piece := self._file.read(SEALED_FRAME_BYTES):
+            yield piece
+
+    def _move_to_file(self) -> None:
+        # Unlinked from the start: a crash leaves nothing behind.
+        self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - lives as long as the spool
+        self._file.write(self._memory)
+        self._memory = bytearray()

@@ -1,0 +1,40 @@
+"""Bounded channel between two stages that delivers the item with the earliest deadline first."""
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class DeadlineChannel(Generic[T]):
+    """Senders wait while it is full, receivers while it is empty. It is not closed: receivers are cancelled."""
+
+    def __init__(self, capacity: int) -> None:
+        self._room = trio.Semaphore(capacity)
+        self._filled = trio.Semaphore(0)
+        self._heap: list[tuple[float, int, T]] = []
+        self._order: Iterator[int] = itertools.count()  # of equal deadlines, first come, first served
+
+    async def send(self, deadline: float, item: T) -> None:
+        await self._room.acquire()
+        heapq.heappush(self._heap, (deadline, next(self._order), item))
+        self._filled.release()
+
+    async def receive(self) -> T:
+        await self._filled.acquire()
+        _, _, item = heapq.heappop(self._heap)
+        self._room.release()
+        return item
+
+    def drain(self) -> list[T]:
+        """Everything that waits, in order; senders that wait get room."""
+        waiting: list[T] = []
+        while self._heap:
+            self._filled.acquire_nowait()
+            waiting.append(heapq.heappop(self._heap)[2])
+            self._room.release()
+        return waiting
