@@ -8,10 +8,12 @@ from anyio import create_task_group
 from devnet import accounts, manifest, ports, settings, state_dir
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
-from devnet.daemons import running_coordinator, running_provider
-from devnet.market import DevnetMarket, connected, deploy_all, open_market
+from devnet.contracts import connected, deploy_all
+from devnet.coordinator import running_coordinator
+from devnet.market import DevnetMarket, open_market
 from devnet.pins import running_pin_store
 from devnet.postgres import running_postgres
+from devnet.provider import running_provider
 from devnet.settings import DevnetSettings
 from devnet.world import Devnet, World
 

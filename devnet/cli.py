@@ -14,45 +14,11 @@ from anyio.abc import TaskStatus
 from common.refusal import Refused
 from common.scalars import read_hex
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
-from devnet import demo, funding, manifest, stop
-from devnet.accounts import DevWallet
+from devnet import client_environment, demo, funding, stop
 from devnet.app import local_world
-from devnet.catalogue import MODELS
 from devnet.errors import DevnetError
-from devnet.market import DevnetMarket
+from devnet.overview import overview
 from devnet.settings import DEFAULTS, DevnetSettings
-from devnet.world import Devnet
-
-# Table of a world that is up: the address of everything in it.
-
-
-def overview(up: Devnet, settings: DevnetSettings) -> str:
-    world = up.world
-    market = world.market
-    rows = [
-        ("coordinator", up.coordinator.base_url),
-        ("its metrics", up.coordinator.metrics_url),
-        ("provider's metrics", up.provider.metrics_url),
-        ("chain", world.anvil.rpc_url),
-        ("chain id", str(market.chain_id)),
-        ("database", world.postgres.url().replace(world.postgres.password, "***")),
-        ("pin store", f"{world.pins.endpoint}/{world.pins.bucket}"),
-        ("gateway", world.pins.gateway),
-        ("job registry", market.jobs),
-        ("provider registry", market.providers),
-        ("ask registry", market.asks),
-        (f"payment token ({market.token_name})", market.token),
-        *((f"model {model.model_id} on {model.endpoint}", model.name) for model in MODELS),
-        *((_role(market, wallet), wallet.address) for wallet in world.cast.wallets),
-        ("all of it, with keys", str(settings.state_dir.absolute() / "devnet.json")),
-    ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
-
-
-def _role(market: DevnetMarket, wallet: DevWallet) -> str:
-    """A wallet's role; of a provider also its id."""
-    return f"provider {market.provider_ids[wallet.address]}" if wallet.role == "provider" else wallet.role
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _env(state_dir: Path, key_file: Path | None) -> int:
     try:
-        print(manifest.exports(state_dir, key_file))
+        print(client_environment.exports(state_dir, key_file))
     except DevnetError as error:
         print(f"devnet: {error}", file=sys.stderr)
         return 1

@@ -7,9 +7,9 @@ import aiohttp
 from eth_utils.address import to_checksum_address
 from web3.types import RPCEndpoint
 
+from devnet.client_environment import described_in
+from devnet.contracts import at, connected
 from devnet.errors import DevnetError
-from devnet.manifest import described_in
-from devnet.market import at, connected
 
 _WEI: Final = 10**18
 

@@ -9,13 +9,11 @@ Beside it stand the address book alone, for clients to pin, and what they come t
 
 import json
 import os
-import shlex
 from pathlib import Path
 from typing import Any, Final
 
 from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
-from devnet.errors import DevnetError
 from devnet.world import Devnet, World
 
 ADDRESSES: Final = "addresses.json"
@@ -78,41 +76,3 @@ def _account(world: World, wallet: DevWallet) -> dict[str, Any]:
         account["box_key"] = "0x" + wallet.box_key.hex()
         account["box_secret"] = "0x" + wallet.box_secret.hex()
     return account
-
-
-# Environment of a client of the market that is up: the coordinator, the gateway, a wallet with money.
-#
-# The address book and what a client comes to know of this market stay in its state directory: a devnet is a market of
-# its own, and its clients leave nothing among those that the user knows.
-
-
-def described_in(state_dir: Path) -> dict[str, Any]:
-    """What `describe` said of the market that is up there. Raises `DevnetError` when there is none."""
-    try:
-        described: dict[str, Any] = json.loads((state_dir / "devnet.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DevnetError(f"no devnet is up in {state_dir.absolute()}: make devnet starts one") from None
-    return described
-
-
-def exports(state_dir: Path, key_file: Path | None = None) -> str:
-    """Lines for a shell to evaluate: as the first client, or as whoever holds a key file. Raises `DevnetError` when no
-    market is up there."""
-    described = described_in(state_dir)
-    client = next(account for account in described["accounts"] if account["role"] == "client")
-    values = {
-        "DEVNET_CHAIN_ID": str(described["addresses"]["chainId"]),
-        "SVC_BASE_URL": described["base_url"],
-        "SVC_PIN_GATEWAY": described["gateway"],
-        "SVC_RPC_URL": described["rpc_url"],
-        "SVC_WALLET_KEY": client["private_key"],
-        "SVC_ADDRESSES_FILE": str(state_dir.absolute() / ADDRESSES),
-        "SVC_KNOWN_MARKETS": str(state_dir.absolute() / KNOWN_MARKETS),
-    }
-    lines = []
-    if key_file is not None:
-        del values["SVC_WALLET_KEY"]
-        values["SVC_WALLET_KEY_FILE"] = str(key_file.absolute())
-        lines = ["unset SVC_WALLET_KEY"]  # of the first client, as it may have been exported before
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
-    return "\n".join(lines)

@@ -21,8 +21,9 @@ import asyncpg
 import attrs
 
 from devnet import child, parent_watch
-from devnet.child import Child, Program, closed_folder, telling_line
+from devnet.child import Child, Program
 from devnet.errors import DevnetError
+from devnet.failure_causes import closed_folder, telling_line
 from devnet.ports import LOOPBACK
 
 SUPERUSER: Final = "devnet"

@@ -5,10 +5,11 @@ import attrs
 from devnet.accounts import Cast
 from devnet.anvil import Anvil
 from devnet.child import Child
-from devnet.daemons import CoordinatorService, ProviderService
+from devnet.coordinator import CoordinatorService
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService
 from devnet.postgres import Postgres
+from devnet.provider import ProviderService
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority
 from coordinatord.chain.rpc.client import quantity
 from coordinatord.storage.database.connections import Connection
 from devnet.anvil import BLOCK_GAS_LIMIT
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from tests.bench.relaying import Ground, ground, mined
 from tests.bench.row import Row, parts
 from tests.integration.coordinatord.relayer.ops import Ops, hexed

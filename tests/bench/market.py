@@ -35,8 +35,9 @@ import httpx
 from common.artifacts import event_topic, load
 from devnet.anvil import BLOCK_GAS_LIMIT, Anvil
 from devnet.catalogue import MODELS
-from devnet.daemons import running_coordinator, running_provider
+from devnet.coordinator import running_coordinator
 from devnet.ports import pick_free
+from devnet.provider import running_provider
 from devnet.settings import SLOTS as DEFAULT_SLOTS
 from devnet.world import Devnet
 from svc.client import Client

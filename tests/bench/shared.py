@@ -19,10 +19,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market
-from devnet.daemons import CoordinatorService, running_coordinator, running_provider
+from devnet.coordinator import CoordinatorService, running_coordinator
 from devnet.pins import running_pin_store
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
+from devnet.provider import running_provider
 from devnet.settings import SLOTS
 from devnet.world import Devnet, World
 

@@ -23,9 +23,9 @@ import attrs
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from devnet import manifest
-from devnet.daemons import running_provider
+from devnet import client_environment, manifest
 from devnet.ports import pick_free
+from devnet.provider import running_provider
 from devnet.world import Devnet
 from svc.client import Client
 from svc.records import Job
@@ -130,7 +130,7 @@ async def _measured(on: Ground) -> tuple[_Side, _Side, list[float]]:
     """By events, and by polls; and how soon jobs were claimed by events with blocks of a second."""
     async with on.provided(block_time=None) as up:
         manifest.write(on.folder / "devnet.json", up)
-        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(on.folder).splitlines())
+        exported = (shlex.split(line)[1].partition("=") for line in client_environment.exports(on.folder).splitlines())
         environment = {name: value for name, _, value in exported}
         ours = up.world.market.provider_ids[up.world.cast.demo_provider.address]
         async with (

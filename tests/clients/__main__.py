@@ -28,7 +28,7 @@ from common.api.market import ENDPOINT_KEYWORD
 from devnet.accounts import DevWallet
 from devnet.app import local_world
 from devnet.child import Child, Program, running
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.ports import pick_free
 from devnet.settings import DevnetSettings
 from devnet.world import Devnet

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from devnet import manifest
+from devnet import client_environment
 from devnet.ports import pick_free
 
 PORT_FLAGS = (
@@ -75,7 +75,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
     devnet = launched(state, "--automine", "--chain-id", "31337")
     with devnet.process:
         devnet.wait_up()
-        exported = (shlex.split(line)[1].partition("=") for line in manifest.exports(state).splitlines())
+        exported = (shlex.split(line)[1].partition("=") for line in client_environment.exports(state).splitlines())
         yield Market(devnet, {name: value for name, _, value in exported})
         devnet.end(signal.SIGTERM)
 

@@ -17,7 +17,7 @@ from nacl.public import PrivateKey
 
 import devnet
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
-from devnet import manifest
+from devnet import client_environment
 from tests.e2e.conftest import Market, Start, free_ports
 
 
@@ -54,7 +54,7 @@ def test_address_book_of_another_devnet_is_refused(market: Market, start: Start,
     other = start("--automine")
     chain_id = other.wait_up()["addresses"]["chainId"]
     assert chain_id in DEVNET_CHAIN_IDS
-    exported = dict(line.split()[1].split("=", 1) for line in manifest.exports(other.state).splitlines())
+    exported = dict(line.split()[1].split("=", 1) for line in client_environment.exports(other.state).splitlines())
     assert exported["DEVNET_CHAIN_ID"] == str(chain_id)
     exported["SVC_ADDRESSES_FILE"] = market.environment["SVC_ADDRESSES_FILE"]
     program = [str(Path(sys.executable).with_name("svc")), "quote", "demo/text-small", "hello", "--window", "1h"]

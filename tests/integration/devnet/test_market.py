@@ -3,7 +3,8 @@
 import pytest
 
 from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_SECONDS
-from devnet.market import CLIENT_FUNDS, at, connected
+from devnet.contracts import at, connected
+from devnet.market import CLIENT_FUNDS
 from devnet.world import World
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.migrate import migrate
 from coordinatord.storage.pins.store import open_pin_store
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of

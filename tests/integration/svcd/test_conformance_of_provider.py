@@ -13,8 +13,8 @@ import pytest
 
 from common.box import PublicKey
 from devnet.accounts import Cast
-from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free
+from devnet.provider import key_variables, write_config
 from tests.conformance.provider import ProviderTrial
 from tests.conformance.provider_market import ProviderMarket
 from tests.conformance.serving import Handler, ServedReply, ServedRequest, serving

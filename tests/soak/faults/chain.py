@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 from web3.exceptions import ContractLogicError, TimeExhausted, Web3RPCError
 
-from devnet.market import MarketChain, at, connected
+from devnet.contracts import MarketChain, at, connected
 from tests.soak.ground import Ground
 
 _DEEPEST: Final = 50

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from devnet.child import cause_of, closed_folder, telling_line
+from devnet.failure_causes import cause_of, closed_folder, telling_line
 
 PLACE = Path("/market")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from devnet.client_environment import exports
 from devnet.errors import DevnetError
-from devnet.manifest import exports
 
 
 def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:

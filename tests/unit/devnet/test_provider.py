@@ -1,7 +1,7 @@
 import pytest
 
 from devnet.catalogue import MODELS
-from devnet.daemons import all_polled
+from devnet.provider import all_polled
 
 
 def exposition(free: float, *, models: int = len(MODELS)) -> str:

@@ -9,7 +9,7 @@ import pytest
 from common.eip712 import digest
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
-from devnet.market import MarketChain, at, connected
+from devnet.contracts import MarketChain, at, connected
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.party import Party

@@ -25,7 +25,8 @@ from coordinatord.storage.pins.store import Pinned, PinningStore, open_pin_store
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
-from devnet.market import DevnetMarket, at, connected
+from devnet.contracts import at, connected
+from devnet.market import DevnetMarket
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.fakes.kubo import KuboNode, running_kubo

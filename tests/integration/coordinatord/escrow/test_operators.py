@@ -7,7 +7,7 @@ import pytest
 
 from common.scalars import base64_of
 from devnet.accounts import DevWallet as DevnetWallet
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until

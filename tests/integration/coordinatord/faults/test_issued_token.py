@@ -12,7 +12,8 @@ from eth_utils.address import to_checksum_address
 from common.scalars import base64_of
 from devnet.accounts import Cast
 from devnet.anvil import CHAIN_ID, Anvil
-from devnet.market import MarketChain, at, connected, deploy_all, open_market
+from devnet.contracts import MarketChain, at, connected, deploy_all
+from devnet.market import open_market
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party, wallet_of

@@ -8,7 +8,7 @@ import pytest
 
 from common.address_book import AddressBook
 from common.scalars import base64_of
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party, wallet_of

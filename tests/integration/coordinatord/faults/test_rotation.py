@@ -19,7 +19,7 @@ from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet as DevnetWallet
 from devnet.child import Program, running
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.pins import BUCKET, REGION
 from devnet.ports import pick_free
 from devnet.postgres import Postgres

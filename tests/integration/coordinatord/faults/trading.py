@@ -23,8 +23,8 @@ from common.container import seal
 from common.envelope import Envelope
 from coordinatord.api.system.readiness import Reason
 from devnet.accounts import DevWallet as DevnetWallet
-from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free
+from devnet.provider import key_variables, write_config
 from devnet.world import World
 from tests.faults.descriptors import limited
 from tests.integration.coordinatord.faults.invariants import all_violations

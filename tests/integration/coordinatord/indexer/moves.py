@@ -17,7 +17,7 @@ from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet as Account
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
-from devnet.market import MarketChain, at
+from devnet.contracts import MarketChain, at
 from devnet.world import World
 
 T = TypeVar("T")

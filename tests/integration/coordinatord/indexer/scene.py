@@ -16,7 +16,7 @@ from coordinatord.chain.indexer.undo_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.connections import Connection
 from devnet.anvil import CHAIN_ID
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.moves import Moves, address_book

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from devnet.market import at
+from devnet.contracts import at
 from tests.integration.coordinatord.indexer.index_rows import index_rows
 from tests.integration.coordinatord.indexer.scene import Scene
 

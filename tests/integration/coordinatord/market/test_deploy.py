@@ -23,7 +23,7 @@ from coordinatord.market.node import FeeOptions, RetryingNode
 from coordinatord.market.preflight import costs
 from coordinatord.market.reading import read_market
 from devnet.anvil import Anvil
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of
 
 IMPATIENT = attrs.evolve(QUICK, timeout_seconds=0.2)

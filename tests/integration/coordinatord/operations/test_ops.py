@@ -10,7 +10,7 @@ import pytest
 from common.eip712 import struct_hash
 from common.messages.jobs import Order
 from common.scalars import base64_of, hex_of
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import status, unreachable

@@ -10,7 +10,7 @@ from eth_account import Account
 
 from common.scalars import base64_of
 from coordinatord.base.metrics import REGISTRY
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.new_wallets import fund, wallet_with
 from tests.integration.coordinatord.scene.party import Body, Party

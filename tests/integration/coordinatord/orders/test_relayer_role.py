@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from common.scalars import base64_of
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer import worker
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until

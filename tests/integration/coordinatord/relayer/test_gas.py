@@ -11,7 +11,7 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
 from coordinatord.chain.rpc.client import quantity
 from coordinatord.storage.database.connections import Connection
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.world import World
 from tests.faults.rpc_proxy import Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer

@@ -8,7 +8,7 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.role import role_in
 from devnet.accounts import Cast
-from devnet.market import MarketChain, at, connected
+from devnet.contracts import MarketChain, at, connected
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
 from tests.integration.coordinatord.relayer.ops import Ops, signer

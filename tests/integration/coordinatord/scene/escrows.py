@@ -18,7 +18,7 @@ from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.peer import Peer
 from coordinatord.run import app
 from coordinatord.run.dependencies import Dependencies
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.world import World
 from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.party import Party

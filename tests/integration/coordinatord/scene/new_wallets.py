@@ -4,7 +4,7 @@ import secrets
 
 from common.box import SecretKey
 from common.secp256k1 import Wallet
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 

@@ -19,8 +19,8 @@ from common.box import PublicKey, SecretKey
 from common.container import seal
 from common.envelope import Envelope, ResultBody
 from common.sealed_result import open_result
-from devnet.daemons import key_variables, write_config
 from devnet.ports import pick_free
+from devnet.provider import key_variables, write_config
 from devnet.world import World
 from tests.faults.holding_proxy import HoldingProxy
 from tests.integration.coordinatord.scene.party import Party

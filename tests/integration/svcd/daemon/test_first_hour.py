@@ -26,7 +26,7 @@ from common.container import seal
 from common.envelope import Envelope
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from devnet.market import at, connected
+from devnet.contracts import at, connected
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.svcd.daemon.conftest import staged

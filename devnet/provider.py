@@ -1,4 +1,4 @@
-"""Coordinator and provider as services of the local world: the real daemons, set up as an operator would."""
+"""Provider of the devnet, with its demo backend: the real svcd, set up as an operator would."""
 
 import json
 import re
@@ -14,75 +14,8 @@ import httpx
 from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS, SLA_SECONDS, CatalogueModel
 from devnet.child import Child, Program, running
-from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK
 from devnet.settings import SLOTS
-
-_STOP_SECONDS: Final = 45  # above the daemon's own grace
-_BLOCK_TIME_MS: Final = 500
-
-
-@attrs.frozen
-class CoordinatorService:
-    base_url: str
-    metrics_url: str
-    child: Child
-
-
-@asynccontextmanager
-async def running_coordinator(
-    *,
-    port: int,
-    metrics_port: int,
-    rpc_url: str,
-    database_url: str,
-    pins: PinStoreService,
-    address_book: dict[str, Any],
-    relayer_key: str,
-    operator_key: str,
-    logs: Path,
-) -> AsyncIterator[CoordinatorService]:
-    """Up when it is ready: its index has caught up with the chain."""
-    program = Program(
-        "coordinator",
-        (sys.executable, "-m", "coordinatord", "serve"),
-        logs / "coordinatord.log",
-        environment={
-            "ADDRESSES_JSON": json.dumps(address_book),
-            "DATABASE_URL": database_url,
-            "RELAYER_KEY": relayer_key,
-            "ESCROW_MODE": "static",
-            "OPERATOR_KEY": operator_key,
-            "WEBHOOKS_KEY": operator_key,
-            "WEBHOOKS_PRIVATE": "allow",
-            "RPC_URL": rpc_url,
-            "PORT": str(port),
-            "BIND_HOST": LOOPBACK,  # its wallets' keys are public
-            "METRICS_PORT": str(metrics_port),
-            "BLOCK_TIME_MS": str(_BLOCK_TIME_MS),
-            "PIN_STORE_ENDPOINT": pins.endpoint,
-            "PIN_STORE_KEY": pins.key,
-            "PIN_STORE_SECRET": pins.secret,
-            "PIN_STORE_BUCKET": pins.bucket,
-            "PIN_STORE_REGION": pins.region,
-            "GATEWAY_URL": pins.gateway,
-        },
-        stop_seconds=_STOP_SECONDS,
-    )
-    base_url = f"http://{LOOPBACK}:{port}"
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
-
-        async def ready() -> bool:
-            try:
-                return (await client.get(f"{base_url}/readyz")).is_success
-            except httpx.TransportError:
-                return False
-
-        await child.wait_until(ready, seconds=60)
-        yield CoordinatorService(base_url, f"http://{LOOPBACK}:{metrics_port}/metrics", child)
-
-
-# The provider, with its demo backend.
 
 _PROVIDER_STOP_SECONDS: Final = 30  # above the daemon's own grace
 _GRACE_SECONDS: Final = 10

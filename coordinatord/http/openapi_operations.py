@@ -1,0 +1,200 @@
+"""Operations of /openapi.json: parameters, bodies and responses, from the declarations of routes."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from common.api import errors
+from common.api.error_bodies import ModelNotFound
+from common.api.fields import Schema, example_of
+from common.api.words import NOTHING, WORDS
+from coordinatord.http.openapi_schemas import Components, name_of
+from coordinatord.http.routing import Parameter, Reply, Route
+
+_JSON: Final = "application/json"
+
+# Answers that any request may get, whatever its route.
+_EVERYWHERE: Final = (
+    Reply(400),
+    Reply(429, "busy"),
+    Reply(431),
+    Reply(500),
+    Reply(503, "not_ready"),
+)
+_WITH_BODY: Final = (Reply(408), Reply(413, "body_too_large"))
+_WITH_FORM: Final = (Reply(408),)
+
+
+def _header(about: str, schema: Schema, *, required: bool = False) -> Schema:
+    return {"description": about, "schema": schema, **({"required": True} if required else {})}
+
+
+HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
+    "x-request-id": (
+        "RequestId",
+        _header("id of this request: tell it to the operator", {"type": "string"}, required=True),
+    ),
+    "date": ("Date", _header("time of the answer by the coordinator's clock (RFC 9110)", {"type": "string"})),
+    "x-svc-retryable true": (
+        "MayBeSentAgain",
+        _header("the same request may succeed later", {"type": "string", "enum": ["true"]}, required=True),
+    ),
+    "x-svc-retryable false": (
+        "MustChange",
+        _header("the request must change, or stop", {"type": "string", "enum": ["false"]}, required=True),
+    ),
+    "retry-after": ("RetryAfter", _header("seconds to wait", {"type": "string", "pattern": "^[0-9]+$"})),
+    "etag": ("ETag", _header("what to send as `if-none-match`, or `if-range`", {"type": "string"})),
+    "preference-applied": (
+        "PreferenceApplied",
+        _header("`respond-async`, in answer to that preference", {"type": "string"}, required=True),
+    ),
+    "location": ("Location", _header("route to follow", {"type": "string"}, required=True)),
+    "content-range": ("ContentRange", _header("which bytes these are, of how many", {"type": "string"}, required=True)),
+    "x-svc-page-truncated": (
+        "PageTruncated",
+        _header(
+            "`true` where the page was cut before it passed 4 MiB: go on from `x-svc-next-offset`",
+            {"type": "string", "enum": ["true", "false"]},
+            required=True,
+        ),
+    ),
+    "x-svc-next-offset": (
+        "NextOffset",
+        _header("`offset` of what comes next", {"type": "string", "pattern": "^[0-9]+$"}),
+    ),
+}
+
+
+def is_error(reply: Reply) -> bool:
+    return reply.status >= 400 and reply.shape is None
+
+
+def sent_everywhere(route: Route) -> tuple[Reply, ...]:
+    if route.body is not None:
+        return (*_EVERYWHERE, *_WITH_BODY)
+    return (*_EVERYWHERE, *_WITH_FORM) if route.form is not None else _EVERYWHERE
+
+
+def operation_of(route: Route, components: Components) -> Schema:
+    operation: Schema = {
+        "operationId": route.id,
+        "tags": [route.tag],
+        "summary": route.about,
+        "description": route.details or f"{route.about}.",
+        "parameters": [
+            *(_parameter(name, "path", one, required=True) for name, one in route.segments.items()),
+            *(_parameter(name, "query", one, required=one.required) for name, one in route.query.items()),
+            *(_parameter(name, "header", one, required=False) for name, one in route.headers.items()),
+        ],
+        "responses": _responses(route, components),
+        "security": [{"session": []}] if route.session else [{}, {"session": []}] if route.session_with else [],
+    }
+    if route.body is not None:
+        examples = {name: {"value": value} for name, value in route.body.examples().items()}
+        content = {_JSON: {"schema": route.body.schema(), "examples": examples}}
+        limit = f"At most {route.body.limit:,} bytes."
+        operation["requestBody"] = {"required": True, "description": limit, "content": content}
+    if route.form is not None:
+        form = {"type": "object", "properties": dict(route.form.parts), "required": list(route.form.required)}
+        operation["requestBody"] = {
+            "required": True,
+            "description": "A form, read as it comes: `purpose` before `file`.",
+            "content": {"multipart/form-data": {"schema": form}},
+        }
+    return operation
+
+
+def _parameter(name: str, where: str, one: Parameter, *, required: bool) -> Schema:
+    about = one.about or WORDS[name].about
+    described = {"name": name, "in": where, "required": required, "description": about, "schema": one.kind.schema()}
+    if required or one.example is not NOTHING:
+        described["example"] = example_of(one.kind, name, one.example)
+    return described
+
+
+def _responses(route: Route, components: Components) -> Schema:
+    by_status: dict[int, list[Reply]] = defaultdict(list)
+    for reply in [*route.replies, *sent_everywhere(route)]:
+        if reply not in by_status[reply.status]:
+            by_status[reply.status].append(reply)
+    responses: Schema = {}
+    for status, several in sorted(by_status.items()):
+        shaped = [reply for reply in several if reply.shape is not None]
+        refused = [reply for reply in several if is_error(reply)]
+        examples = {name_of(reply.shape): components.example(reply.shape, reply.example) for reply in shaped}
+        variants = [components.of(reply.shape) for reply in shaped]
+        if refused:
+            variants.append(components.error(route.id, status, refused))
+            one = errors.named(refused[0].status, refused[0].code)
+            body = {"message": one.cause, "type": one.types[0], "param": None, "code": one.code}
+            if refused[0].code == errors.TX_HASH:
+                body["code"] = WORDS["tx_hash"].example
+            examples["Error"] = {"error": body}
+        content = {
+            _JSON: {
+                "schema": variants[0] if len(variants) == 1 else {"anyOf": variants},
+                "examples": {name: {"value": value} for name, value in examples.items()},
+            }
+        }
+        media = {kind: _bytes(reply, components) for reply in several for kind in reply.media}
+        responses[str(status)] = {
+            "description": _said_of(several),
+            "headers": _headers_of(route, status, several),
+            "content": media or content,
+        }
+    if route.kept_while_index_stands:
+        names = [
+            "x-request-id",
+            "date",
+            "etag",
+            *(["x-svc-page-truncated", "x-svc-next-offset"] if route.paged else []),
+        ]
+        responses["304"] = {
+            "description": "The index has not moved since `if-none-match`.",
+            "headers": _headers(names),
+        }
+    return responses
+
+
+def _bytes(reply: Reply, components: Components) -> Schema:
+    """A body that is no JSON, with the shapes of its lines where it may be JSONL."""
+    schema: Schema = {"type": "string", "format": "binary"}
+    if not reply.lines:
+        return {"schema": schema}
+    shapes = [components.of(line) for line in reply.lines]
+    each = {"description": "each line of a file of lines", **(shapes[0] if len(shapes) == 1 else {"anyOf": shapes})}
+    return {
+        "schema": {**schema, "contentSchema": each},
+        "x-svc-lines": [components.example(line, NOTHING) for line in reply.lines],
+    }
+
+
+def _said_of(replies: Sequence[Reply]) -> str:
+    """Sentences of the answers, and a line for each error."""
+    about = [f"{reply.about}." for reply in replies if reply.about]
+    lines = []
+    for reply in filter(is_error, replies):
+        error = errors.named(reply.status, reply.code)
+        name = f"`{error.code}`" if error.code is not None else "the transaction's hash"
+        if reply.code != errors.TX_HASH and error.code is None:
+            name = "no code" if error.types == ("invalid_request_error",) else f"`{error.types[0]}`, no code"
+        lines.append(f"- {name}: {error.cause}. Then: {error.remedy}.")
+    return "\n".join([*about, *lines])
+
+
+def _headers_of(route: Route, status: int, replies: Sequence[Reply]) -> Schema:
+    names = ["x-request-id", "date", *(name for reply in replies for name in reply.headers)]
+    if status >= 400 and any(reply.shape is not ModelNotFound for reply in replies):
+        names.append(f"x-svc-retryable {'true' if status in (429, 503) else 'false'}")
+    if status in (429, 503):
+        names.append("retry-after")
+    if status < 400 and route.kept_while_index_stands:
+        names.append("etag")
+    if status < 400 and route.paged:
+        names += ["x-svc-page-truncated", "x-svc-next-offset"]
+    return _headers(names)
+
+
+def _headers(names: Iterable[str]) -> Schema:
+    return {name.split()[0]: {"$ref": f"#/components/headers/{HEADERS[name][0]}"} for name in names}

@@ -1,0 +1,149 @@
+"""Jobs bought as a customer buys them, with the client: an open one, a designated one, and a batch.
+
+The devnet's own provider runs them. Its demo backend returns its input, so the expected results are known.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import attrs
+import httpx
+
+from common import quotes
+from common.quotes import Terms
+from devnet.catalogue import MODELS
+from devnet.errors import DevnetError
+from devnet.world import Devnet
+from svc.batches.results import BatchResult
+from svc.client import Client
+from svc.errors import SvcError
+from svc.records import Deployment, Job, Quote
+from svc.results import Result
+
+MODEL: Final = MODELS[0].name
+_WINDOW: Final = "1h"
+_LINES: Final = 20
+DEMO_TIMEOUT_S: Final = 45.0  # for all that is bought
+_LOOK_SECONDS: Final = 0.5
+
+Say = Callable[[str], None]
+Input = dict[str, Any]
+
+
+async def buy(up: Devnet, say: Say) -> None:
+    """Says each step and what it cost; raises `DevnetError` when a job ends otherwise than it should."""
+    began = anyio.current_time()
+    try:
+        with anyio.fail_after(DEMO_TIMEOUT_S):
+            async with _customer(up) as client:
+                shop = Shop(client, await client.chain(), say)
+                terms = await shop.open_job(_input("an open job: whoever claims it first"))
+                await shop.designated_job(_input("a designated job: for one provider's eyes"))
+                await shop.batch([_input(f"line {number} of a batch") for number in range(1, _LINES + 1)], terms)
+    except SvcError as error:
+        raise DevnetError(f"the client was refused: {error}") from error
+    except TimeoutError:
+        raise DevnetError(f"what the client bought had not all come after {DEMO_TIMEOUT_S:g} s") from None
+    say(f"client: {_LINES + 2} jobs were bought and opened in {anyio.current_time() - began:.1f} s")
+
+
+@attrs.frozen
+class Shop:
+    client: Client
+    chain: Deployment
+    say: Say
+
+    async def open_job(self, model_input: Input) -> Terms:
+        """At the lowest rates that are asked, for anybody to claim; the charges that it was quoted."""
+        asks = await self.client.market.asks(model=MODELS[0].model_id, limit=None)
+        rate_in, rate_out = max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks)
+        key = (await self.client.escrow()).escrow_public_key
+        self.say(f"client: offers {rate_in}/{rate_out} to whoever claims first; seals to the escrow {key[:16]}…")
+        return await self._one("open job", model_input, {"rate_in": rate_in, "rate_out": rate_out})
+
+    async def designated_job(self, model_input: Input) -> Terms:
+        """At the ask of the best live provider, sealed to that provider alone."""
+        best = (await self.client.probe(MODEL, model_input, window=_WINDOW))[0]
+        self.say(f"client: the market names provider {best.provider_id} at {best.rate_in}/{best.rate_out}; seals to it")
+        return await self._one("designated job", model_input, {"provider": best.provider_id})
+
+    async def batch(self, inputs: list[Input], terms: Terms) -> None:
+        """Planned over the providers, posted as one file, opened line by line."""
+        lines = [
+            {"custom_id": f"line {number}", "body": {"model": MODEL, **each}} for number, each in enumerate(inputs, 1)
+        ]
+        for plan in await self.client.batches.plan(lines, window=_WINDOW):
+            shares = ", ".join(
+                f"provider {share.provider_id} {share.lines} at {share.rate_in}/{share.rate_out}"
+                for share in plan.allocation
+            )
+            self.say(f"batch: {plan.lines} lines for {MODEL} are planned: {shares}")
+        prepared = await self.client.batches.prepare(lines, window=_WINDOW)
+        batch = await self.client.batches.create(prepared)
+        self.say(f"batch: {batch.id} is posted; {self._money(prepared.amount)} authorised")
+        ended = await self.client.batches.wait(batch.id, every=_LOOK_SECONDS)
+        total = opened = 0
+        async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids):
+            line = _settled(result)
+            self._require(line.job, line.output, inputs[opened])
+            cost = self._cost(line.job, terms)
+            self.say(f"batch: {result.custom_id} came back as {line.output['input']!r}; cost {self._money(cost)}")
+            total, opened = total + cost, opened + 1
+        if opened != len(inputs):
+            raise DevnetError(f"the batch ended as {ended.status} with {opened} results")
+        self.say(f"batch: {ended.status}; {opened} lines cost {self._money(total)}")
+
+    async def _one(self, what: str, model_input: Input, terms: dict[str, Any]) -> Terms:
+        prepared = await self.client.prepare(MODEL, model_input, window=_WINDOW, **terms)
+        quote = (await self.client.quote(prepared)).quote
+        submitted = await self.client.submit(prepared, final=True)
+        self.say(f"{what}: {submitted.job_id} is posted; {self._money(submitted.amount)} authorised")
+        result = await self.client.open(await self.client.wait(submitted.job_id))
+        self._require(result.job, result.output, model_input)
+        charges = _charges(quote)
+        cost = self._cost(result.job, charges)
+        who, back = f"provider {result.job.svc.provider_id}", self._money(submitted.amount - cost)
+        self.say(f"{what}: {who} claimed, ran and settled; opened {result.output['input']!r}")
+        self.say(f"{what}: cost {self._money(cost)}; {back} came back")
+        return charges
+
+    def _cost(self, job: Job, charges: Terms) -> int:
+        order = job.svc
+        units = (order.rate_in, order.rate_out, order.units_in, order.units_out)
+        shares = quotes.settlement(*units, charges, completion_tok=order.completion_tok)
+        return shares.provider + shares.treasury
+
+    def _money(self, amount: int) -> str:
+        return f"{amount / 10**self.chain.decimals:,.6f} {self.chain.token_domain.name}"
+
+    def _require(self, job: Job, output: object, expected: Input) -> None:
+        if output != expected:
+            raise DevnetError(f"job {job.id} came back with {output!r} instead of {expected!r}")
+
+
+@asynccontextmanager
+async def _customer(up: Devnet) -> AsyncIterator[Client]:
+    """The first client of the cast; nothing of this process's environment plays a part."""
+    url, gateway = up.coordinator.base_url, up.world.pins.gateway
+    key = up.world.cast.with_role("client")[0].private_key
+    async with (
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=DEMO_TIMEOUT_S) as http,
+        Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,
+    ):
+        yield client
+
+
+def _input(text: str) -> Input:
+    return {"input": text, "max_output_tokens": 64}
+
+
+def _charges(quote: Quote) -> Terms:
+    return Terms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
+
+
+def _settled(line: BatchResult) -> Result:
+    if line.result is None:
+        raise DevnetError(f"{line.custom_id or line.id} of the batch ended without a result: {line.error}")
+    return line.result
