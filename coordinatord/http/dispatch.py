@@ -8,13 +8,17 @@ import attrs
 
 from common.daemon.asgi import Receive, Scope, Send
 from common.refusal import Refused
-from coordinatord.base.errors import NoSuchObject, Retryable, SessionRow
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NoSuchObject, SessionRow
 from coordinatord.http import responses
 from coordinatord.http.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
-from coordinatord.http.middleware import CALLER_KEY, ROUTE_KEY, UNTIMED_KEY
+from coordinatord.http.caller_limits import CALLER_KEY
+from coordinatord.http.matching import Matcher
+from coordinatord.http.middleware import ROUTE_KEY, UNTIMED_KEY
+from coordinatord.http.query import read_headers, read_query
 from coordinatord.http.response_cache import BlockCache, tagged
 from coordinatord.http.responses import Response, send_response
-from coordinatord.http.routing import AnyResponse, Matcher, Request, Route, read_headers, read_query
+from coordinatord.http.routing import AnyResponse, Request, Route
 from coordinatord.http.streaming import HeldResponse, StreamedResponse, hold, send_streamed
 from coordinatord.http.uploads import UploadReader
 

@@ -133,9 +133,6 @@ def _plain(name: str) -> str:
     return name.partition("[")[0].removesuffix("Shape")
 
 
-# Examples: put together from those of the members.
-
-
 def _example(schema: Schema, name: str, components: Mapping[str, Schema]) -> Any:
     if "examples" in schema:
         return schema["examples"][0]

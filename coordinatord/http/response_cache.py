@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import attrs
 
 from coordinatord.http.responses import Response
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 MOST_BYTES: Final = 32 << 20
 LARGEST_ENTRY: Final = 2 << 20

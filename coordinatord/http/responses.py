@@ -3,7 +3,7 @@
 The status of an outcome that one capability knows stands beside its routes.
 """
 
-from typing import Final, assert_never
+from typing import Final
 
 import attrs
 import msgspec
@@ -12,10 +12,9 @@ from common.api import error_bodies, limits
 from common.api.error_bodies import ErrorType
 from common.daemon.asgi import Send
 from common.refusal import Refused
-from common.scalars import hex_of
-from coordinatord.base.errors import NoSuchObject, NotSigned, Retryable, WouldRefuse
-from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NoSuchObject
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -132,9 +131,6 @@ def invalid_session() -> Response:
     return error(401, "authentication_error", message, code="invalid_session")
 
 
-# An answer as ASGI messages.
-
-
 async def send_response(send: Send, answer: Response, *, with_body: bool = True) -> None:
     """`with_body=False` answers HEAD: the same headers, among them the length that GET would have."""
     headers = [*answer.headers]
@@ -142,43 +138,3 @@ async def send_response(send: Send, answer: Response, *, with_body: bool = True)
         headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body if with_body else b""})
-
-
-# Statuses and bodies of the outcomes that relays of every kind share.
-
-
-def busy() -> Response:
-    return retry_later(Retryable("busy", "too many requests are queued on this subject", retry_after=2))
-
-
-def receipt_timeout(tx_hash: bytes, poll: str) -> Response:
-    message = f"no receipt within 60 seconds; the transaction may still be mined: poll {poll} instead of resending"
-    return error(504, "receipt_timeout", message, code=hex_of(tx_hash))
-
-
-def refused_by_chain(outcome: RefusedByChain) -> Response:
-    if outcome.name is None:
-        return error(409, "invalid_request_error", f"the chain refuses: {hex_of(outcome.raw)}")
-    return error(409, "invalid_request_error", f"the chain refuses: {outcome.name}", code=outcome.name)
-
-
-def would_refuse(outcome: WouldRefuse) -> Response:
-    return error(409, "invalid_request_error", outcome.message, code=outcome.name)
-
-
-def relayed(outcome: RefusedByChain | RelayBusy | NoReceipt | WouldRefuse, poll: str) -> Response:
-    match outcome:
-        case RefusedByChain():
-            return refused_by_chain(outcome)
-        case WouldRefuse():
-            return would_refuse(outcome)
-        case RelayBusy():
-            return busy()
-        case NoReceipt():
-            return receipt_timeout(outcome.tx_hash, poll)
-        case _:
-            assert_never(outcome)
-
-
-def not_signed(outcome: NotSigned, *, status: int = 403) -> Response:
-    return error(status, outcome.kind, outcome.message, param=None, code=outcome.code)

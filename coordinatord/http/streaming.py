@@ -1,10 +1,8 @@
 """Streamed and held responses: bodies that are passed on as fast as the caller takes them, or as they come to be, and
 answers that wait for something to answer with, as long as their caller is there."""
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final
 
 import anyio
 import attrs
@@ -81,37 +79,3 @@ async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
-
-
-# Single `Range: bytes=` requests, reduced to the bytes to answer with.
-
-_ONE_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
-
-
-@attrs.frozen(slots=True)
-class ByteRange:
-    """Bytes `first` to `last` inclusive."""
-
-    first: int
-    last: int
-
-
-class Unsatisfiable(Exception):
-    """The range lies outside of the content."""
-
-
-def byte_range(header: str | None, size: int) -> ByteRange | None:
-    """None when the whole content is the answer: no range, several, or one that makes no sense."""
-    match = _ONE_RANGE.fullmatch((header or "").strip())
-    if match is None or match[0] == "bytes=-":
-        return None
-    first, last = match[1], match[2]
-    if not first:
-        if int(last) == 0:
-            raise Unsatisfiable
-        return ByteRange(max(0, size - int(last)), size - 1)
-    if last and int(last) < int(first):
-        return None
-    if int(first) >= size:
-        raise Unsatisfiable
-    return ByteRange(int(first), min(int(last), size - 1) if last else size - 1)

@@ -17,15 +17,17 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.chain.signing.keystores import from_key_file, from_keystore, keystore_password, new_keystore
 from coordinatord.chain.signing.signers import TransactionSigner, from_command
-from coordinatord.market import actions, explorer, sending, status, trial_token
+from coordinatord.market import actions, explorer, status, trial_token, unsigned_calls
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
 from coordinatord.market.deploy import MarketDeployment, deploy, dry_run
+from coordinatord.market.fees import GWEI, FeeOptions
 from coordinatord.market.journal import DeploymentJournal
-from coordinatord.market.node import GWEI, FeeOptions, RetryingNode, connect
+from coordinatord.market.node import RetryingNode, connect
 from coordinatord.market.reading import read_market
+from coordinatord.market.rows import table
 from coordinatord.market.sending import Sender, SendingStep, SendOptions, refusal
-from coordinatord.market.status import conformity, soundness, table
+from coordinatord.market.status import conformity, soundness
 from coordinatord.market.terms import MarketTerms, read_terms
 
 
@@ -89,9 +91,6 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-# --- the commands ---
-
-
 def _deploy(arguments: Namespace, node: RetryingNode) -> None:
     terms = _terms(arguments)
     send = _send_options(arguments)
@@ -148,7 +147,7 @@ def _admin(arguments: Namespace, node: RetryingNode) -> None:
     _try_out(node, action)
     if arguments.calldata:
         calls = action.calls
-        print(sending.as_document(calls, book.chain_id) if arguments.json else sending.as_text(calls))
+        print(unsigned_calls.as_document(calls, book.chain_id) if arguments.json else unsigned_calls.as_text(calls))
         return
     if arguments.json:
         raise Fatal("--json goes with --calldata")
@@ -171,9 +170,6 @@ def _try_out(node: RetryingNode, action: Action) -> None:
 
 def _as_it_is(call: Any, _: Mapping[str, str]) -> Any:
     return call
-
-
-# --- the options ---
 
 
 def _chain_options(parser: ArgumentParser) -> None:
@@ -275,9 +271,6 @@ def _admin_options(parser: ArgumentParser) -> None:
     parser.add_argument("--calldata", action="store_true", help="print the calls for a multisig; send nothing")
     parser.add_argument("--json", action="store_true", help="with --calldata: a file that Safe's builder imports")
     _signer_options(parser)
-
-
-# --- their values ---
 
 
 def _terms(arguments: Namespace) -> MarketTerms:

@@ -19,14 +19,17 @@ from coordinatord.chain.signing.signers import TransactionSigner
 from coordinatord.market import explorer
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
+from coordinatord.market.fees import current_fees
 from coordinatord.market.journal import DeploymentJournal, opened, replace_file
-from coordinatord.market.node import RetryingNode, current_fees
+from coordinatord.market.node import RetryingNode
 from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
-from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions, as_text
-from coordinatord.market.status import Row, conformity, soundness, table
+from coordinatord.market.rows import Row, table
+from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions
+from coordinatord.market.status import conformity, soundness
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts
+from coordinatord.market.unsigned_calls import as_text
 
 
 @attrs.frozen(slots=True)

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
@@ -190,67 +189,3 @@ def _logs(node: RetryingNode, addresses: list[str], topics: list[str], first: in
     asked = {"address": addresses, "topics": [topics], "fromBlock": hex(first), "toBlock": hex(last)}
     logs = node.request("eth_getLogs", asked)
     return sorted(logs, key=lambda log: (int(log["blockNumber"], 16), int(log["logIndex"], 16)))
-
-
-# Fees of EIP-1559: what a transaction offers, below the ceiling that the operator sets.
-
-GWEI: Final = 10**9
-_DEFAULT_TIP: Final = GWEI
-# The base fee rises by an eighth per full block at most: twice of it holds for five full blocks.
-_BASE_FEES: Final = 2
-
-
-@attrs.frozen(slots=True)
-class FeeOptions:
-    """In wei. None: no ceiling; the tip that the node proposes."""
-
-    ceiling: int | None = None
-    tip: int | None = None
-
-
-@attrs.frozen(slots=True)
-class Fees:
-    """In wei for each unit of gas: what the chain takes now, and what a transaction offers at most."""
-
-    base: int
-    tip: int
-    most: int
-
-    def raised_above(self, most: int, tip: int) -> "Fees":
-        """Fees at which a node takes a transaction in the place of one with `most` and `tip`: a tenth more of both."""
-        return attrs.evolve(self, most=max(self.most, most * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
-
-
-def current_fees(node: RetryingNode, options: FeeOptions) -> Fees:
-    """Fatal when the ceiling is below what the chain asks now."""
-    base = _base_fee(node)
-    tip = _proposed_tip(node) if options.tip is None else options.tip
-    if options.ceiling is not None and base + tip > options.ceiling:
-        raise Fatal(
-            f"the chain asks {in_gwei(base)} gwei and a tip of {in_gwei(tip)}, more than --max-fee "
-            f"{in_gwei(options.ceiling)}: wait until it asks less, or raise the ceiling"
-        )
-    most = _BASE_FEES * base + tip
-    return Fees(base, tip, most if options.ceiling is None else min(most, options.ceiling))
-
-
-def in_gwei(wei: int) -> str:
-    return f"{Decimal(wei) / GWEI:f}"
-
-
-def in_ether(wei: int) -> str:
-    return f"{Decimal(wei) / 10**18:.6f}"
-
-
-def _base_fee(node: RetryingNode) -> int:
-    block = node.request("eth_getBlockByNumber", "latest", False)
-    if not block or "baseFeePerGas" not in block:
-        raise Fatal("the chain has no base fee (EIP-1559), which the contracts' chain must have")
-    return int(block["baseFeePerGas"], 16)
-
-
-def _proposed_tip(node: RetryingNode) -> int:
-    try:
-        return node.number("eth_maxPriorityFeePerGas")
-    except RpcError:  # not every node proposes one
-        return _DEFAULT_TIP

@@ -9,9 +9,10 @@ from common.daemon.process import Fatal
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES
-from coordinatord.market.node import Fees, RetryingNode, in_ether, in_gwei
+from coordinatord.market.fees import Fees, in_ether, in_gwei
+from coordinatord.market.node import RetryingNode
+from coordinatord.market.rows import Row, checked, columns, table, told
 from coordinatord.market.sending import SendingStep, gas_for
-from coordinatord.market.status import Row, checked, columns, table, told
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts, check_token
 

@@ -8,7 +8,6 @@ Nothing takes the place of a transaction silently: with `replace` one that waits
 higher fee, and both count from then on. A nonce that somebody else's transaction used ends the run.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -24,8 +23,9 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.chain.signing.signers import TransactionSigner
 from coordinatord.market.contracts import ContractCall, checksum, explained
+from coordinatord.market.fees import FeeOptions, Fees, current_fees, in_gwei
 from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal
-from coordinatord.market.node import FeeOptions, Fees, RetryingNode, current_fees, in_gwei
+from coordinatord.market.node import RetryingNode
 
 Say = Callable[[str], None]
 Addresses = Mapping[str, str]  # of the contracts that are deployed, by name
@@ -264,24 +264,3 @@ class _Patience:
             return False
         self._sent = time.monotonic()
         return True
-
-
-# Calls for somebody else to send: a Safe, another multisig, a hardware wallet. Text, or a file that a Safe imports.
-
-
-def as_text(calls: Sequence[ContractCall]) -> str:
-    return "\n\n".join(f"{call.words}\n  to     {call.to}\n  value  0\n  data   {hex_of(call.data)}" for call in calls)
-
-
-def as_document(calls: Sequence[ContractCall], chain_id: int) -> str:
-    """The format of Safe's Transaction Builder, with the words of each call beside it."""
-    document = {
-        "version": "1.0",
-        "chainId": str(chain_id),
-        "createdAt": int(time.time() * 1000),
-        "meta": {"name": calls[0].words, "description": "; ".join(call.words for call in calls)},
-        "transactions": [
-            {"to": call.to, "value": "0", "data": hex_of(call.data), "description": call.words} for call in calls
-        ],
-    }
-    return json.dumps(document, indent=2)

@@ -21,7 +21,7 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.market.contracts import checksum, explained
 from coordinatord.market.node import RetryingNode
-from coordinatord.market.status import Row, checked, told
+from coordinatord.market.rows import Row, checked, told
 from coordinatord.market.terms import MarketTerms
 
 _EIP712_DOMAIN: Final = "eip712Domain()"

@@ -30,9 +30,12 @@ from coordinatord.api.system.routes import Stopping
 from coordinatord.api.webhooks.delivery import run_deliveries
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
-from coordinatord.base.concurrency import StartupPatience, Wake
+from coordinatord.base.startup import StartupPatience
+from coordinatord.base.wake import Wake
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.contracts.payment_token import PaymentToken
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.indexer.agreement import CheckedSource
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
@@ -43,7 +46,7 @@ from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.pinned import PinnedRpc
-from coordinatord.http.middleware import Origins
+from coordinatord.http.cors import Origins
 from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.run.application import compose

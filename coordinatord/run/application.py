@@ -36,14 +36,19 @@ from coordinatord.api.system.routes import Stopping, SystemRoutes
 from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookEndpoints
 from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.base.clock import system_clock
+from coordinatord.chain.contracts.ask_registry import AskRegistry
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.contracts.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.contracts.payment_token import PaymentToken
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.relayer.relaying import Relaying
 from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.http.bodies import BodyBudget, BodyReader
+from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
+from coordinatord.http.cors import Cors, Origins
 from coordinatord.http.dispatch import Dispatcher, Gates
-from coordinatord.http.middleware import CallerLimits, Cors, Origins, RequestMiddleware, TokenBuckets
+from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route

@@ -6,7 +6,7 @@ from coordinatord.chain.relayer.budgets import GasPolicy
 from coordinatord.chain.relayer.fees import ceiling_of
 from coordinatord.chain.relayer.settings import MINED_WITHIN_S, RelayerSettings
 from coordinatord.run.config import Config
-from coordinatord.storage.pins.containers import NEWCOMERS_ROWS, StorageBudgets
+from coordinatord.storage.pins.storage_budgets import NEWCOMERS_ROWS, StorageBudgets
 
 _BLOCKS_TO_BE_MINED: Final = 10
 

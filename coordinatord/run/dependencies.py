@@ -8,13 +8,10 @@ from typing import Final
 import attrs
 import structlog
 
-from common import abi
-from common.address_book import AddressBook
 from common.daemon.logs import log_task_failure
 from common.daemon.process import Fatal
 from common.daemon.supervision import Supervisor
 from common.domains import Domains
-from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.pending_offers import MAX_OFFERS_WAITING, PendingOffers
@@ -24,13 +21,13 @@ from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.progress import ProgressHub
 from coordinatord.api.files.files import FileStore
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Mailbox, StartupPatience
-from coordinatord.base.errors import Retryable
+from coordinatord.base.startup import StartupPatience
+from coordinatord.base.wake import Mailbox
 from coordinatord.chain.relayer.role import RelayerRole, role_in
 from coordinatord.chain.relayer.signers import AccountSigner, WalletSigner
-from coordinatord.chain.rpc.client import Reverted, Rpc, View, quantity, read_many, retryable_of
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.nodes import Nodes, open_nodes
+from coordinatord.run.chain_checks import check_nodes
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
 from coordinatord.run.signer import open_signer
@@ -43,57 +40,6 @@ from coordinatord.storage.pins.containers import Containers
 from coordinatord.storage.pins.kubo import open_kubo
 from coordinatord.storage.pins.pinned_sql import KeyBook, PinnedKeys
 from coordinatord.storage.pins.store import PinningStore, PinStore, open_bucket
-
-# What must be true of the chain before anything is signed or verified for it.
-
-_SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
-
-
-async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
-    """Fatal, naming what differs: another chain, or a contract whose signing domain is not the address book's.
-
-    Raises Retryable when the node does not answer, or answers with trouble of its own that may pass; the caller decides
-    how long to wait for it.
-    """
-    try:
-        chain_id = quantity(await rpc.call("eth_chainId"))
-    except RpcError as error:
-        if error.meaning is not Meaning.REFUSED:
-            raise retryable_of(error, "eth_chainId") from error
-        raise Fatal(f"the RPC endpoint does not tell its chain id: {error}") from error
-    if chain_id != book.chain_id:
-        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
-    expected = {
-        "jobRegistry": (book.job_registry, domains.jobs.separator),
-        "providerRegistry": (book.provider_registry, domains.providers.separator),
-        "askRegistry": (book.ask_registry, domains.asks.separator),
-        "paytoken": (book.paytoken, domains.token.separator),
-    }
-    views = [View(address, abi.call(_SEPARATOR), "config_read") for address, _ in expected.values()]
-    for (name, (address, separator)), answer in zip(
-        expected.items(), await read_many(rpc, views, "config_read"), strict=True
-    ):
-        if isinstance(answer, Reverted) or answer[:32] != separator:
-            raise Fatal(
-                f"{name}: the contract at {hex_of(address)} does not have the signing domain of the address book"
-            )
-
-
-async def check_nodes(nodes: Nodes, book: AddressBook, domains: Domains) -> None:
-    """`check_chain` of every node. One that does not answer is left for later where another does: `Retryable` only when
-    none does. Fatal names the node where there are several."""
-    away: list[Retryable] = []
-    for node in nodes.all:
-        try:
-            await check_chain(node.rpc, book, domains)
-        except Retryable as error:
-            away.append(error)
-            log.warning("node does not answer at the start", node=node.name, reason=error.message)
-        except Fatal as wrong:
-            raise wrong if len(nodes.all) == 1 else Fatal(f"node {node.name}: {wrong}") from None
-    if len(away) == len(nodes.all):
-        raise away[0]
-
 
 log = structlog.get_logger(__name__)
 

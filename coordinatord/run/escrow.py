@@ -13,7 +13,7 @@ from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.peer import open_peer
 from coordinatord.base.clock import Clock
-from coordinatord.chain.contracts.registries import ProviderRegistry
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.run.config import Config
 from coordinatord.storage.database.connections import Database

@@ -34,7 +34,7 @@ from coordinatord.api.batches import lines_sql
 from coordinatord.api.batches.lines import MOST_LINES, Good, InputLine, LineChecks
 from coordinatord.api.batches.lines_sql import Allowance, Post
 from coordinatord.api.orders.validation import OrderBody, Paid
-from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer.budgets import gas_estimate
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending
 from coordinatord.chain.relayer.outbox_sql import RelayKind

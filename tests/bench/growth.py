@@ -29,8 +29,8 @@ from common.daemon.logs import set_up_logging
 from coordinatord.api.book import leases_sql
 from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
 from coordinatord.api.book.sql import JobFilter, read_by_ids, read_page, read_summary
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.contracts.registries import JobRegistry
 from coordinatord.chain.indexer.apply import apply_blocks
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.fetch import Source

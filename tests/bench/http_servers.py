@@ -31,10 +31,11 @@ from coordinatord.api.files.files import FileStore
 from coordinatord.api.files.routes import FileRoutes
 from coordinatord.api.orders.routes import OrderRoutes
 from coordinatord.api.sessions.sessions import SessionCache, hash_token
-from coordinatord.base.errors import SessionRow
+from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
+from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
 from coordinatord.http.dispatch import Dispatcher, Gates
-from coordinatord.http.middleware import CallerLimits, RequestMiddleware, TokenBuckets
+from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.response_cache import BlockCache, IndexPosition
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
@@ -42,9 +43,10 @@ from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.http.streaming import StreamedResponse
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, Snapshot, with_snapshot
+from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, with_snapshot
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.notices import Notices
+from coordinatord.storage.database.snapshot_sql import Snapshot
 from coordinatord.storage.pins.store import open_pin_store
 from tests.fakes.index_position import Standing
 

@@ -39,7 +39,7 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Wake
+from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer import apply
 from coordinatord.chain.indexer.apply import folded

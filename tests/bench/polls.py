@@ -26,10 +26,11 @@ from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Funding, Polls
 from coordinatord.api.book.sql import JobFilter
 from coordinatord.api.sessions.sessions import hash_token
-from coordinatord.base.errors import NotSigned, SessionRow
-from coordinatord.storage.database.batched_reads import FreshValue, Snapshot, read_snapshot
+from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.storage.database.batched_reads import FreshValue
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_load import IDS

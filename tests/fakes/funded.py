@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from coordinatord.chain.contracts.registries import Funds
+from coordinatord.chain.contracts.payment_token import Funds
 
 
 class _FundedToken:

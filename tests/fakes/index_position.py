@@ -2,7 +2,7 @@
 
 import attrs
 
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 
 @attrs.define

@@ -21,8 +21,9 @@ from common.keccak import keccak256
 from common.receipt import verified
 from common.refusal import Refused
 from common.unixfs_blocks import read_block
-from coordinatord.chain.contracts.logs import Decoder, ReceiptLog, refused_calls
-from coordinatord.chain.rpc.client import ChainLog
+from coordinatord.chain.contracts.logs import Decoder
+from coordinatord.chain.contracts.relayed_calls import ReceiptLog, refused_calls
+from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.fuzz.sealed import _cases
 from tests.fuzz.target import Target, cut, refused
 

@@ -11,11 +11,11 @@ import anyio
 import h11
 
 from common.api import limits
-from coordinatord.http.middleware import Origins
+from coordinatord.http.cors import Origins
 from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.exchange import Service
 from coordinatord.http.server.heads import KNOWN_METHODS, path_of
-from coordinatord.http.uploads import FileTooLarge, FormParser, UploadForm, boundary_of
+from coordinatord.http.upload_forms import FileTooLarge, FormParser, UploadForm, boundary_of
 from svc.serve.problems import Problem
 from svc.serve.upload_form import read_form
 from tests.conformance import serving

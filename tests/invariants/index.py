@@ -8,12 +8,12 @@ import asyncpg
 
 from common.address_book import AddressBook
 from common.scalars import hex_of
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import Rpc
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 

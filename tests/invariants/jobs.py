@@ -10,7 +10,8 @@ from collections.abc import Collection
 from common.address_book import AddressBook
 from coordinatord.chain.contracts import events as ev
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.rpc.client import ChainLog, Rpc
+from coordinatord.chain.rpc.chain_data import ChainLog
+from coordinatord.chain.rpc.client import Rpc
 
 
 async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[bytes] = ()) -> list[str]:

@@ -11,7 +11,8 @@ import asyncpg
 
 from common import abi
 from common.address_book import AddressBook
-from coordinatord.chain.rpc.client import Reverted, Rpc, View, read_many
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.views import Reverted, View, read_many
 
 _AT_ONCE: Final = 200
 # Columns in the order of the words that the registry's view begins with.

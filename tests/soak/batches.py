@@ -23,7 +23,7 @@ import httpx
 from common.address_book import AddressBook
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.run.config import read_config
 from coordinatord.run.dependencies import open_dependencies

@@ -12,7 +12,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.daemon.secrets import Secret
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc, quantity
 from coordinatord.run.config import Config
 from coordinatord.storage.database.connections import open_database

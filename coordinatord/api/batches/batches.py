@@ -17,9 +17,9 @@ from coordinatord.api.batches.plan import WINDOWS, PlanBody, read_plan
 from coordinatord.api.batches.sql import BatchRow, NewBatch
 from coordinatord.api.files import sql as files
 from coordinatord.api.files.files import ExpiresAfter
-from coordinatord.storage.database.batched_reads import Snapshot
 from coordinatord.storage.database.connections import Connection, Database
-from coordinatord.storage.pins.containers import UNLIMITED, StorageBudgets
+from coordinatord.storage.database.snapshot_sql import Snapshot
+from coordinatord.storage.pins.storage_budgets import UNLIMITED, StorageBudgets
 
 Status = states.BatchStatus
 

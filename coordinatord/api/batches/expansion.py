@@ -39,13 +39,14 @@ from coordinatord.api.orders.validation import UNKNOWN_UPLOAD, ask_chain, judge,
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import JobRegistry, read_balance
+from coordinatord.chain.contracts.job_registry import JobRegistry
+from coordinatord.chain.contracts.payment_token import read_balance
 from coordinatord.chain.relayer import budgets_sql
 from coordinatord.chain.relayer.budgets import GasPolicy, gas_estimate
 from coordinatord.chain.relayer.budgets_sql import Budget, Spender, Spending, Standing
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.solvency import Promises, insufficient
-from coordinatord.chain.rpc.client import read_many
+from coordinatord.chain.rpc.views import read_many
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.locks import kept_open
 from coordinatord.storage.pins import objects_sql

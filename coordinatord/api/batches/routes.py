@@ -29,7 +29,7 @@ from coordinatord.api.batches.events import BatchEvents
 from coordinatord.api.batches.plan import ModelAllocation, PlanBody, Plans
 from coordinatord.api.batches.sql import BatchRow
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
-from coordinatord.base.errors import NoSuchObject
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed

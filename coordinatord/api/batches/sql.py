@@ -11,10 +11,9 @@ import asyncpg
 import attrs
 
 from coordinatord.api.batches.lines_sql import JOINED, OUTCOME
-from coordinatord.storage.database.batched_reads import COLUMNS as SNAPSHOT
-from coordinatord.storage.database.batched_reads import Snapshot, snapshot_of
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.notices import BATCH_MOVED
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 Ending = Literal["completed", "expired", "cancelled"]
 

@@ -24,8 +24,8 @@ from coordinatord.api.batches.lines_sql import EndedLine
 from coordinatord.api.batches.sql import BatchWork
 from coordinatord.api.files import sql as files
 from coordinatord.api.files.files import FileStore
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import BATCH_DUE, Notices
 

@@ -13,8 +13,8 @@ import attrs
 
 from common.api.states import JobState
 from coordinatord.api.book.sql import JOB_COLUMNS, JobFilter, JobRow, job_row
-from coordinatord.storage.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 _NOBODY: Final = 0
 _FIRST_WAIT: Final = timedelta(seconds=15)
@@ -95,7 +95,8 @@ async def peek(
         " from asked a cross join index_position p)"
         " select a.provider_id, a.model_id, exists (select 1 from models m where m.model_id = a.model_id) as known,"
         " b.some, b.some_open or r.some as any_open, b.some or r.some or b.some_open and exists (select 1 from"
-        f" leases l where l.provider_id = a.provider_id and l.model_id = a.model_id and {_LIVE}) as anything, {COLUMNS}"
+        f" leases l where l.provider_id = a.provider_id and l.model_id = a.model_id and {_LIVE}) as anything,"
+        f" {SNAPSHOT}"
         " from index_position p cross join asked a join bids b on b.model_id = a.model_id"
         " join reserved r on r.provider_id = a.provider_id and r.model_id = a.model_id",
         [poller.provider_id for poller in pollers],
@@ -120,7 +121,7 @@ async def poll(
     `custody`: open bids that were posted at or before this block are left out.
     """
     rows = await connection.fetch(
-        f"select page.*, {COLUMNS} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
+        f"select page.*, {SNAPSHOT} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
         f" h.is_new, h.poller"
         " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
         # `offset 0` has the leased ones looked up, whatever a generic plan guesses that the filters leave of the open.

@@ -21,9 +21,9 @@ from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.sql import JobFilter
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Mailbox, Wake
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import RegisteredJob
+from coordinatord.base.wake import Mailbox, Wake
+from coordinatord.chain.contracts.job_registry import RegisteredJob
 from coordinatord.storage.database.connections import Connection, Database
 
 log = structlog.get_logger(__name__)

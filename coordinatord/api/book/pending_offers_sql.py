@@ -12,7 +12,7 @@ from common.messages.jobs import Order
 from common.quotes import Terms
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.sql import JobFilter
-from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob
+from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.endings_sql import BEGINNING
 from coordinatord.storage.database.connections import Connection, PreparedConnection
 

@@ -19,10 +19,12 @@ from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.sql import JobFilter, JobRow
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.api.events.listeners import Places
-from coordinatord.base.errors import NotSigned, Retryable, SessionRow
-from coordinatord.chain.contracts.registries import Funds, PaymentToken
-from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue, Snapshot
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.chain.contracts.payment_token import Funds, PaymentToken
+from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue
 from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 log = structlog.get_logger(__name__)
 

@@ -19,19 +19,15 @@ from coordinatord.api.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.api.book.sql import JobRow, read_posted
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder, RegisteredJob
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.contracts.registries import JobRegistry, PostedOrder, RegisteredJob
-from coordinatord.chain.rpc.client import ChainLog, quantity, retryable_of
+from coordinatord.chain.rpc.chain_data import ChainLog
+from coordinatord.chain.rpc.client import quantity, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
-from coordinatord.storage.database.batched_reads import (
-    BatchedReads,
-    FreshValue,
-    IndexRead,
-    Snapshot,
-    read_snapshot,
-)
+from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue, IndexRead
 from coordinatord.storage.database.connections import Database, PreparedConnection
 from coordinatord.storage.database.replicas import IndexSource, Replica, pools, prepared
+from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")

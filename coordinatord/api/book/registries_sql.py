@@ -8,8 +8,8 @@ import attrs
 
 from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilityRow
 from coordinatord.api.book.reliability_sql import COLUMNS as RELIABILITY
-from coordinatord.storage.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.storage.database.connections import Database, PreparedConnection
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 
 @attrs.frozen(slots=True)
@@ -35,7 +35,7 @@ class FloorRow:
 async def read_asks(database: Database, model_id: int | None, limit: int, offset: int) -> tuple[Snapshot, list[AskRow]]:
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select page.*, {COLUMNS} from index_position p left join lateral (select a.provider_id, a.model_id,"
+            f"select page.*, {SNAPSHOT} from index_position p left join lateral (select a.provider_id, a.model_id,"
             f" a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY} from asks a"
             " join providers v on v.provider_id = a.provider_id"
             " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
@@ -56,7 +56,7 @@ async def read_floors(
 ) -> tuple[Snapshot, list[FloorRow]]:
     async with database.connection_for_lists() as connection:
         rows: list[asyncpg.Record] = await connection.fetch(
-            f"select page.*, {COLUMNS} from index_position p left join lateral (select a.model_id, a.sla,"
+            f"select page.*, {SNAPSHOT} from index_position p left join lateral (select a.model_id, a.sla,"
             " min(a.rate_in)::text as rate_in, min(a.rate_out)::text as rate_out"
             " from asks a join providers v using (provider_id) join models m using (model_id)"
             " where v.listed and ($1::bigint is null or a.model_id = $1) and ($2::bigint is null or a.sla = $2)"
@@ -74,7 +74,7 @@ async def read_windows(database: Database) -> tuple[Snapshot, tuple[int, ...]]:
     """Windows that orders may have, in seconds, the shortest first: the registry tells of one at a time only."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select s.sla_secs, {COLUMNS} from index_position p left join slas s on s.allowed order by s.sla_secs"
+            f"select s.sla_secs, {SNAPSHOT} from index_position p left join slas s on s.allowed order by s.sla_secs"
         )
     return snapshot_of(rows), tuple(row["sla_secs"] for row in rows if row["sla_secs"] is not None)
 
@@ -108,7 +108,7 @@ async def read_providers(database: Database, limit: int, offset: int) -> tuple[S
     """The registry numbers providers from 1 without gaps: after as many as `offset` comes the next number."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select v.*, {COLUMNS} from index_position p left join lateral (select {_PROVIDER} from providers v"
+            f"select v.*, {SNAPSHOT} from index_position p left join lateral (select {_PROVIDER} from providers v"
             f" {_SUMS}"
             " where v.provider_id > $2 order by v.provider_id limit $1) v on true order by v.provider_id",
             limit,
@@ -118,7 +118,7 @@ async def read_providers(database: Database, limit: int, offset: int) -> tuple[S
 
 
 _BY_IDS: Final = (
-    f"select {_PROVIDER}, {COLUMNS} from index_position p left join providers v on v.provider_id = any($1) {_SUMS}"
+    f"select {_PROVIDER}, {SNAPSHOT} from index_position p left join providers v on v.provider_id = any($1) {_SUMS}"
 )
 
 
@@ -146,7 +146,7 @@ _MODEL: Final = "m.model_id, m.name, m.enabled, m.owned_by, m.params_schema"
 async def read_models(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ModelRow]]:
     async with database.connection() as connection:
         rows = await connection.fetch(
-            f"select m.*, {COLUMNS} from index_position p left join lateral"
+            f"select m.*, {SNAPSHOT} from index_position p left join lateral"
             f" (select {_MODEL} from models m order by m.model_id limit $1 offset $2) m on true order by m.model_id",
             limit,
             offset,
@@ -155,7 +155,7 @@ async def read_models(database: Database, limit: int, offset: int) -> tuple[Snap
 
 
 _BY_NAMES: Final = (
-    f"select distinct on (m.name) {_MODEL}, {COLUMNS} from index_position p"
+    f"select distinct on (m.name) {_MODEL}, {SNAPSHOT} from index_position p"
     " left join models m on m.name = any($1) order by m.name, m.enabled desc, m.model_id"
 )
 
@@ -180,7 +180,7 @@ class AllowlistRow:
 async def read_allowlist(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[AllowlistRow]]:
     async with database.connection() as connection:
         rows = await connection.fetch(
-            f"select e.*, {COLUMNS} from index_position p left join lateral (select key, status, entry from allowlist"
+            f"select e.*, {SNAPSHOT} from index_position p left join lateral (select key, status, entry from allowlist"
             " order by key limit $1 offset $2) e on true order by e.key",
             limit,
             offset,

@@ -20,12 +20,13 @@ from coordinatord.api.book.registries_sql import (
 )
 from coordinatord.api.book.sql import JobFilter, JobRow, read_page, read_summary
 from coordinatord.api.book.why import WhyReads
-from coordinatord.base.errors import NoSuchObject, NotSigned
-from coordinatord.http import responses
+from coordinatord.base.outcomes import NoSuchObject, NotSigned
+from coordinatord.http import relay_responses, responses
+from coordinatord.http.pages import page, page_of
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed, page, page_of
+from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import HeldResponse
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 _FILTERS = {
     "state": Parameter(
@@ -212,7 +213,7 @@ class BookRoutes:
 
 def _polled(request: Request, held: Leased | NotSigned) -> Response:
     if isinstance(held, NotSigned):
-        return responses.not_signed(held)
+        return relay_responses.not_signed(held)
     if held.pending is None:
         return page(request, held.snapshot, "jobs", held.rows, bodies.job)
     offered = [bodies.pending_job(job) for job in held.pending]

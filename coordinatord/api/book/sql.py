@@ -14,9 +14,9 @@ from common.api.states import EndedBecause, JobState
 from common.messages.jobs import Order
 from common.quotes import Terms
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob
-from coordinatord.storage.database.batched_reads import COLUMNS, JOBS_COUNTED, Snapshot, snapshot_of
+from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, Snapshot, snapshot_of
 
 # Of `jobs j` beside `index_position p`. Numeric columns as text: they are answered as decimal strings, and Decimal in
 # between costs more than the row. One that expired with very many others may have its mark still before it.
@@ -100,7 +100,7 @@ def job_row(record: asyncpg.Record) -> JobRow:
     return JobRow(*record[: len(_JOB_FIELDS)])
 
 
-_BY_IDS: Final = f"select {JOB_COLUMNS}, {COLUMNS} from index_position p left join jobs j on j.job_id = any($1)"
+_BY_IDS: Final = f"select {JOB_COLUMNS}, {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1)"
 
 
 async def read_by_ids(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, JobRow]]:
@@ -120,7 +120,7 @@ async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list
     """The total first, then one row per model. Every rate the chain takes is a whole number: all jobs are priced."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select s.*, {JOBS_COUNTED} as counted, {COLUMNS} from index_position p left join lateral ("
+            f"select s.*, {JOBS_COUNTED} as counted, {SNAPSHOT} from index_position p left join lateral ("
             "select model_id, sum(jobs)::bigint as jobs, sum(completed)::bigint as completed,"
             " coalesce(sum(escrowed), 0)::text as escrowed"
             " from owner_sums where owner = $1 group by grouping sets ((), (model_id))) s on true"
@@ -195,7 +195,7 @@ def page_statement(wanted: JobFilter, limit: int, offset: int) -> Statement:
     else:
         walk, counts = listing.walk(limit, offset), ""
     sql = (
-        f"{listing.bound()}{counts} select {JOB_COLUMNS}, {COLUMNS}, {JOBS_COUNTED} as counted"
+        f"{listing.bound()}{counts} select {JOB_COLUMNS}, {SNAPSHOT}, {JOBS_COUNTED} as counted"
         f" from index_position p left join lateral (select j.* from ({walk}) w join jobs j on j.ordinal = w.ordinal) j"
         f" on true order by j.ordinal {listing.direction}"
     )

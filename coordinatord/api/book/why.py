@@ -21,11 +21,12 @@ from coordinatord.api.book.polls import Custody, Funding
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.sql import JobRow
 from coordinatord.api.book.why_sql import MOST_PROVIDERS, OpenJob, ProviderFacts
-from coordinatord.base.errors import NoSuchObject, Retryable
-from coordinatord.chain.contracts.registries import Funds
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NoSuchObject
+from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.replicas import IndexSource
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 WhyShape: TypeAlias = why.Why
 

@@ -16,8 +16,8 @@ from coordinatord.api.book.candidates_sql import LIVE_SINCE, MAY_RUN
 from coordinatord.api.book.leases_sql import HeldJob, JobPlace
 from coordinatord.api.book.registries_sql import CAPACITY
 from coordinatord.api.book.sql import JOB_COLUMNS, job_row
-from coordinatord.storage.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 MOST_PROVIDERS: Final = 50
 _POLLERS: Final = 100  # listed ones, those that polled last
@@ -77,7 +77,7 @@ class ProviderFacts:
 async def read_job(connection: Connection, job_id: bytes, custody: int | None) -> tuple[Snapshot, OpenJob | None]:
     """The job as a poll would find it; of one that is not open nothing but that. `custody` as for polls."""
     rows = await connection.fetch(
-        f"select page.*, {COLUMNS} from index_position p left join lateral ("
+        f"select page.*, {SNAPSHOT} from index_position p left join lateral ("
         f" select {JOB_COLUMNS}, j.posted_log,"
         " coalesce((select m.enabled from models m where m.model_id = j.model_id), false) as enabled,"
         " x.provider_id as leased_to, ceil(extract(epoch from x.expires_at - clock_timestamp()))::bigint as left,"

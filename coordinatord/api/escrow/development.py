@@ -17,14 +17,16 @@ from common.box import PublicKey
 from common.daemon.process import Fatal
 from coordinatord.api.escrow import sql as rows
 from coordinatord.api.escrow.custody import KeyEvidence, mock_evidence
-from coordinatord.api.escrow.keys import Generation, Generations, open_with_any
+from coordinatord.api.escrow.generations import Generation, Generations
+from coordinatord.api.escrow.keys import open_with_any
 from coordinatord.api.escrow.peer import NoKeys, Peer
 from coordinatord.api.escrow.sql import GenerationRow
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc.client import Rpc, quantity, unreadable
+from coordinatord.chain.rpc.client import Rpc, quantity
 from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.chain.rpc.views import unreadable
 from coordinatord.storage.database.connections import Connection, Database
 
 log = structlog.get_logger(__name__)

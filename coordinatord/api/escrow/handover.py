@@ -21,9 +21,10 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
 from coordinatord.api.escrow.custody import unminted
-from coordinatord.api.escrow.keys import Generation, seal_secret, wipe
+from coordinatord.api.escrow.generations import Generation
+from coordinatord.api.escrow.keys import seal_secret, wipe
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.chain.contracts.registries import NOT_LISTED, TOMBSTONED, ProviderRegistry
+from coordinatord.chain.contracts.provider_registry import NOT_LISTED, TOMBSTONED, ProviderRegistry
 
 
 @attrs.frozen(slots=True)

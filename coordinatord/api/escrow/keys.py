@@ -8,8 +8,6 @@ between its derivation and its sealing: it lives for a moment.
 from collections.abc import Iterable
 from typing import Final, Self
 
-import attrs
-
 # Private members of PyNaCl: its public functions take and return `bytes`, which cannot be wiped. A test names them.
 from nacl._sodium import ffi, lib
 from nacl.bindings import sodium_init
@@ -86,97 +84,3 @@ def seal_secret(recipient: PublicKey, message: bytearray) -> bytes:
 
 def wipe(secret: bytearray) -> None:
     lib.sodium_memzero(ffi.from_buffer(secret), len(secret))
-
-
-# Generations of escrow keys, in Unix milliseconds:
-#
-#     minted          announced_from            the next one's announced_from        + RETENTION
-#       │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased
-#
-# A generation is minted some time before it is announced, so that by then every peer that keeps up has it.
-
-_DAY: Final = 86_400_000
-_MARGIN: Final = 3_600_000
-# After its retirement: a client may hold the key for a while before it posts, the order lives for a day at most, and
-# the window after its claim for another.
-RETENTION: Final = _DAY + _DAY + _MARGIN
-
-
-@attrs.frozen(slots=True)
-class Generation:
-    key: KeyPair
-    announced_from: int
-
-    @property
-    def public_key(self) -> bytes:
-        return self.key.public.raw
-
-
-class Generations:
-    """Those that one instance holds."""
-
-    def __init__(self, rotate_every: int, lead: int) -> None:
-        self._rotate_every = rotate_every
-        self._lead = lead
-        self._held: list[Generation] = []  # oldest first
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def held(self) -> tuple[Generation, ...]:
-        """Oldest first."""
-        return tuple(self._held)
-
-    def newest_first(self) -> Iterable[KeyPair]:
-        """In the order in which a wrap is most likely to open."""
-        return (generation.key for generation in reversed(self._held))
-
-    def add(self, generations: Iterable[Generation]) -> list[Generation]:
-        """Those that were not held before; the others' copies are wiped."""
-        known = {generation.public_key for generation in self._held}
-        fresh = []
-        for generation in generations:
-            if generation.public_key in known:
-                generation.key.erase()
-                continue
-            known.add(generation.public_key)
-            fresh.append(generation)
-        # Every instance that holds the same generations puts them in the same order.
-        self._held = sorted(self._held + fresh, key=lambda one: (one.announced_from, one.public_key))
-        return fresh
-
-    def announced(self, now: int) -> Generation | None:
-        """The latest whose time has come; before the first one's time, the first."""
-        begun = [generation for generation in self._held if generation.announced_from <= now]
-        return begun[-1] if begun else next(iter(self._held), None)
-
-    def is_due(self, now: int) -> bool:
-        """True when it is time to mint the next one."""
-        return not self._held or self._held[-1].announced_from + self._rotate_every - self._lead <= now
-
-    def is_overdue(self, now: int) -> bool:
-        """True when the newest one's time is over without a next one."""
-        return not self._held or self._held[-1].announced_from + self._rotate_every <= now
-
-    def mint(self, now: int) -> Generation:
-        """A new one that is not held yet: it is `add`ed once it is recorded."""
-        begin = self._held[-1].announced_from + self._rotate_every if self._held else now
-        return Generation(KeyPair.generate(), max(now, begin))
-
-    def past_retention(self, now: int) -> list[Generation]:
-        """Those whose successor has been announced for so long that nothing sealed to them can be claimed any more."""
-        return [
-            generation
-            for generation, successor in zip(self._held, self._held[1:], strict=False)
-            if successor.announced_from + RETENTION <= now
-        ]
-
-    def erase(self, generations: Iterable[Generation]) -> None:
-        gone = {generation.public_key for generation in generations}
-        for generation in self._held:
-            if generation.public_key in gone:
-                generation.key.erase()
-        self._held = [generation for generation in self._held if generation.public_key not in gone]
-
-    def erase_all(self) -> None:
-        self.erase(self.held())

@@ -18,8 +18,9 @@ from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
 from coordinatord.api.escrow.custody import mock_evidence
+from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
-from coordinatord.api.escrow.keys import Generation, KeyPair, wipe
+from coordinatord.api.escrow.keys import KeyPair, wipe
 from coordinatord.base.clock import Clock
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
 

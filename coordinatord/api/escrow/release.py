@@ -27,16 +27,11 @@ from coordinatord.api.escrow.keys import wipe
 from coordinatord.base import metrics
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import (
-    CLAIMED,
-    ChainJob,
-    JobRegistry,
-    ProviderRegistry,
-    read_job,
-    read_provider_id,
-)
-from coordinatord.chain.rpc.client import Reverted, Rpc, View, decoded, quantity, read_many, unreadable
+from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, read_job
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry, read_provider_id
+from coordinatord.chain.rpc.client import Rpc, quantity
 from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.chain.rpc.views import Reverted, View, decoded, read_many, unreadable
 from coordinatord.storage.database.batched_reads import BatchedReads
 
 T = TypeVar("T")

@@ -34,9 +34,6 @@ def _evidence(evidence: KeyEvidence) -> PublishedEvidence:
     return StaticEvidence(bound, evidence.debug, evidence.release)
 
 
-# Statuses and bodies of the outcomes of the escrow's routes.
-
-
 def escrow_unavailable() -> Response:
     return responses.error(403, "invalid_request_error", "this coordinator hosts no escrow", code="escrow_unavailable")
 

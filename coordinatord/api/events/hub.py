@@ -22,8 +22,8 @@ from coordinatord.api.events import sql
 from coordinatord.api.events.listeners import PIECE_EVENTS, Listener, Missed, News
 from coordinatord.api.events.sql import EventFilter, LoggedEvent
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 

@@ -21,8 +21,8 @@ from common.api.states import EndedBecause, JobState, JobStatus, job_status
 from common.scalars import hex_of
 from coordinatord.api.events.listeners import Listener, News
 from coordinatord.api.events.progress_sql import Found, IndexedJob, RelayedOp, read_found
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.base.wake import Wake
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, RELAY_QUEUED, Notices

@@ -7,10 +7,10 @@ import attrs
 
 from common.api.states import EndedBecause, JobState
 from common.refusal import Refused
-from coordinatord.chain.contracts.registries import read_settle
+from coordinatord.chain.contracts.job_registry import read_settle
 from coordinatord.chain.relayer.endings_sql import BEGINNING, ENDING
-from coordinatord.storage.database.batched_reads import COLUMNS, Snapshot, snapshot_of
 from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 # Each is the condition of an index by subject.
 _WHICH: Final = (
@@ -37,7 +37,7 @@ _INDEXED: Final = (
     "select j.job_id, j.posted_block, j.provider_id, j.result_cid, j.completion_tok,"
     f" case when {_UNMARKED} then {JobState.CANCELLED}::smallint else j.state end as state,"
     f" case when {_UNMARKED} then {EndedBecause.EXPIRY}::smallint else j.ended_because end as ended_because,"
-    f" {COLUMNS} from index_position p left join jobs j on j.job_id = any($1::bytea[])"
+    f" {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1::bytea[])"
 )
 
 

@@ -18,9 +18,10 @@ from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import Places, stream
 from coordinatord.api.events.progress import ProgressHub
 from coordinatord.api.events.sql import EventFilter, LoggedEvent
-from coordinatord.base.errors import NoSuchObject, Retryable
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
-from coordinatord.http.middleware import TokenBuckets
+from coordinatord.http.caller_limits import TokenBuckets
 from coordinatord.http.responses import Headers, Response
 from coordinatord.http.routing import INDEX, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import StreamedResponse

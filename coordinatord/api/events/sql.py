@@ -7,9 +7,8 @@ import asyncpg
 import attrs
 
 from common.api.events import OUTCOMES, EventKind
-from coordinatord.storage.database.batched_reads import COLUMNS as SNAPSHOT
-from coordinatord.storage.database.batched_reads import Snapshot, snapshot_of
 from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 _COLUMNS: Final = (
     "id, kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because,"

@@ -18,10 +18,11 @@ from common.refusal import Refused
 from coordinatord.api.files import sql
 from coordinatord.api.files.inspection import Inspected, Inspection, inspection_of
 from coordinatord.api.files.sql import UNATTACHED, Begun, Doomed, FileRow, Purpose
-from coordinatord.base.concurrency import read_ahead, thread_pipe
+from coordinatord.base.concurrency import read_ahead
 from coordinatord.base.errors import Retryable
+from coordinatord.base.thread_pipe import thread_pipe
 from coordinatord.storage.database.connections import Connection, Database
-from coordinatord.storage.pins.containers import UNLIMITED, StorageBudgets
+from coordinatord.storage.pins.storage_budgets import UNLIMITED, StorageBudgets
 from coordinatord.storage.pins.store import Pinned, PinStore
 
 log = structlog.get_logger(__name__)

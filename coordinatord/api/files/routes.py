@@ -15,12 +15,13 @@ from common.api.worked_order import FILE_ID
 from common.refusal import Refused
 from coordinatord.api.files.files import ExpiresAfter, FileStore
 from coordinatord.api.files.sql import FileRow
-from coordinatord.base.errors import NoSuchObject
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
+from coordinatord.http.byte_ranges import ByteRange, Unsatisfiable, byte_range
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import STORE, Form, Parameter, Reply, Request, Route, malformed
-from coordinatord.http.streaming import ByteRange, StreamedResponse, Unsatisfiable, byte_range
-from coordinatord.http.uploads import EXPIRES_AFTER, UploadForm
+from coordinatord.http.streaming import StreamedResponse
+from coordinatord.http.upload_forms import EXPIRES_AFTER, UploadForm
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
 _TEXT: Final = Text(limits.HEAD_VALUE)

@@ -12,9 +12,10 @@ from common.secp256k1 import recover
 from coordinatord.api.book import sql
 from coordinatord.api.book.reads import PostedJobs
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.base.errors import Retryable, WouldRefuse
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import CLAIMED, OPEN, ChainJob, JobRegistry
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.chain.contracts import job_registry
+from coordinatord.chain.contracts.job_registry import CLAIMED, OPEN, ChainJob, JobRegistry
 from coordinatord.chain.relayer import endings_sql, results_sql
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
@@ -115,7 +116,7 @@ class Cancels:
         ended = await self._ended_by(job_id, job)
         if ended is not None:
             return HasEnded(ended)
-        calldata = registries.cancel(found.posted, body.issued_at, body.signature)
+        calldata = job_registry.cancel(found.posted, body.issued_at, body.signature)
         admitted = await self.budgets.admit(RelayKind.CANCEL, signer, job_id, len(calldata))
         return await self.relaying.relay(
             NewRelay(

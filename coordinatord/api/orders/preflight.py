@@ -41,7 +41,7 @@ from coordinatord.api.orders.validation import (
 )
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.role import require_role

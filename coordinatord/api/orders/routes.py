@@ -24,10 +24,10 @@ from coordinatord.api.orders.cancel import CancelBody, Cancels
 from coordinatord.api.orders.preflight import CheckedOrder, Preflight
 from coordinatord.api.orders.submission import QuotedOrder, Submissions
 from coordinatord.api.orders.validation import MarketProbe, OrderBody, read_submission
-from coordinatord.base.errors import NoSuchObject, WouldRefuse
+from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
 from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
-from coordinatord.http import responses
+from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
     CHAIN,
@@ -162,7 +162,7 @@ def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -
             quote = quote_body(book, outcome)
             return responses.final(409 if outcome.changed else 402, quote)
         case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
-            return responses.relayed(outcome, poll)
+            return relay_responses.relayed(outcome, poll)
         case _:
             assert_never(outcome)
 
@@ -170,7 +170,7 @@ def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -
 def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Response:
     if isinstance(outcome, RelayMined | cancel.HasEnded):
         return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
-    return responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
+    return relay_responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 
 
 def _examples() -> dict[str, object]:

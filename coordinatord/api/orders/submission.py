@@ -38,9 +38,9 @@ from coordinatord.api.orders.validation import (
 )
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
-from coordinatord.base.concurrency import Mailbox
-from coordinatord.base.errors import WouldRefuse
-from coordinatord.chain.contracts.registries import JobRegistry, PostedOrder
+from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.wake import Mailbox
+from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.relayer.budgets import Admitted, GasBudgets
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined

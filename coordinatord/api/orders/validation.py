@@ -36,9 +36,11 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.api.files.sql import FileRow, Named
 from coordinatord.base.clock import ORDER_LIFE
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, read_balance
-from coordinatord.chain.rpc.client import Reverted, RpcCall, View, is_true, read_many
+from coordinatord.chain.contracts import job_registry
+from coordinatord.chain.contracts.job_registry import JobRegistry
+from coordinatord.chain.contracts.payment_token import PaymentToken, read_balance
+from coordinatord.chain.rpc.client import RpcCall
+from coordinatord.chain.rpc.views import Reverted, View, is_true, read_many
 
 INLINE_BYTES: Final = limits.INLINE_BYTES  # largest container or result inside a JSON body, decoded
 CID_CHARACTERS: Final = 128
@@ -133,7 +135,7 @@ class Paid(Submission):
     def calldata(self, task_cid: str) -> bytes:
         """The call that posts it, with its container under this content id."""
         body = self.body
-        return registries.post(
+        return job_registry.post(
             body,
             body.owner,
             amount=self.amount,

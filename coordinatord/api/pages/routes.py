@@ -13,7 +13,7 @@ from common.scalars import hex_of
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.pages.files import StaticFile, market_page
 from coordinatord.api.pages.sql import PaidRates, RateRange, buckets_of, read_counts, read_paid
-from coordinatord.base.errors import NoSuchObject
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.chain.relayer.endings_sql import JobTransaction, transactions_of
 from coordinatord.http import responses
 from coordinatord.http.response_cache import names_etag, not_modified
@@ -123,9 +123,6 @@ class HistoryRoutes:
             return responses.not_found(NoSuchObject("model"))
         return responses.ok(price_history(model_id, paid, snapshot.block_number), snapshot=snapshot)
 
-
-# The page itself. Its files are no part of the interface that /openapi.json describes: the page reads that interface
-# like anybody else.
 
 _TAG: Final = "Page"
 _KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of what the caller has")}

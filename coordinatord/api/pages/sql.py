@@ -13,8 +13,8 @@ import attrs
 
 from common.api.states import JobState
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.batched_reads import COLUMNS, JOBS_COUNTED, Snapshot, snapshot_of
 from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, Snapshot, snapshot_of
 
 _CHUNK_BITS: Final = 12
 _CHUNKS: Final = 256
@@ -59,7 +59,7 @@ with chunks as materialized (
     select chunk from job_counts where list = 1 and key = int8send($1) and bits = {_CHUNK_BITS}
         and state = {JobState.SETTLED} order by chunk desc limit {_CHUNKS}),
 share as materialized (select greatest({_LEAST_OF_CHUNK}, {_SAMPLE} / greatest(count(*), 1)) as most from chunks)
-select paid.*, m.model_id is not null as known, {JOBS_COUNTED} as counted, {COLUMNS}
+select paid.*, m.model_id is not null as known, {JOBS_COUNTED} as counted, {SNAPSHOT}
 from index_position p left join models m on m.model_id = $1
 left join lateral (
     select j.claimed_at, j.rate_in::text, j.rate_out::text from chunks c cross join share s cross join lateral (
@@ -110,7 +110,7 @@ async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
     """How many jobs there are, by state: sums of a few rows for each 2^18 jobs."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select c.state, c.jobs, {JOBS_COUNTED} as counted, {COLUMNS} from index_position p"
+            f"select c.state, c.jobs, {JOBS_COUNTED} as counted, {SNAPSHOT} from index_position p"
             " left join lateral (select state, sum(jobs)::bigint as jobs from job_counts"
             " where list = 0 and key = ''::bytea and bits = 18 group by state) c on true"
         )

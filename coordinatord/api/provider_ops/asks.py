@@ -14,9 +14,11 @@ from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover
 from coordinatord.base.clock import AHEAD_AT_MOST, Clock, is_too_far_ahead
-from coordinatord.base.errors import NotSigned, Retryable
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import AskRegistry, ProviderRegistry
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NotSigned
+from coordinatord.chain.contracts import ask_registry
+from coordinatord.chain.contracts.ask_registry import AskRegistry
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
@@ -86,7 +88,7 @@ class Asks:
         if latest >= snapshot.signed_at:
             return StaleSnapshot(superseded=False)
         subject = snapshot.provider_id.to_bytes(32, "big")
-        calldata = registries.publish(snapshot, body.signature)
+        calldata = ask_registry.publish(snapshot, body.signature)
         admitted = await self.budgets.admit(RelayKind.PUBLISH, signer, subject, len(calldata))
         outcome = await self.relaying.relay(
             NewRelay(

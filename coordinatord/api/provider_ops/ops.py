@@ -26,14 +26,15 @@ from coordinatord.api.files.sql import FileRow
 from coordinatord.api.orders.validation import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
-from coordinatord.base.errors import NotSigned, WouldRefuse
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import JobRegistry, PostedOrder, ProviderRegistry
+from coordinatord.base.outcomes import NotSigned, WouldRefuse
+from coordinatord.chain.contracts import job_registry, provider_registry
+from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.relayer.budgets import GasBudgets, gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.chain.relayer.role import require_role
-from coordinatord.chain.rpc.client import Reverted
+from coordinatord.chain.rpc.views import Reverted
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers, result_key
 
@@ -210,10 +211,10 @@ class Ops:
                     return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
                 return await self._run_job_op(op, by, session_address)
             case SetIdentityOp():
-                calldata = registries.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
+                calldata = provider_registry.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
                 return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, by)
             case RequestCapacityOp():
-                calldata = registries.request_capacity(op.n, op.issued_at, op.signature)
+                calldata = provider_registry.request_capacity(op.n, op.issued_at, op.signature)
                 return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, by)
             case _:
                 assert_never(op)
@@ -259,7 +260,7 @@ class Ops:
             case SettleOp():
                 return await self._settle(op, job.posted, by)
             case FailOp():
-                calldata = registries.fail(job.posted, op.issued_at, op.signature)
+                calldata = job_registry.fail(job.posted, op.issued_at, op.signature)
                 return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, by)
             case _:
                 assert_never(op)
@@ -274,7 +275,7 @@ class Ops:
         if op.terms is not None and op.terms != struct_hash(job.posted.order):
             # The owner posted another order under the same id. The claim's signature would fit that one as well.
             return WouldRefuse("UnknownJob", "the job was posted on other terms")
-        calldata = registries.claim(job, op.issued_at, op.signature)
+        calldata = job_registry.claim(job, op.issued_at, op.signature)
         relay = NewRelay(
             kind=RelayKind.CLAIM,
             subject=op.job_id,
@@ -400,7 +401,7 @@ def _unknown_result() -> Refused:
 
 
 def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
-    return registries.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
+    return job_registry.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
 def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Relayed:

@@ -11,9 +11,9 @@ import asyncpg
 import structlog
 
 from coordinatord.api.book.sql import overdue_jobs
-from coordinatord.base.concurrency import Wake
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import PostedOrder
+from coordinatord.base.wake import Wake
+from coordinatord.chain.contracts import job_registry
+from coordinatord.chain.contracts.job_registry import PostedOrder
 from coordinatord.chain.relayer.budgets import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueueFull, RelayKind, submit_all
 from coordinatord.storage.database.connections import Connection, Database
@@ -70,7 +70,7 @@ class ReclaimWorker:
             subject=job,
             dedupe=b"reclaim" + job,
             target=self._registry,
-            calldata=registries.reclaim(posted),
+            calldata=job_registry.reclaim(posted),
             priority=Priority.EXIT,
             gas_estimate=gas_estimate(RelayKind.RECLAIM),
         )

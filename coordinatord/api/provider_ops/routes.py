@@ -16,11 +16,11 @@ from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, Before
 from coordinatord.api.provider_ops import asks, ops
 from coordinatord.api.provider_ops.asks import Asks, AsksBody
 from coordinatord.api.provider_ops.ops import OPS, Ops, read_op
-from coordinatord.base.errors import NotSigned, SessionRow, WouldRefuse
-from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
-from coordinatord.http import responses
+from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
     CHAIN,
@@ -34,8 +34,6 @@ from coordinatord.http.routing import (
     refused_by_chain,
 )
 
-# Statuses and bodies of the outcomes of ops and asks.
-
 
 def op_ended(outcome: ops.OpOutcome) -> Response:
     match outcome:
@@ -48,11 +46,11 @@ def op_ended(outcome: ops.OpOutcome) -> Response:
         case WouldRefuse():
             return _op_refused(outcome.name, b"")
         case NotSigned():
-            return responses.not_signed(outcome)
+            return relay_responses.not_signed(outcome)
         case RelayBusy():
-            return responses.busy()
+            return relay_responses.busy()
         case ops.OpUnderWay():
-            return responses.receipt_timeout(outcome.tx_hash, outcome.poll)
+            return relay_responses.receipt_timeout(outcome.tx_hash, outcome.poll)
         case _:
             assert_never(outcome)
 
@@ -79,9 +77,9 @@ def asks_published(outcome: asks.PublishOutcome) -> Response:
                 409, "invalid_request_error", message, param="snapshot.signed_at", code="stale_snapshot"
             )
         case NotSigned():
-            return responses.not_signed(outcome)
+            return relay_responses.not_signed(outcome)
         case RefusedByChain() | RelayBusy() | NoReceipt():
-            return responses.relayed(outcome, "GET /evm/asks")
+            return relay_responses.relayed(outcome, "GET /evm/asks")
         case _:
             assert_never(outcome)
 

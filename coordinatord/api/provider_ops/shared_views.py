@@ -11,18 +11,10 @@ from typing import Final
 import msgspec
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import ProviderRegistry, read_provider_id
-from coordinatord.chain.rpc.client import (
-    CALLS_PER_REQUEST,
-    Reverted,
-    Rpc,
-    View,
-    decode_result,
-    decoded,
-    hex_bytes,
-    unreadable,
-)
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry, read_provider_id
+from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, decode_result
 from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.views import Reverted, View, decoded, hex_bytes, unreadable
 from coordinatord.storage.database.batched_reads import BatchedReads
 
 _AT_ONCE: Final = 2  # requests: an answer that is slow to come holds up no more than half

@@ -9,12 +9,10 @@ from common.api.fields import ADDRESS
 from common.api.shapes import OMITTED
 from coordinatord.api.sessions import sessions
 from coordinatord.api.sessions.sessions import SessionBody, SessionService
-from coordinatord.base.errors import NotSigned
-from coordinatord.http import responses
+from coordinatord.base.outcomes import NotSigned
+from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Body, Parameter, Reply, Request, Route, malformed
-
-# Statuses and bodies of the outcomes of sign-ins.
 
 
 def session_opened(outcome: sessions.SignInOutcome) -> Response:
@@ -23,9 +21,9 @@ def session_opened(outcome: sessions.SignInOutcome) -> Response:
             provider_id = outcome.provider_id if outcome.provider_id is not None else OMITTED
             return responses.ok_private(SessionShape(outcome.token, outcome.expires_at, provider_id))
         case NotSigned(code="not_registered"):
-            return responses.not_signed(outcome)
+            return relay_responses.not_signed(outcome)
         case NotSigned():
-            return responses.not_signed(outcome, status=401)
+            return relay_responses.not_signed(outcome, status=401)
         case _:
             assert_never(outcome)
 

@@ -17,8 +17,9 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import recover
 from coordinatord.api.sessions import sql
-from coordinatord.base.errors import NotSigned, Retryable, SessionRow
-from coordinatord.chain.contracts.registries import ProviderRegistry
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue
 from coordinatord.storage.database.connections import Database, PreparedConnection
 

@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 
 from common.api import limits
-from coordinatord.base.errors import SessionRow
+from coordinatord.base.outcomes import SessionRow
 from coordinatord.storage.database.connections import Connection, PreparedConnection
 from coordinatord.storage.database.removal_sql import remove_due
 

@@ -13,11 +13,12 @@ from common.quotes import Terms
 from coordinatord.api.book.reads import MarketWindows
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import JobRegistry, read_terms
-from coordinatord.chain.indexer.undo_sql import IndexPosition, read_position_in_time
+from coordinatord.chain.contracts.job_registry import JobRegistry, read_terms
+from coordinatord.chain.indexer.position_sql import IndexPosition, read_position_in_time
 from coordinatord.chain.relayer.role import RelayerRole
-from coordinatord.chain.rpc.client import Reverted, Rpc, RpcCall, View, decode_result, decoded, quantity, read_many
+from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
 from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.chain.rpc.views import Reverted, View, decoded, read_many
 from coordinatord.storage.database.connections import Database, is_read_only
 
 Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]

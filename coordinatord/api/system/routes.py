@@ -13,8 +13,6 @@ from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN, Reply, Request, Route
 
-# The status and body of readiness.
-
 
 def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
     """`reason` describes the index. `code` names anything else that keeps the node from being ready."""
@@ -33,9 +31,6 @@ def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
 
 def _digits(number: int | None) -> str | None:
     return str(number) if number is not None else None
-
-
-# The deployment as the shape that is sent.
 
 
 def deployment_body(reads: DeploymentReads, now: ChainNow) -> chain.DeploymentShape:

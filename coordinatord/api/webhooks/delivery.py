@@ -30,9 +30,9 @@ from coordinatord.api.webhooks.fanout import FanOut
 from coordinatord.api.webhooks.sql import DueMessage, Turn, TurnEnd
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock, read_http_date, system_clock
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse
+from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
 

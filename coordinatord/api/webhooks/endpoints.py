@@ -18,8 +18,9 @@ from coordinatord.api.webhooks import sql
 from coordinatord.api.webhooks.destinations import LONGEST_URL, check_url
 from coordinatord.api.webhooks.fanout import test_message
 from coordinatord.api.webhooks.sql import Endpoint, NewEndpoint
-from coordinatord.base.errors import NoSuchObject, Retryable
-from coordinatord.chain.contracts.registries import PaymentToken
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import NoSuchObject
+from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.pins import objects_sql
 

@@ -11,7 +11,7 @@ from common.api.webhooks import WEBHOOK_ID, NewWebhook, Webhook, WebhookList, We
 from coordinatord.api.webhooks import endpoints
 from coordinatord.api.webhooks.endpoints import WebhookBody, WebhookEndpoints
 from coordinatord.api.webhooks.sql import Endpoint
-from coordinatord.base.errors import NoSuchObject
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Body, Parameter, Reply, Request, Route, malformed

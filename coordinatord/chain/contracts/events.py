@@ -11,9 +11,6 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     pass
 
 
-# --- job registry ------------------------------------------------------------------------------------------
-
-
 class JobPosted(_Event, frozen=True, gc=False):
     job_id: bytes
     owner: bytes
@@ -106,9 +103,6 @@ class TokenGasSet(_Event, frozen=True, gc=False):
     token_gas: int
 
 
-# --- provider registry -------------------------------------------------------------------------------------
-
-
 class ProviderRegistered(_Event, frozen=True, gc=False):
     provider_id: int
     operator: bytes
@@ -182,9 +176,6 @@ class JobRegistrySet(_Event, frozen=True, gc=False):
     job_registry: bytes
 
 
-# --- ask registry ------------------------------------------------------------------------------------------
-
-
 class AskRates(_Event, frozen=True, gc=False):
     model_id: int
     sla: int
@@ -196,9 +187,6 @@ class AsksPublished(_Event, frozen=True, gc=False):
     provider_id: int
     signed_at: int
     quotes: tuple[AskRates, ...]
-
-
-# --- every registry ----------------------------------------------------------------------------------------
 
 
 class RelayerSet(_Event, frozen=True, gc=False):

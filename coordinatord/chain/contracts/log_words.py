@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from common.refusal import Refused
-from coordinatord.chain.rpc.client import ChainLog
+from coordinatord.chain.rpc.chain_data import ChainLog
 
 _WORD: Final = 32
 # What struct reads at the end of a word, the bits that may be set in it, and what makes it a value.

@@ -8,15 +8,13 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
-
-from common.abi import array_of_dynamic, bytes_at, call, dynamic, selector, topic
+from common.abi import topic
 from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain.contracts import events as ev
 from coordinatord.chain.contracts.log_words import Layout, Words, as_text
-from coordinatord.chain.rpc.client import ChainLog, Hash
+from coordinatord.chain.rpc.chain_data import ChainLog
 
 _PARAMETER: Final = re.compile(r"(\w+|\([\w,]+\)\[\]) (indexed )?\w+")
 
@@ -192,36 +190,3 @@ class Decoder:
         if not log.topics:
             raise Refused("a registry writes no log without topics")
         return table.get(log.topics[0]) or table.get(log.topics[0].lower())
-
-
-# What the three registries share: many calls in one transaction, and which of them were refused.
-
-_RELAY: Final = selector("relay(bytes[])")
-_CALL_REFUSED: Final = "0x" + topic("CallRefused(uint256,bytes)").hex()
-
-
-class ReceiptLog(msgspec.Struct, frozen=True):
-    """As much of a receipt's log as is read here."""
-
-    address: str
-    topics: list[Hash]
-    data: str
-
-
-def relay(calls: Sequence[bytes]) -> bytes:
-    """Calldata that runs each of `calls` on the registry it is sent to; a refused one harms no other."""
-    return call(_RELAY, array_of_dynamic([dynamic(one) for one in calls]))
-
-
-def refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, bytes]:
-    """The refused calls of one `relay` transaction: place in `calls` → revert data."""
-    address = "0x" + registry.hex()
-    refused = {}
-    for log in logs:
-        if len(log.topics) == 2 and log.topics[0] == _CALL_REFUSED and log.address.lower() == address:
-            try:
-                refused[int(log.topics[1], 16)] = bytes_at(bytes.fromhex(log.data[2:]), 0)
-            except (Refused, ValueError):
-                # The event is our own contract's; a node that garbles it has told us that the call was refused.
-                refused[int(log.topics[1], 16)] = b""
-    return refused

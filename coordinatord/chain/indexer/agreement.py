@@ -18,8 +18,9 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.fetch import RangeWidth, Source
-from coordinatord.chain.rpc.client import BlockHeader
-from coordinatord.chain.rpc.nodes import Node, Nodes
+from coordinatord.chain.rpc.chain_data import BlockHeader
+from coordinatord.chain.rpc.node import Node
+from coordinatord.chain.rpc.nodes import Nodes
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)

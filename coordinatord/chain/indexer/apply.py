@@ -9,26 +9,19 @@ from coordinatord.base import metrics
 from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction
 from coordinatord.chain.indexer.events_sql import append_events, append_reset, take_back_events
 from coordinatord.chain.indexer.evidence import BlockRange
+from coordinatord.chain.indexer.expiry_sql import mark_all_expired, mark_some_expired, match_expired
 from coordinatord.chain.indexer.fold import Fold
-from coordinatord.chain.indexer.tables_sql import (
-    count_jobs,
-    mark_all_expired,
-    mark_some_expired,
-    match_expired,
-    write_new_jobs,
-    write_patches,
-)
+from coordinatord.chain.indexer.position_sql import IndexPosition, move_position
+from coordinatord.chain.indexer.tables_sql import count_jobs, write_new_jobs, write_patches
 from coordinatord.chain.indexer.undo_sql import (
-    IndexPosition,
     KeptBlock,
     empty_index,
     keep_blocks,
-    move_position,
     restart_run,
     start_journal,
     undo_above,
 )
-from coordinatord.chain.rpc.client import BlockHeader
+from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection
 
 

@@ -11,7 +11,7 @@ from common.api.events import OUTCOMES, EventKind
 from common.api.states import EndedBecause, JobState
 from coordinatord.chain.contracts import events as ev
 from coordinatord.chain.indexer.evidence import BlockRange
-from coordinatord.chain.rpc.client import BlockHeader
+from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 

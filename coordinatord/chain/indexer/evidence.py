@@ -13,7 +13,7 @@ from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.events import Event
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.rpc.client import BlockHeader, ChainLog
+from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 
 Placed = tuple[int, int, Event]  # block, log index, event
 

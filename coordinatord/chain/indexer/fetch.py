@@ -17,16 +17,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.evidence import BlockRange, bloom_mask, check_linked, lied, read_logs, suspects
-from coordinatord.chain.rpc.client import (
-    CALLS_PER_REQUEST,
-    BlockHeader,
-    ChainLog,
-    Rpc,
-    RpcCall,
-    decode_result,
-    quantity,
-    retryable_of,
-)
+from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
+from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 EVENTS_PER_RANGE: Final = 4000

@@ -8,8 +8,8 @@ import attrs
 import structlog
 
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.base.wake import Wake
 from coordinatord.chain.head import ChainHead, HeadPlace
 from coordinatord.chain.indexer.apply import (
     apply_blocks,
@@ -22,9 +22,10 @@ from coordinatord.chain.indexer.apply import (
 from coordinatord.chain.indexer.changes import Contradiction
 from coordinatord.chain.indexer.evidence import lied
 from coordinatord.chain.indexer.fetch import BlockSource, RangeWidth, prefetched
+from coordinatord.chain.indexer.position_sql import IndexPosition, read_position
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, count_jobs, drop_job_indexes
-from coordinatord.chain.indexer.undo_sql import IndexPosition, KeptBlock, kept_blocks, read_position
-from coordinatord.chain.rpc.client import BlockHeader
+from coordinatord.chain.indexer.undo_sql import KeptBlock, kept_blocks
+from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.notices import RELAY_ENDED, Notices

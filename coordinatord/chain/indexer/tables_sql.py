@@ -10,9 +10,7 @@ from typing import Final
 import asyncpg
 import msgspec.structs
 
-from common.api.states import EndedBecause, JobState
 from coordinatord.chain.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction
-from coordinatord.chain.indexer.events_sql import APPEND_MARKED
 from coordinatord.chain.indexer.job_rows import COLUMNS, POSTED, job_rows, posted_rows
 from coordinatord.storage.database.connections import Connection
 
@@ -256,8 +254,6 @@ def _all_found(done: str, wanted: int, table: str) -> None:
         raise contradiction(f"of {wanted} known {table} that changed, not all are there in the state they must have")
 
 
-# Secondary indexes and counts of `jobs`. A first backfill runs without them (see `build_job_indexes` in the schema).
-
 _DROP_INDEXES: Final = """
 drop index if exists jobs_due, jobs_ordinal, jobs_posted_block, jobs_state, jobs_model, jobs_owner, jobs_provider,
     jobs_open, jobs_designated, jobs_claimed, jobs_expired, jobs_owner_open, jobs_owner_settled, jobs_provider_settled,
@@ -275,55 +271,3 @@ async def drop_job_indexes(connection: Connection) -> None:
 async def build_job_indexes(connection: Connection) -> None:
     """Build what is missing; costs next to nothing when nothing is."""
     await connection.execute("select build_job_indexes()")
-
-
-# Expired jobs: an open one past its `expires_at` stands in the table as the registry tells it, ended, because of 5.
-#
-# No event says so. The mark is a function of the row and of the indexed block's time, which is why it is not
-# journaled: whoever moves the position brings the marks along, in the same transaction. Anybody can have any number
-# of jobs expire at one moment, and an index that stands still while it marks them keeps everybody waiting: of more
-# than AT_ONCE the rest is marked in further transactions, between the blocks that come meanwhile. Until then such a
-# row reads as marked (`book/sql.py`), and is leased to nobody.
-#
-# A first backfill marks when it is done, together with building the indexes; nobody reads meanwhile.
-
-AT_ONCE: Final = 4_000  # a quarter of a second, on a machine that is busy
-
-_ALONE: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
-_MARK: Final = (
-    f"with marked as (update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
-    " where ctid = any(array("
-    f" select ctid from jobs where state = {JobState.OPEN} and expires_at < $1 order by expires_at limit $2))"
-    f" returning job_id, owner, model_id, designated, expires_at) {APPEND_MARKED}"
-)
-
-
-async def mark_some_expired(connection: Connection, block_time: int) -> bool:
-    """The position stands at, or moves forward to, a block of this time, which is kept already; whether there may be
-    more to mark. Makes it the transaction's last change that could be journaled."""
-    await connection.execute(_ALONE)
-    done: str = await connection.execute(_MARK, block_time, AT_ONCE)
-    return int(done.removeprefix("INSERT 0 ")) == AT_ONCE  # an event for each
-
-
-async def mark_all_expired(connection: Connection, block_time: int) -> None:
-    """Mark what expired before a block of this time, far below the head. Call it after changes that are journaled."""
-    await connection.execute(_ALONE)
-    # Without `jobs_due` a first backfill is under way: it marks when it builds the indexes.
-    await connection.execute(
-        f"update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
-        f" where to_regclass('jobs_due') is not null and state = {JobState.OPEN} and expires_at < $1",
-        block_time,
-    )
-
-
-async def match_expired(connection: Connection, block_time: int) -> None:
-    """The position moves back to a block of this time: some were not expired then, all of which can be claimed again;
-    and rows that were put back may be from before their mark."""
-    await connection.execute(_ALONE)
-    await connection.execute(
-        f"update jobs set state = {JobState.OPEN}, ended_because = {EndedBecause.NOT_ENDED}"
-        f" where ended_because = {EndedBecause.EXPIRY} and expires_at >= $1",
-        block_time,
-    )
-    await mark_some_expired(connection, block_time)

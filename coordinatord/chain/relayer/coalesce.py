@@ -15,8 +15,8 @@ from typing import Final
 
 import attrs
 
-from coordinatord.chain.contracts.logs import relay as relay_calldata
-from coordinatord.chain.contracts.registries import claim_posted
+from coordinatord.chain.contracts.job_registry import claim_posted
+from coordinatord.chain.contracts.relayed_calls import relay as relay_calldata
 from coordinatord.chain.relayer.gas_book import BASE_GAS, FIRST_LOOK, GasBook, OpKind, floor_gas, intrinsic_gas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay

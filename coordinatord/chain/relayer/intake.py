@@ -29,7 +29,7 @@ from coordinatord.chain.relayer.simulate import NoVerdict, WouldPass, WouldRever
 from coordinatord.chain.rpc.client import Rpc, retryable_of
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.locks import RoleConnection
+from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 

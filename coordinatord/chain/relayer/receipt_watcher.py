@@ -20,7 +20,7 @@ from coordinatord.chain.relayer.receipts import WantedReceipts, receipts_in_bloc
 from coordinatord.chain.relayer.repair import revive_unmined
 from coordinatord.chain.relayer.resolution import resolve
 from coordinatord.chain.rpc.client import Rpc
-from coordinatord.storage.database.locks import RoleConnection
+from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 

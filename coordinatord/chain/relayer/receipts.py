@@ -6,8 +6,9 @@ from typing import Final
 import attrs
 import msgspec
 
-from coordinatord.chain.contracts.logs import ReceiptLog
-from coordinatord.chain.rpc.client import Hash, Quantity, Rpc, RpcCall, decode_result, quantity
+from coordinatord.chain.contracts.relayed_calls import ReceiptLog
+from coordinatord.chain.rpc.chain_data import Hash, Quantity
+from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 # Up to so many, asking for each is less work for the node and for us than the block's receipts.

@@ -13,9 +13,9 @@ import attrs
 import structlog
 
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.base.wake import Wake
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.relayer import outbox_sql, queue_sql, statuses_sql
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import (

@@ -18,7 +18,7 @@ from coordinatord.chain.relayer.resolution import resolve
 from coordinatord.chain.relayer.sendings import give_up
 from coordinatord.chain.relayer.signing import dearer, sign_fill
 from coordinatord.chain.rpc.client import Rpc
-from coordinatord.storage.database.locks import RoleConnection
+from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ import structlog
 
 from common.artifacts import decode_error
 from coordinatord.base import metrics
-from coordinatord.chain.contracts.logs import refused_calls
+from coordinatord.chain.contracts.relayed_calls import refused_calls
 from coordinatord.chain.relayer import gas_bookings_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import WINDOW, blocks_by_number
@@ -21,7 +21,8 @@ from coordinatord.chain.relayer.simulate import replay
 from coordinatord.chain.relayer.transactions_sql import NewestBlock
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.locks import RoleConnection, is_held, role_of
+from coordinatord.storage.database.locks import is_held
+from coordinatord.storage.database.role_connection import RoleConnection, role_of
 
 log = structlog.get_logger(__name__)
 

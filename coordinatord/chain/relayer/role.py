@@ -19,8 +19,9 @@ from common.scalars import hex_of
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.outbox_sql import RelayKind
-from coordinatord.chain.rpc.client import RpcCall, View, decode_result, hex_bytes, is_true
+from coordinatord.chain.rpc.client import RpcCall, decode_result
 from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.chain.rpc.views import View, hex_bytes, is_true
 
 log = structlog.get_logger(__name__)
 

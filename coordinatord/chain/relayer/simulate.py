@@ -13,7 +13,8 @@ import msgspec
 from common.artifacts import decode_error
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.gas_book import GasBook
-from coordinatord.chain.rpc.client import Json, Quantity, Rpc, RpcCall, decode_result, quantity, retryable_of
+from coordinatord.chain.rpc.chain_data import Quantity
+from coordinatord.chain.rpc.client import Json, Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 

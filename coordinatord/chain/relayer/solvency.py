@@ -10,11 +10,11 @@ from typing import Final
 import attrs
 
 from common.scalars import hex_of
-from coordinatord.base.errors import WouldRefuse
-from coordinatord.chain.contracts.registries import PaymentToken, read_balance
+from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.chain.contracts.payment_token import PaymentToken, read_balance
 from coordinatord.chain.relayer.budgets_sql import Standing
 from coordinatord.chain.relayer.outbox_sql import Promise
-from coordinatord.chain.rpc.client import read_many
+from coordinatord.chain.rpc.views import read_many
 
 
 @attrs.frozen(slots=True)

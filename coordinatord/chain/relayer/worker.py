@@ -9,8 +9,8 @@ import asyncpg
 import structlog
 
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Wake
 from coordinatord.base.errors import Retryable
+from coordinatord.base.wake import Wake
 from coordinatord.chain.relayer import outbox_sql, queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast
@@ -28,8 +28,9 @@ from coordinatord.chain.relayer.tx_size import TxRoom
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.connections import Database
-from coordinatord.storage.database.locks import RoleConnection, hold_role, role_of
+from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.notices import RELAY_QUEUED, Notices
+from coordinatord.storage.database.role_connection import RoleConnection, role_of
 
 log = structlog.get_logger(__name__)
 

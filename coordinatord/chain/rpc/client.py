@@ -9,13 +9,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import attrs
 import msgspec
 
-from common.refusal import Refused
-from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse, open_http
 from coordinatord.base.metrics import rpc_requests
@@ -241,136 +239,3 @@ async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) ->
     """`patience`: seconds to get a connection, to send a request, and between any two reads of an answer."""
     async with open_transport(url, connections=connections, patience=patience) as transport:
         yield Rpc(transport)
-
-
-# Headers and logs as nodes answer them: hex left as it is, because most of it is compared and never read.
-#
-# What is read of it is hex for certain: of an answer with anything else in its place, nothing is believed.
-
-Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,16}$")]
-Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
-_Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
-Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
-
-
-class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A block without its transactions."""
-
-    number: Quantity
-    hash: Hash
-    parent_hash: Hash
-    timestamp: Quantity
-    logs_bloom: _Bloom
-
-    @property
-    def height(self) -> int:
-        return int(self.number, 16)
-
-    @property
-    def time(self) -> int:
-        return int(self.timestamp, 16)
-
-
-class ChainLog(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A log of a mined block: one of a pending block has no number, and does not decode."""
-
-    address: str
-    topics: tuple[Word, ...]
-    data: str
-    block_number: str
-    block_hash: Word
-    log_index: str
-    removed: bool = False
-
-
-# Reads of contracts, at the latest block unless told otherwise: one `eth_call`, or several in one request.
-#
-# Every read names the code that a caller hears when the node answers it with an error, so that "could not read the
-# provider id" and "could not read the job" stay apart.
-
-
-@attrs.frozen(slots=True)
-class Reverted:
-    """The contract refused; `data` is its revert data."""
-
-    data: bytes
-
-
-@attrs.frozen(slots=True)
-class View:
-    """A call of a view function, or of any function to see whether it would revert. `code` is for its failure.
-
-    `block` is a tag, a quantity, or names a block by its hash.
-    """
-
-    target: bytes
-    calldata: bytes
-    code: str
-    sender: bytes | None = None
-    block: str | Mapping[str, str] = "latest"
-
-    def as_call(self) -> RpcCall:
-        transaction = {"to": hex_of(self.target), "data": hex_of(self.calldata)}
-        if self.sender is not None:
-            transaction["from"] = hex_of(self.sender)
-        return RpcCall("eth_call", (transaction, self.block))
-
-
-async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
-    """The decoded return value. A revert is an error: a view function of ours does not revert."""
-    call = view.as_call()
-    try:
-        text = await rpc.call_as(str, call.method, *call.params)
-    except RpcError as error:
-        raise unreadable(error, view.code) from error
-    return decoded(hex_bytes(text, view.code), decode, view.code)
-
-
-async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
-    """All in one request. A revert is a value; any other error is Retryable (`code` for plain calls and the whole)."""
-    try:
-        answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
-    except RpcError as error:  # one for the whole batch: limits are mostly told so
-        raise unreadable(error, code) from error
-    results: list[bytes | Reverted] = []
-    for call, answer in zip(calls, answers, strict=True):
-        code_of_call = call.code if isinstance(call, View) else code
-        if isinstance(answer, RpcError):
-            if answer.meaning is not Meaning.REVERTED:
-                raise unreadable(answer, code_of_call)
-            results.append(Reverted(answer.data))
-        else:
-            results.append(hex_bytes(_text(answer), code_of_call))
-    return results
-
-
-def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
-    """`decode(data)`; what no contract of ours returns (no code at the address, cut data) is Retryable with `code`."""
-    try:
-        return decode(data)
-    except Refused as broken:
-        raise Retryable("relay_unavailable", f"the chain's answer is not the contract's: {broken}", code) from broken
-
-
-def is_true(answer: bytes | Reverted) -> bool:
-    """True when a view answered with the boolean true."""
-    return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
-
-
-def unreadable(error: RpcError, code: str) -> Retryable:
-    """A node that answers a read with an error."""
-    if error.meaning is Meaning.RATE_LIMITED:
-        return Retryable("relay_unavailable", "the RPC endpoint limits our requests", "rate_limited")
-    return Retryable("relay_unavailable", f"the chain could not be read: {error}", code)
-
-
-def _text(raw: msgspec.Raw) -> str:
-    return decode_result(raw, str, "a contract read")
-
-
-def hex_bytes(text: str, code: str) -> bytes:
-    digits = text.removeprefix("0x")
-    try:
-        return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)  # quantities have no leading zeros
-    except ValueError as broken:
-        raise Retryable("relay_unavailable", "the chain's answer is not hex", code) from broken

@@ -9,7 +9,8 @@ import structlog
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.chain.rpc.nodes import FAILURES, Node, Nodes
+from coordinatord.chain.rpc.node import FAILURES, Node
+from coordinatord.chain.rpc.nodes import Nodes
 
 log = structlog.get_logger(__name__)
 

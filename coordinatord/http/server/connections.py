@@ -17,7 +17,7 @@ import attrs
 import structlog
 
 from coordinatord.base import metrics
-from coordinatord.http.middleware import network_of
+from coordinatord.http.caller_limits import network_of
 from coordinatord.http.server.connection import ClientConnection
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,8 @@ import structlog
 from common.daemon.asgi import ASGIApp, Message, Scope
 from coordinatord.http import responses
 from coordinatord.http.bodies import CallerGone
-from coordinatord.http.middleware import Origins, new_request_id
+from coordinatord.http.cors import Origins
+from coordinatord.http.middleware import new_request_id
 from coordinatord.http.server.heads import KNOWN_METHODS, ChunkedBody, Malformed, RequestHead
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import anyio
 
 from common.daemon.asgi import ASGIApp
 from common.daemon.process import Fatal
-from coordinatord.http.middleware import Origins
+from coordinatord.http.cors import Origins
 from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.connections import ConnectionLimits, Connections
 from coordinatord.http.server.exchange import Service

@@ -17,13 +17,14 @@ from coordinatord.chain.relayer.fees import offer
 from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.role import role_in
 from coordinatord.chain.relayer.signers import AccountSigner
-from coordinatord.chain.rpc.client import Rpc, View, open_rpc, read_view
+from coordinatord.chain.rpc.client import Rpc, open_rpc
 from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.chain.rpc.views import View, read_view
+from coordinatord.run.chain_checks import check_chain
 from coordinatord.run.checks.nodes import PATIENCE, look_at_nodes
 from coordinatord.run.checks.rows import CheckRow, right, told, wrong
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import relayer_settings
-from coordinatord.run.dependencies import check_chain
 from coordinatord.run.signer import open_signer
 
 _DECIMALS: Final = abi.selector("decimals()")

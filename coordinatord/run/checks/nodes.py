@@ -17,7 +17,8 @@ from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.blocks import latest_block
 from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
-from coordinatord.chain.rpc.client import Quantity, Rpc, open_rpc, quantity
+from coordinatord.chain.rpc.chain_data import Quantity
+from coordinatord.chain.rpc.client import Rpc, open_rpc, quantity
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.chain.rpc.nodes import node_names
 from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_each, told, wrong

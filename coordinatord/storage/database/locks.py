@@ -112,24 +112,3 @@ async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncItera
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
-
-
-# One holder's time in office: the connection that carries the role's lock, used by one task at a time.
-
-
-def role_of(chain_id: int, account: bytes) -> str:
-    """The role of relaying from an account, which one process at a time has."""
-    return f"relayer:{chain_id}:0x{account.hex()}"
-
-
-class RoleConnection:
-    """Every write about an account goes through here: who lost the lock has lost the connection with it."""
-
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        self._connection = connection
-        self._turn = anyio.Lock()
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        async with self._turn, self._connection.transaction():
-            yield self._connection

@@ -16,8 +16,9 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.batched_reads import FreshValue, Snapshot
+from coordinatord.storage.database.batched_reads import FreshValue
 from coordinatord.storage.database.connections import DATABASE_ERRORS, Database, PreparedConnection, open_database
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 log = structlog.get_logger(__name__)
 

@@ -13,8 +13,8 @@ import attrs
 from anyio import to_thread
 
 from common.cid import UnixFsHasher, cid_of
-from coordinatord.base.concurrency import thread_pipe
 from coordinatord.base.errors import Retryable
+from coordinatord.base.thread_pipe import thread_pipe
 from coordinatord.storage.pins.pinned_sql import KeyBook
 from coordinatord.storage.pins.requests import StoreRequests, missing, payload_of, rejected
 from coordinatord.storage.pins.store import (

@@ -22,9 +22,9 @@ from anyio import to_thread
 from common.daemon.secrets import Secret
 from coordinatord.base import metrics
 from coordinatord.base.clock import read_http_date
-from coordinatord.base.concurrency import ThreadPipe
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse
+from coordinatord.base.thread_pipe import ThreadPipe
 
 _LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
 _LONGEST_ANSWER: Final = 1 << 20  # to content that was put

@@ -19,9 +19,10 @@ import structlog
 from common.cid import Cid, dag_leaf, read_cid
 from common.daemon.secrets import Secret
 from common.refusal import Refused
-from coordinatord.base.concurrency import ThreadPipe, read_ahead, thread_pipe
+from coordinatord.base.concurrency import read_ahead
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
+from coordinatord.base.thread_pipe import ThreadPipe, thread_pipe
 from coordinatord.storage.pins.requests import (
     Answered,
     Payload,

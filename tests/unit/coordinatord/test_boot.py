@@ -12,8 +12,9 @@ from common.domains import Domains
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Rpc
-from coordinatord.chain.rpc.nodes import Node, Nodes
-from coordinatord.run.dependencies import check_chain, check_nodes
+from coordinatord.chain.rpc.node import Node
+from coordinatord.chain.rpc.nodes import Nodes
+from coordinatord.run.chain_checks import check_chain, check_nodes
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio

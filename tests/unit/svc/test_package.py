@@ -4,7 +4,9 @@ import sys
 import pytest
 
 import svc
-from svc import Client, SyncClient, client, sync_client
+from svc import client, sync_client
+from svc.client import Client
+from svc.sync_client import SyncClient
 
 
 def test_both_clients_are_had_from_the_package() -> None:

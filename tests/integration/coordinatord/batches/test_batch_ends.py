@@ -10,8 +10,9 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, Re
 from coordinatord.chain.relayer.queue_sql import take
 from coordinatord.run import app
 from devnet.world import World
-from tests.integration.coordinatord.orders.test_budgets import fund, wallet_with
+from tests.integration.coordinatord.orders.test_budgets import wallet_with
 from tests.integration.coordinatord.scene.batching import Batching
+from tests.integration.coordinatord.scene.new_wallets import fund
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until

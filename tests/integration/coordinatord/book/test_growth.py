@@ -10,7 +10,7 @@ from coordinatord.api.book.candidates_sql import Seen as SeenPoll
 from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.api.book.sql import JobFilter
-from coordinatord.chain.indexer.tables_sql import mark_all_expired
+from coordinatord.chain.indexer.expiry_sql import mark_all_expired
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import (

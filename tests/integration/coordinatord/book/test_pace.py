@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinatord.api.book.reads import BlockPace
-from coordinatord.storage.database.batched_reads import Snapshot
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 pytestmark = pytest.mark.anyio
 

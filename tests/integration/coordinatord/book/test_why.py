@@ -11,7 +11,7 @@ from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
 from coordinatord.api.book.sql import JobFilter
 from coordinatord.api.book.why import explained
-from coordinatord.chain.contracts.registries import Funds
+from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index

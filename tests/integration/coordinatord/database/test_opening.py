@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.base.concurrency import StartupPatience
 from coordinatord.base.errors import Retryable
+from coordinatord.base.startup import StartupPatience
 from coordinatord.storage.database.connections import open_database
 from devnet.postgres import Postgres
 

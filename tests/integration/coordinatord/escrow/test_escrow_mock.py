@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinatord.api.escrow.keys import RETENTION
+from coordinatord.api.escrow.generations import RETENTION
 from devnet.world import World
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.escrows import (

@@ -6,7 +6,7 @@ import anyio
 import asyncpg
 
 from common.address_book import AddressBook
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc, quantity
 from tests.invariants.funds import fund_violations
 from tests.invariants.index import index_violations

@@ -8,9 +8,9 @@ from coordinatord.api.files import sql
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Connection, open_database
 from coordinatord.storage.database.migrate import migrate
-from coordinatord.storage.pins import containers, objects_sql
-from coordinatord.storage.pins.containers import StorageBudgets
+from coordinatord.storage.pins import objects_sql, storage_budgets
 from coordinatord.storage.pins.objects_sql import NewObject
+from coordinatord.storage.pins.storage_budgets import StorageBudgets
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -88,8 +88,8 @@ async def test_settled_job_or_a_listing_earns_the_larger_allowance(connection: C
 async def test_newcomers_share_a_ceiling_that_others_do_not(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(containers, "_NEWCOMERS_LOOK_S", 0.0)
-    monkeypatch.setattr(containers, "_NEWCOMERS_PAUSE", 0.0)
+    monkeypatch.setattr(storage_budgets, "_NEWCOMERS_LOOK_S", 0.0)
+    monkeypatch.setattr(storage_budgets, "_NEWCOMERS_PAUSE", 0.0)
     budgets = StorageBudgets(new_bytes=100, new_rows=0, most_bytes=0, most_rows=0, newcomers_bytes=250)
 
     async def keep_for(owner: bytes, key: str) -> None:

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 
-from coordinatord.base.concurrency import Wake
+from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from devnet.world import World

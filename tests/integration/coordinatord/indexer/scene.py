@@ -8,11 +8,11 @@ from itertools import pairwise
 import attrs
 
 from common.artifacts import decode_error
-from coordinatord.base.concurrency import Wake
+from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.connections import Connection
 from devnet.anvil import CHAIN_ID

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from common.api.events import EventKind
 from coordinatord.chain.contracts import events as ev
-from coordinatord.chain.indexer import tables_sql
+from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.events_sql import drop_old
 from coordinatord.chain.indexer.fetch import Source
 from tests.fakes.chain import DECODER, FakeChain
@@ -171,7 +171,7 @@ async def test_reorganisation_takes_back_the_newest_event_first_and_tells_the_ne
 async def test_expiry_is_told_at_the_first_block_after_it_however_late_it_is_marked(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(5))
     await market.at(LAST)

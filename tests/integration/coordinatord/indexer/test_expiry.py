@@ -10,10 +10,10 @@ import pytest
 from coordinatord.api.book import leases_sql
 from coordinatord.api.book.sql import JobFilter, read_page
 from coordinatord.chain.contracts import events as ev
-from coordinatord.chain.indexer import tables_sql
+from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexFollower
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.storage.database.connections import Database
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS
@@ -117,7 +117,7 @@ def burst(jobs: int) -> list[ev.JobPosted]:
 async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_are_all_marked(
     database: Database, connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
     chain = FakeChain()
     chain.mine(*burst(7), ev.ProviderRegistered(1, b"\x02" * 20))
     source = Source(chain.rpc(), DECODER)
@@ -165,7 +165,7 @@ async def test_marks_that_a_term_left_undone_are_made_by_the_next_without_a_new_
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(6))
     assert await market.at(LAST) == OPEN
-    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
     with monkeypatch.context() as killed:
         killed.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(side_effect=ConnectionError))
         with pytest.raises(ConnectionError):
@@ -180,7 +180,7 @@ async def test_marks_that_a_term_left_undone_are_made_by_the_next_without_a_new_
 async def test_reorganisation_in_the_middle_of_marking_leaves_what_a_replay_gives(
     connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(6))
     assert await market.at(LAST) == OPEN

@@ -4,9 +4,9 @@ import attrs
 import pytest
 
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import Wake
+from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.follow import IndexFollower
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import RELAY_ENDED
 from tests.integration.coordinatord.indexer.running import indexing

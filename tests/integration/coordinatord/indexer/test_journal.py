@@ -6,10 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinatord.base.concurrency import Wake
+from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
-from coordinatord.chain.indexer.undo_sql import UNDOABLE, read_position
+from coordinatord.chain.indexer.position_sql import read_position
+from coordinatord.chain.indexer.undo_sql import UNDOABLE
 from coordinatord.storage.database.connections import Connection
 from tests.fakes.chain import CHAIN_ID, DECODER, FakeChain
 from tests.fakes.history import History

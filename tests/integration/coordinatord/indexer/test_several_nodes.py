@@ -14,7 +14,7 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.agreement import CheckedSource, Disagreement
 from coordinatord.chain.indexer.follow import IndexFollower
-from coordinatord.chain.indexer.undo_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.nodes import Nodes, open_nodes
 from coordinatord.storage.database.connections import Connection
 from devnet.world import World

@@ -19,7 +19,8 @@ from coordinatord.base.errors import Retryable
 from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
 from coordinatord.market.deployment import steps
-from coordinatord.market.node import FeeOptions, RetryingNode
+from coordinatord.market.fees import FeeOptions
+from coordinatord.market.node import RetryingNode
 from coordinatord.market.preflight import costs
 from coordinatord.market.reading import read_market
 from devnet.anvil import Anvil

@@ -14,7 +14,8 @@ from coordinatord.market import explorer, status
 from coordinatord.market.contracts import Contract
 from coordinatord.market.deployment import encoded_arguments
 from coordinatord.market.reading import contracts_of, read_market
-from coordinatord.market.status import Row, conformity, soundness
+from coordinatord.market.rows import Row
+from coordinatord.market.status import conformity, soundness
 from tests.integration.coordinatord.market.ground import SPAN, Ground
 
 STRANGER = "0x" + "77" * 20

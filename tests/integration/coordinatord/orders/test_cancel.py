@@ -4,7 +4,7 @@ import pytest
 
 from common.scalars import hex_of
 from coordinatord.api.book.sql import read_posted
-from coordinatord.chain.contracts import registries
+from coordinatord.chain.contracts import job_registry
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.node_faults import node_error, view
@@ -75,7 +75,7 @@ async def test_what_ended_a_job_elsewhere_is_found_in_the_chains_logs_once(
     job_id = bytes.fromhex(job[2:])
     known = (await read_posted(stage.ground.database.prepared_connection(), [job_id]))[job_id]
     assert known is not None
-    calldata = registries.cancel(known.posted, 0, b"")
+    calldata = job_registry.cancel(known.posted, 0, b"")
     call = {"from": client.address, "to": hex_of(client.registry), "data": hex_of(calldata)}
     alone = await stage.world.anvil.call("eth_sendTransaction", call)
     for _ in range(2):

@@ -15,8 +15,8 @@ from common.messages.payments import job_payment
 from common.messages.providers import RequestCapacity
 from common.quotes import Terms, job_id, quote
 from common.secp256k1 import Wallet
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob
+from coordinatord.chain.contracts import job_registry, provider_registry
+from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.budgets import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from devnet.accounts import DevWallet as DevnetWallet
@@ -82,7 +82,7 @@ class Ops:
         payment = job_payment(owner.address, raw(self.market.jobs), amount, order.expires_at, job)
         signature = owner.sign(self.domains.token.digest(payment))
         self.posted[job] = RegisteredJob(PostedOrder(order, owner.address, Terms(FEE_BPS, GAS_FEE)), signature)
-        calldata = registries.post(
+        calldata = job_registry.post(
             order,
             owner.address,
             amount=amount,
@@ -103,7 +103,7 @@ class Ops:
 
     def request_capacity(self, provider: Wallet, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
         message = RequestCapacity(n, issued_at if issued_at is not None else next(self.times))
-        calldata = registries.request_capacity(
+        calldata = provider_registry.request_capacity(
             message.n, message.issued_at, provider.sign(self.domains.providers.digest(message))
         )
         subject = provider.address.rjust(32, b"\0")
@@ -118,31 +118,31 @@ class Ops:
 
     def reclaim(self, job: bytes) -> NewRelay:
         """Refused for any job that is not claimed: the cheapest exit that there is."""
-        calldata = registries.reclaim(self.posted.get(job, NOBODYS).posted)
+        calldata = job_registry.reclaim(self.posted.get(job, NOBODYS).posted)
         return NewRelay(RelayKind.RECLAIM, job, b"reclaim" + job, raw(self.market.jobs), calldata, Priority.EXIT)
 
     def claim(self, provider: Wallet, job: bytes) -> NewRelay:
         """Of a job posted through `post`, now."""
         message = Claim(job, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
-        calldata = registries.claim(self.posted[job], message.issued_at, signature)
+        calldata = job_registry.claim(self.posted[job], message.issued_at, signature)
         return NewRelay(RelayKind.CLAIM, job, b"claim" + job, raw(self.market.jobs), calldata, Priority.OP)
 
     def settle(self, provider: Wallet, job: bytes, cid: str = CID) -> NewRelay:
         message = Settle(job, 10, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
-        calldata = registries.settle(self.posted[job].posted, 10, message.issued_at, cid, signature)
+        calldata = job_registry.settle(self.posted[job].posted, 10, message.issued_at, cid, signature)
         registry, content = raw(self.market.jobs), cid.encode()
         return NewRelay(RelayKind.SETTLE, job, b"settle" + job, registry, calldata, Priority.EXIT, content=content)
 
     def fail(self, provider: Wallet, job: bytes) -> NewRelay:
         message = Fail(job, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
-        calldata = registries.fail(self.posted[job].posted, message.issued_at, signature)
+        calldata = job_registry.fail(self.posted[job].posted, message.issued_at, signature)
         return NewRelay(RelayKind.FAIL, job, b"fail" + job, raw(self.market.jobs), calldata, Priority.EXIT)
 
     def cancel(self, owner: Wallet, job: bytes) -> NewRelay:
         message = Cancel(job, int(time.time()))
         signature = owner.sign(self.domains.jobs.digest(message))
-        calldata = registries.cancel(self.posted[job].posted, message.issued_at, signature)
+        calldata = job_registry.cancel(self.posted[job].posted, message.issued_at, signature)
         return NewRelay(RelayKind.CANCEL, job, b"cancel" + job, raw(self.market.jobs), calldata, Priority.OP)

@@ -9,7 +9,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.secp256k1 import Wallet
-from coordinatord.base.concurrency import Wake
+from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.agreement import CheckedSource
 from coordinatord.chain.indexer.fetch import Source

@@ -9,7 +9,7 @@ import attrs
 import httpx
 
 from coordinatord.api.files.files import FileStore
-from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage

@@ -16,7 +16,8 @@ from coordinatord.api.system.routes import Stopping
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.relayer.relaying import Relaying
 from coordinatord.chain.rpc.client import Rpc
-from coordinatord.chain.rpc.nodes import Node, Nodes
+from coordinatord.chain.rpc.node import Node
+from coordinatord.chain.rpc.nodes import Nodes
 from coordinatord.run import app
 from coordinatord.run.application import compose
 from coordinatord.run.config import Config, read_config

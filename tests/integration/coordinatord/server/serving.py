@@ -10,10 +10,12 @@ from anyio.abc import SocketStream
 
 from common.api.limits import KIB
 from common.daemon.asgi import ASGIApp
-from coordinatord.base.errors import SessionRow
+from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
+from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
+from coordinatord.http.cors import Cors, Origins
 from coordinatord.http.dispatch import Dispatcher, Gates
-from coordinatord.http.middleware import CallerLimits, Cors, Origins, RequestMiddleware, TokenBuckets
+from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Body, Form, Request, Route
@@ -21,7 +23,7 @@ from coordinatord.http.server.connection import Timeouts
 from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 from devnet.ports import LOOPBACK, pick_free
 from tests.fakes.index_position import Standing
 

@@ -7,7 +7,8 @@ import pytest
 
 from coordinatord.api.sessions.sessions import SessionCache
 from coordinatord.api.sessions.sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
-from coordinatord.base.errors import Retryable, SessionRow
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import SessionRow
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migrate import migrate
 

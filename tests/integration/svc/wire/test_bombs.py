@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from svc.chain.node import Node, NodeFailed
+from svc.chain.node import Node
 from svc.client import Client
 from svc.core.retries import RetryPolicy
-from svc.errors import ConnectionFailed, InternalError, ResultUnreadable
+from svc.errors import ConnectionFailed, InternalError, NodeFailed, ResultUnreadable
 from svc.wire import gateways
 from svc.wire.answers import LONGEST_ANSWER
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory

@@ -6,7 +6,7 @@ import pytest
 
 from common.messages.jobs import Order
 from common.quotes import Terms, amount
-from coordinatord.chain.contracts import registries
+from coordinatord.run.checks.nodes import registries
 from tests.integration.coordinatord.relayer.mining import ahead_of_the_relayer, mining_by_hand
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.svcd.daemon.scene import Scene, until

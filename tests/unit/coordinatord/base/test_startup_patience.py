@@ -1,8 +1,8 @@
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.base.concurrency import StartupPatience
 from coordinatord.base.errors import Retryable
+from coordinatord.base.startup import StartupPatience
 
 pytestmark = pytest.mark.anyio
 

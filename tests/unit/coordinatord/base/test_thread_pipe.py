@@ -3,7 +3,7 @@ import threading
 import anyio
 import pytest
 
-from coordinatord.base.concurrency import thread_pipe
+from coordinatord.base.thread_pipe import thread_pipe
 
 pytestmark = pytest.mark.anyio
 

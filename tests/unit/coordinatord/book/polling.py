@@ -10,9 +10,10 @@ import attrs
 from coordinatord.api.book.leases_sql import START, HeldJob, JobPlace, LeaseRequest, Peek, PollKey
 from coordinatord.api.book.polls import Funding, Leased, Leasing, Polls, PollWaits
 from coordinatord.api.book.sql import JobFilter, JobRow
-from coordinatord.base.errors import SessionRow
-from coordinatord.chain.contracts.registries import Funds
-from coordinatord.storage.database.batched_reads import IndexRead, Snapshot
+from coordinatord.base.outcomes import SessionRow
+from coordinatord.chain.contracts.payment_token import Funds
+from coordinatord.storage.database.batched_reads import IndexRead
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 HERE: Final = Snapshot(7, b"block 7", 700)
 NEXT: Final = Snapshot(8, b"block 8", 800)

@@ -8,7 +8,7 @@ import pytest
 from coordinatord.api.book import polls
 from coordinatord.api.book.leases_sql import START
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import Funds
+from coordinatord.chain.contracts.payment_token import Funds
 from tests.unit.coordinatord.book.polling import HERE, NEXT, POOR, RICH, World, funding, held, looked
 
 pytestmark = pytest.mark.anyio

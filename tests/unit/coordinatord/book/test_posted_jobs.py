@@ -9,7 +9,7 @@ import pytest
 from coordinatord.api.book.reads import PostedJobs
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import events as ev
-from coordinatord.chain.contracts.registries import JobRegistry
+from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.batched_reads import BatchedReads
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER

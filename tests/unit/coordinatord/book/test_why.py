@@ -8,8 +8,8 @@ from coordinatord.api.book.leases_sql import HeldJob, JobPlace
 from coordinatord.api.book.sql import JobRow
 from coordinatord.api.book.why import explained
 from coordinatord.api.book.why_sql import AskedWindow, OpenJob, ProviderFacts
-from coordinatord.chain.contracts.registries import Funds
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.chain.contracts.payment_token import Funds
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 OWNER = b"\x01" * 20
 ROW = JobRow(

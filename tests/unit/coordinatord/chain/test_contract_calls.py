@@ -3,7 +3,8 @@
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc.client import Rpc, View, read_many
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.views import View, read_many
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from common.refusal import Refused
 from coordinatord.chain.contracts import events as ev
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.rpc.client import ChainLog
+from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
 

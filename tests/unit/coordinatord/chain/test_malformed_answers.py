@@ -11,7 +11,10 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.api.system.readiness import DeploymentReads
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import AskRegistry, JobRegistry, PaymentToken, ProviderRegistry
+from coordinatord.chain.contracts.ask_registry import AskRegistry
+from coordinatord.chain.contracts.job_registry import JobRegistry
+from coordinatord.chain.contracts.payment_token import PaymentToken
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.indexer.fetch import RangeWidth, Source
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock, blocks_by_number, latest_block
@@ -19,8 +22,10 @@ from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.receipts import WantedReceipts, receipts_and_count, receipts_in_blocks
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.simulate import simulate_in_turn
-from coordinatord.chain.rpc.client import Rpc, RpcError
-from coordinatord.chain.rpc.nodes import Node, Nodes
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.chain.rpc.node import Node
+from coordinatord.chain.rpc.nodes import Nodes
 from tests.fakes.chain import DECODER
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,8 @@ import pytest
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Rpc
-from coordinatord.chain.rpc.nodes import Node, Nodes, node_names, turned_away
+from coordinatord.chain.rpc.node import Node, turned_away
+from coordinatord.chain.rpc.nodes import Nodes, node_names
 from coordinatord.chain.rpc.pinned import PinnedRpc
 
 pytestmark = pytest.mark.anyio

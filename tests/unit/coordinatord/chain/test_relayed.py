@@ -1,7 +1,7 @@
 from common.abi import dynamic, encode, selector, topic
 from common.artifacts import load
 from common.artifacts import selector as artifact_selector
-from coordinatord.chain.contracts.logs import ReceiptLog, refused_calls, relay
+from coordinatord.chain.contracts.relayed_calls import ReceiptLog, refused_calls, relay
 
 REGISTRY, STRANGER = b"\x0a" * 20, b"\x0b" * 20
 REFUSED = "0x" + topic("CallRefused(uint256,bytes)").hex()

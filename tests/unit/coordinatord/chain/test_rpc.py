@@ -8,7 +8,8 @@ from coordinatord.base.http_client import NoResponse
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.blocks import latest_block
 from coordinatord.chain.relayer.receipts import receipts_of
-from coordinatord.chain.rpc.client import BlockHeader, Rpc, RpcCall
+from coordinatord.chain.rpc.chain_data import BlockHeader
+from coordinatord.chain.rpc.client import Rpc, RpcCall
 
 pytestmark = pytest.mark.anyio
 

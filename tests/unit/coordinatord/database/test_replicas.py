@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.batched_reads import Snapshot
 from coordinatord.storage.database.replicas import IndexSource, Replica
+from coordinatord.storage.database.snapshot_sql import Snapshot
 
 pytestmark = pytest.mark.anyio
 

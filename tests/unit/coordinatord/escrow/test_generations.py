@@ -1,6 +1,7 @@
 import pytest
 
-from coordinatord.api.escrow.keys import RETENTION, Generation, Generations, KeyPair
+from coordinatord.api.escrow.generations import RETENTION, Generation, Generations
+from coordinatord.api.escrow.keys import KeyPair
 
 EVERY, LEAD = 1000, 100
 

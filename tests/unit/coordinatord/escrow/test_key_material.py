@@ -4,7 +4,8 @@ import pytest
 
 from common import box
 from common.key_derivation import escrow_key
-from coordinatord.api.escrow.keys import Generation, KeyPair, open_with_any, seal_secret, wipe
+from coordinatord.api.escrow.generations import Generation
+from coordinatord.api.escrow.keys import KeyPair, open_with_any, seal_secret, wipe
 
 SECRET = bytes(range(32))
 

@@ -14,8 +14,9 @@ from common.escrow import HandedKey, content
 from common.escrow_evidence import mock_measurement, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
+from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
-from coordinatord.api.escrow.keys import Generation, KeyPair, seal_secret
+from coordinatord.api.escrow.keys import KeyPair, seal_secret
 from coordinatord.api.escrow.peer import NoKeys, Peer
 from tests.fakes.streamed import StreamedTransport, http_over
 from tests.unit.coordinatord.environment import ENVIRONMENT

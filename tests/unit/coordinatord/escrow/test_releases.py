@@ -33,14 +33,8 @@ from coordinatord.api.escrow.release import (
 )
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.contracts.registries import (
-    CLAIMED,
-    ChainJob,
-    JobRegistry,
-    PostedOrder,
-    ProviderRegistry,
-    RegisteredJob,
-)
+from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, PostedOrder, RegisteredJob
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.batched_reads import BatchedReads
 from tests.fakes.chain import BOOK, DECODER

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.http.streaming import ByteRange, Unsatisfiable, byte_range
+from coordinatord.http.byte_ranges import ByteRange, Unsatisfiable, byte_range
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 
 from coordinatord.http.response_cache import ENTRY_BYTES, BlockCache, Kept, etag_of, names_etag, tagged
 from coordinatord.http.responses import Response
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.fakes.index_position import Standing
 
 pytestmark = pytest.mark.anyio

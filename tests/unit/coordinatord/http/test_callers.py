@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from common.daemon.asgi import Receive, Scope, Send
-from coordinatord.http.middleware import CallerLimits, TokenBuckets, caller_of
+from coordinatord.http.caller_limits import CallerLimits, TokenBuckets, caller_of
 from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 

@@ -1,7 +1,7 @@
 import pytest
 
 from common.daemon.asgi import Receive, Scope, Send
-from coordinatord.http.middleware import Cors, Origins
+from coordinatord.http.cors import Cors, Origins
 from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 

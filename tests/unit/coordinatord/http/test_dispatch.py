@@ -1,14 +1,14 @@
 import pytest
 
-from coordinatord.base.errors import SessionRow
+from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
+from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
 from coordinatord.http.dispatch import Dispatcher, Gates
-from coordinatord.http.middleware import CallerLimits, TokenBuckets
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
 from coordinatord.http.uploads import UploadReader, UploadsAtOnce
-from coordinatord.storage.database.batched_reads import Snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.fakes.index_position import Standing
 from tests.unit.coordinatord.http.asgi import ask, scope
 

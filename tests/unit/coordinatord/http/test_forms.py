@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.refusal import Refused
-from coordinatord.http.uploads import FileTooLarge, UploadForm, boundary_of
+from coordinatord.http.upload_forms import FileTooLarge, UploadForm, boundary_of
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,8 @@ import pytest
 from common.daemon.asgi import Receive, Scope, Send
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses
-from coordinatord.http.middleware import Origins, RequestMiddleware
+from coordinatord.http.cors import Origins
+from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.responses import send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 

@@ -1,7 +1,8 @@
 import pytest
 
+from coordinatord.http.matching import Matcher
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import Matcher, Request, Route
+from coordinatord.http.routing import Request, Route
 
 
 async def _handler(_: Request) -> Response:

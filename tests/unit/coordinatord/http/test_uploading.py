@@ -9,7 +9,8 @@ from common.daemon.asgi import Message, Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http.bodies import BodyBudget, CallerGone, Unacceptable
-from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, OVERHEAD_BYTES, UploadReader, UploadsAtOnce
+from coordinatord.http.upload_forms import OVERHEAD_BYTES
+from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, UploadReader, UploadsAtOnce
 from tests.unit.coordinatord.http.asgi import receiving
 from tests.unit.coordinatord.http.test_forms import FILE, PURPOSE, form
 

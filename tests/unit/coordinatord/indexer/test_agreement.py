@@ -13,8 +13,9 @@ from coordinatord.chain.indexer import agreement
 from coordinatord.chain.indexer.agreement import CheckedSource, Disagreement
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.fetch import RangeWidth
-from coordinatord.chain.rpc.client import BlockHeader
-from coordinatord.chain.rpc.nodes import Node, Nodes
+from coordinatord.chain.rpc.chain_data import BlockHeader
+from coordinatord.chain.rpc.node import Node
+from coordinatord.chain.rpc.nodes import Nodes
 from tests.fakes.chain import DECODER
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import pytest
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import events as ev
 from coordinatord.chain.indexer.evidence import bloom_mask, check_linked, read_logs, suspects
-from coordinatord.chain.rpc.client import BlockHeader, ChainLog
+from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 from tests.fakes.chain import DECODER, FakeChain
 
 MASKS = [bloom_mask(address) for address in DECODER.addresses]

@@ -2,7 +2,8 @@ import httpx
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.market.node import GWEI, FeeOptions, Fees, RetryingNode, current_fees
+from coordinatord.market.fees import GWEI, FeeOptions, Fees, current_fees
+from coordinatord.market.node import RetryingNode
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 

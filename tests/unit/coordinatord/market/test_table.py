@@ -1,4 +1,4 @@
-from coordinatord.market.status import as_json, checked, table, told
+from coordinatord.market.rows import as_json, checked, table, told
 
 
 def test_wrong_row_says_what_was_expected() -> None:

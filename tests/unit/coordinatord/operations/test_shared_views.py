@@ -10,8 +10,9 @@ import pytest
 from common import abi
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.registries import ProviderRegistry
-from coordinatord.chain.rpc.client import Reverted, Rpc, View
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.views import Reverted, View
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,10 @@ from common.quotes import Terms
 from coordinatord.api.book import sql
 from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, Endings, HasEnded
 from coordinatord.base.clock import ISSUED_WITHIN
-from coordinatord.base.errors import Retryable, WouldRefuse
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import CLAIMED, OPEN, ChainJob, PostedOrder, RegisteredJob
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.chain.contracts import job_registry
+from coordinatord.chain.contracts.job_registry import CLAIMED, OPEN, ChainJob, PostedOrder, RegisteredJob
 from coordinatord.chain.relayer import endings_sql, results_sql
 from coordinatord.chain.relayer.budgets import Admitted
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
@@ -166,7 +167,7 @@ async def test_open_job_is_cancelled_by_a_relay_that_all_who_ask_for_it_share(
     assert world.searched == []
     assert world.posted is not None
     signature = submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, NOW)))
-    calldata = registries.cancel(world.posted.posted, NOW, signature)
+    calldata = job_registry.cancel(world.posted.posted, NOW, signature)
     assert world.admitted == [(RelayKind.CANCEL, submitter.wallet.address, JOB, len(calldata))]
     assert relay == NewRelay(
         kind=RelayKind.CANCEL,

@@ -15,9 +15,9 @@ from common import abi, framing
 from common.api import errors
 from common.api.fields import read_object
 from common.api.limits import LONGEST_SLA, ORDER_LIFE
-from common.container import HEAD_BYTES
 from common.eip712 import struct_hash
 from common.refusal import Refused
+from common.sealed_stream import HEAD_BYTES
 from coordinatord.api.files.sql import FileRow
 from coordinatord.api.orders import validation as judgement
 from coordinatord.api.orders.validation import (
@@ -35,10 +35,12 @@ from coordinatord.api.orders.validation import (
     submission_of,
     upload_check,
 )
-from coordinatord.chain.contracts import registries
-from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken
-from coordinatord.chain.rpc.client import Reverted, RpcCall
+from coordinatord.chain.contracts import job_registry
+from coordinatord.chain.contracts.job_registry import JobRegistry
+from coordinatord.chain.contracts.payment_token import PaymentToken
+from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.views import Reverted
 from tests.fakes.submissions import Body, Submitter
 
 _CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
@@ -210,7 +212,7 @@ def test_digest_of_a_submission_is_the_one_that_former_releases_stored(submitter
 def test_calldata_of_a_post_carries_the_owner_amount_container_and_both_signatures(submitter: Submitter) -> None:
     paid = _paid(submitter.line())
     body = paid.body
-    assert paid.calldata(_CID) == registries.post(
+    assert paid.calldata(_CID) == job_registry.post(
         body,
         submitter.wallet.address,
         amount=paid.amount,

@@ -33,9 +33,11 @@ from coordinatord.api.orders.submission import (
     SubmittedOrder,
 )
 from coordinatord.api.orders.validation import MarketProbe, OrderBody, Verdicts
-from coordinatord.base.concurrency import Mailbox
-from coordinatord.base.errors import Retryable, WouldRefuse
-from coordinatord.chain.contracts.registries import JobRegistry, PaymentToken, PostedOrder
+from coordinatord.base.errors import Retryable
+from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.wake import Mailbox
+from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
+from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.relayer.budgets import Admitted
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind

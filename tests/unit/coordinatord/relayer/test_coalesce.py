@@ -8,7 +8,7 @@ from common import abi
 from common.abi import selector
 from common.messages.jobs import Order
 from common.quotes import Terms
-from coordinatord.chain.contracts.registries import PostedOrder, RegisteredJob, claim
+from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob, claim
 from coordinatord.chain.relayer.coalesce import (
     FOR_EXITS,
     Planned,

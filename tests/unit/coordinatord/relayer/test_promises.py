@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from coordinatord.chain.contracts.registries import PaymentToken
+from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.relayer.budgets_sql import Standing
 from coordinatord.chain.relayer.outbox_sql import Promise
 from coordinatord.chain.relayer.solvency import Promises

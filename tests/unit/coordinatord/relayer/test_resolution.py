@@ -13,7 +13,7 @@ from common.artifacts import ERROR_NAMES
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.contracts.logs import ReceiptLog
+from coordinatord.chain.contracts.relayed_calls import ReceiptLog
 from coordinatord.chain.relayer import gas_bookings_sql, resolution, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.gas_book import GasBook, OpKind
@@ -26,7 +26,7 @@ from coordinatord.chain.relayer.results_sql import Carried, Ended, MinedTx, Refu
 from coordinatord.chain.relayer.transactions_sql import NewestBlock, Version
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.locks import RoleConnection
+from coordinatord.storage.database.role_connection import RoleConnection
 
 pytestmark = pytest.mark.anyio
 

@@ -1,7 +1,7 @@
 import pytest
 
 from coordinatord.api.system.readiness import ReadinessReport, judge
-from coordinatord.chain.indexer.undo_sql import IndexPosition
+from coordinatord.chain.indexer.position_sql import IndexPosition
 
 
 def at(block: int, *, rebuilding: bool = False) -> IndexPosition:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from common.quotes import Terms
 from svc.records import Model, ModelDetails
-from svc.serve.answers import Bought, answer_of, completion, response
+from svc.serve.answers import answer_of, completion, response
 from svc.serve.as_chat import chat_input
 from svc.serve.as_responses import responses_input
 from svc.serve.chat_of_response import chat_of_response
 from svc.serve.events import events_of
+from svc.serve.media_answers import Bought
 from svc.serve.problems import Problem
 from svc.serve.requests import AnswerForm, Route, Wanted, read_request
 from svc.serve.response_of_chat import response_of_chat

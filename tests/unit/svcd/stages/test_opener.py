@@ -11,7 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from common.box import PublicKey, SecretKey, seal
-from common.container import Committed, data_key
+from common.container import Committed
+from common.key_derivation import data_key
 from common.sealed_stream import ContainerHead
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.errors import Unavailable

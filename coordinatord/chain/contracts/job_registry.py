@@ -1,4 +1,4 @@
-"""The job registry: its reads, typed, and the calldata of its writes."""
+"""Job registry: its reads, typed, and the calldata of its writes."""
 
 from typing import Final
 
@@ -6,25 +6,15 @@ import attrs
 import msgspec
 
 from common import abi
-from common.api.market import AllowlistStatus
 from common.api.states import JobState
 from common.messages.jobs import Order
-from common.messages.providers import AskSnapshot
 from common.quotes import Terms, job_id
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.chain.rpc.client import (
-    Hash,
-    Quantity,
-    Reverted,
-    Rpc,
-    View,
-    quantity,
-    read_many,
-    read_view,
-    unreadable,
-)
+from coordinatord.chain.rpc.chain_data import Hash, Quantity
+from coordinatord.chain.rpc.client import Rpc, quantity
 from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.views import View, read_view, unreadable
 
 _ORDER: Final = "(bytes32,uint32,uint32,uint128,uint128,uint32,uint32,uint32,uint64)"
 _POST: Final = abi.selector(f"post({_ORDER},address,uint256,string,bytes,bytes)")
@@ -241,146 +231,3 @@ def _order(order: Order) -> abi.Words:
 def _posted(posted: PostedOrder) -> abi.Words:
     fees = (abi.uint(posted.terms.fee_bps), abi.uint(posted.terms.gas_fee))
     return abi.join((_order(posted.order), abi.address(posted.owner), *fees))
-
-
-# The ask registry: the newest time of a provider, whether a transaction published, and a publication's calldata.
-
-_PUBLISH: Final = abi.selector("publish(uint32,uint64,(uint32,uint32,uint128,uint128)[],bytes)")
-_LATEST_SIGNED_AT: Final = abi.selector("latestSignedAt(uint32)")
-_PUBLISHED: Final = hex_of(abi.topic("AsksPublished(uint32,uint64,(uint32,uint32,uint128,uint128)[])"))
-
-
-class _Log(msgspec.Struct):
-    address: str
-    topics: list[str]
-    data: str
-
-
-class _PostReceipt(msgspec.Struct):
-    logs: list[_Log]
-
-
-@attrs.frozen(slots=True)
-class AskRegistry:
-    rpc: Rpc
-    address: bytes
-
-    async def latest_signed_at(self, provider_id: int) -> int:
-        """0 when the provider never published."""
-        view = View(self.address, abi.call(_LATEST_SIGNED_AT, abi.uint(provider_id)), "registry_floor_read")
-        return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 64))
-
-    async def published_in(self, tx_hash: bytes, provider_id: int, signed_at: int) -> bool:
-        """True when this mined transaction recorded that snapshot: a stale one is passed over without an event."""
-        try:
-            receipt = await self.rpc.call_as(_PostReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
-        except RpcError as error:
-            raise unreadable(error, "publication_skipped") from error
-        topics = [_PUBLISHED, hex_of(abi.uint(provider_id))]
-        head = hex_of(abi.uint(signed_at))  # the first word of the data
-        return any(
-            log.address.lower() == hex_of(self.address) and log.topics == topics and log.data.startswith(head)
-            for log in receipt.logs
-        )
-
-
-def publish(snapshot: AskSnapshot, signature: bytes) -> bytes:
-    rows = [
-        abi.join((abi.uint(q.model_id), abi.uint(q.sla), abi.uint(q.rate_in), abi.uint(q.rate_out)))
-        for q in snapshot.quotes
-    ]
-    return abi.call(
-        _PUBLISH,
-        abi.uint(snapshot.provider_id),
-        abi.uint(snapshot.signed_at),
-        abi.array(rows),
-        abi.dynamic(signature),
-    )
-
-
-# The provider registry: its reads, typed, and the calldata of its writes.
-
-_PROVIDER_ID_OF: Final = abi.selector("providerIdOf(address)")
-_ALLOWLIST_STATUS: Final = abi.selector("allowlistStatus(bytes32)")
-_SET_IDENTITY: Final = abi.selector("setIdentity(bytes32,bytes,uint64,bytes)")
-_REQUEST_CAPACITY: Final = abi.selector("requestCapacity(uint32,uint64,bytes)")
-
-NOT_LISTED: Final = AllowlistStatus.NOT_LISTED
-TOMBSTONED: Final = AllowlistStatus.TOMBSTONED
-
-
-@attrs.frozen(slots=True)
-class ProviderRegistry:
-    rpc: Rpc
-    address: bytes
-
-    async def provider_id_of(self, operator: bytes) -> int | None:
-        """The registry id of a wallet; None when it is not registered."""
-        return await read_view(self.rpc, self.provider_id_view(operator), read_provider_id)
-
-    def provider_id_view(self, operator: bytes, block: str = "latest") -> View:
-        return View(self.address, abi.call(_PROVIDER_ID_OF, abi.address(operator)), "provider_id_read", block=block)
-
-    async def allowlist_status(self, key: bytes) -> int:
-        """NOT_LISTED, 1 (allowed) or TOMBSTONED."""
-        view = View(self.address, abi.call(_ALLOWLIST_STATUS, abi.bytes32(key)), "allowlist_status_read")
-        return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 8))
-
-
-def read_provider_id(data: bytes) -> int | None:
-    return abi.uint_at(data, 0, 32) or None
-
-
-def set_identity(box_key: bytes, evidence: bytes, issued_at: int, signature: bytes) -> bytes:
-    return abi.call(
-        _SET_IDENTITY, abi.bytes32(box_key), abi.dynamic(evidence), abi.uint(issued_at), abi.dynamic(signature)
-    )
-
-
-def request_capacity(n: int, issued_at: int, signature: bytes) -> bytes:
-    return abi.call(_REQUEST_CAPACITY, abi.uint(n), abi.uint(issued_at), abi.dynamic(signature))
-
-
-# The payment token: what a claim depends on, typed.
-
-_BALANCE: Final = abi.selector("balanceOf(address)")
-_AUTHORIZATION: Final = abi.selector("authorizationState(address,bytes32)")
-_CODE: Final = "claim_simulate_read"
-
-
-@attrs.frozen(slots=True)
-class Funds:
-    """Balances by owner, and the authorisations that are used up or cancelled."""
-
-    balances: dict[bytes, int]
-    spent: set[bytes]
-
-
-@attrs.frozen(slots=True)
-class PaymentToken:
-    rpc: Rpc
-    address: bytes
-
-    async def funds(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds:
-        """In one request. `jobs`: owner and job id, which is the authorisation's nonce."""
-        views = [self.balance_view(owner) for owner in owners]
-        views += [
-            self._view(abi.call(_AUTHORIZATION, abi.address(owner), abi.bytes32(job_id))) for owner, job_id in jobs
-        ]
-        answers = [read_balance(answer) for answer in await read_many(self.rpc, views, _CODE)]
-        balances = {owner: amount for owner, amount in zip(owners, answers, strict=False) if amount is not None}
-        states = answers[len(owners) :]
-        return Funds(balances, {job_id for (_, job_id), used in zip(jobs, states, strict=True) if used})
-
-    def balance_view(self, owner: bytes, block: str = "latest") -> View:
-        return View(self.address, abi.call(_BALANCE, abi.address(owner)), _CODE, block=block)
-
-    def _view(self, calldata: bytes) -> View:
-        return View(self.address, calldata, _CODE)
-
-
-def read_balance(answer: bytes | Reverted) -> int | None:
-    """None for a token that does not answer: then nothing is known against the owner."""
-    if isinstance(answer, Reverted) or len(answer) < 32:
-        return None
-    return abi.uint_at(answer, 0, 256)

@@ -1,0 +1,50 @@
+"""Wake-up flags, and a mailbox that one task empties."""
+
+from typing import Generic, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+class Wake:
+    """Flag that any task can raise and one task sleeps on.
+
+    Raised any number of times, it wakes once; raised before the wait, it ends the wait at once.
+    """
+
+    def __init__(self) -> None:
+        self._raised = anyio.Event()
+
+    def __call__(self) -> None:
+        self._raised.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Until raised, `seconds` at most; lowers the flag. False when the time ran out."""
+        with anyio.move_on_after(seconds):
+            await self._raised.wait()
+        raised = self._raised.is_set()
+        self._raised = anyio.Event()
+        return raised
+
+
+class Mailbox(Generic[T]):
+    """Queue from any task to one task that takes everything at once. `put` never waits."""
+
+    def __init__(self, capacity: int) -> None:
+        """Items beyond `capacity` are dropped."""
+        self._capacity = capacity
+        self._items: list[T] = []
+        self._filled = Wake()
+
+    def put(self, item: T) -> None:
+        if len(self._items) < self._capacity:
+            self._items.append(item)
+            self._filled()
+
+    async def take(self, seconds: float) -> list[T]:
+        """Return every item since the last call, once there is one. Return none after `seconds`."""
+        if not self._items:
+            await self._filled.wait(seconds)
+        items, self._items = self._items, []
+        return items

@@ -1,0 +1,51 @@
+"""Payment token: the balance and authorization that a claim depends on, typed."""
+
+from typing import Final
+
+import attrs
+
+from common import abi
+from coordinatord.chain.rpc.client import Rpc
+from coordinatord.chain.rpc.views import Reverted, View, read_many
+
+_BALANCE: Final = abi.selector("balanceOf(address)")
+_AUTHORIZATION: Final = abi.selector("authorizationState(address,bytes32)")
+_CODE: Final = "claim_simulate_read"
+
+
+@attrs.frozen(slots=True)
+class Funds:
+    """Balances by owner, and the authorisations that are used up or cancelled."""
+
+    balances: dict[bytes, int]
+    spent: set[bytes]
+
+
+@attrs.frozen(slots=True)
+class PaymentToken:
+    rpc: Rpc
+    address: bytes
+
+    async def funds(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds:
+        """In one request. `jobs`: owner and job id, which is the authorisation's nonce."""
+        views = [self.balance_view(owner) for owner in owners]
+        views += [
+            self._view(abi.call(_AUTHORIZATION, abi.address(owner), abi.bytes32(job_id))) for owner, job_id in jobs
+        ]
+        answers = [read_balance(answer) for answer in await read_many(self.rpc, views, _CODE)]
+        balances = {owner: amount for owner, amount in zip(owners, answers, strict=False) if amount is not None}
+        states = answers[len(owners) :]
+        return Funds(balances, {job_id for (_, job_id), used in zip(jobs, states, strict=True) if used})
+
+    def balance_view(self, owner: bytes, block: str = "latest") -> View:
+        return View(self.address, abi.call(_BALANCE, abi.address(owner)), _CODE, block=block)
+
+    def _view(self, calldata: bytes) -> View:
+        return View(self.address, calldata, _CODE)
+
+
+def read_balance(answer: bytes | Reverted) -> int | None:
+    """None for a token that does not answer: then nothing is known against the owner."""
+    if isinstance(answer, Reverted) or len(answer) < 32:
+        return None
+    return abi.uint_at(answer, 0, 256)

@@ -1,0 +1,43 @@
+"""Headers and logs as nodes answer them. Hex stays text, because most of it is compared and never decoded.
+
+Fields that are decoded are checked to be hex. An answer with anything else in their place is rejected as a whole.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,16}$")]
+Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
+_Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
+Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
+
+
+class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A block without its transactions."""
+
+    number: Quantity
+    hash: Hash
+    parent_hash: Hash
+    timestamp: Quantity
+    logs_bloom: _Bloom
+
+    @property
+    def height(self) -> int:
+        return int(self.number, 16)
+
+    @property
+    def time(self) -> int:
+        return int(self.timestamp, 16)
+
+
+class ChainLog(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A log of a mined block: one of a pending block has no number, and does not decode."""
+
+    address: str
+    topics: tuple[Word, ...]
+    data: str
+    block_number: str
+    block_hash: Word
+    log_index: str
+    removed: bool = False

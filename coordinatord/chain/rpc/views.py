@@ -1,0 +1,106 @@
+"""Reads of contracts, at the latest block unless another is given: one `eth_call`, or several in one request.
+
+Each read names the error code that a caller gets when the node answers with an error, so that "could not read the
+provider id" and "could not read the job" remain distinct.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import attrs
+import msgspec
+
+from common.refusal import Refused
+from common.scalars import hex_of
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result
+from coordinatord.chain.rpc.errors import Meaning, RpcError
+
+T = TypeVar("T")
+
+
+@attrs.frozen(slots=True)
+class Reverted:
+    """The contract refused; `data` is its revert data."""
+
+    data: bytes
+
+
+@attrs.frozen(slots=True)
+class View:
+    """A call of a view function, or of any function to see whether it would revert. `code` is for its failure.
+
+    `block` is a tag, a quantity, or names a block by its hash.
+    """
+
+    target: bytes
+    calldata: bytes
+    code: str
+    sender: bytes | None = None
+    block: str | Mapping[str, str] = "latest"
+
+    def as_call(self) -> RpcCall:
+        transaction = {"to": hex_of(self.target), "data": hex_of(self.calldata)}
+        if self.sender is not None:
+            transaction["from"] = hex_of(self.sender)
+        return RpcCall("eth_call", (transaction, self.block))
+
+
+async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
+    """The decoded return value. A revert is an error: a view function of ours does not revert."""
+    call = view.as_call()
+    try:
+        text = await rpc.call_as(str, call.method, *call.params)
+    except RpcError as error:
+        raise unreadable(error, view.code) from error
+    return decoded(hex_bytes(text, view.code), decode, view.code)
+
+
+async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
+    """All in one request. A revert is a value; any other error is Retryable (`code` for plain calls and the whole)."""
+    try:
+        answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
+    except RpcError as error:  # one for the whole batch: limits are mostly told so
+        raise unreadable(error, code) from error
+    results: list[bytes | Reverted] = []
+    for call, answer in zip(calls, answers, strict=True):
+        code_of_call = call.code if isinstance(call, View) else code
+        if isinstance(answer, RpcError):
+            if answer.meaning is not Meaning.REVERTED:
+                raise unreadable(answer, code_of_call)
+            results.append(Reverted(answer.data))
+        else:
+            results.append(hex_bytes(_text(answer), code_of_call))
+    return results
+
+
+def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
+    """`decode(data)`; what no contract of ours returns (no code at the address, cut data) is Retryable with `code`."""
+    try:
+        return decode(data)
+    except Refused as broken:
+        raise Retryable("relay_unavailable", f"the chain's answer is not the contract's: {broken}", code) from broken
+
+
+def is_true(answer: bytes | Reverted) -> bool:
+    """True when a view answered with the boolean true."""
+    return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
+
+
+def unreadable(error: RpcError, code: str) -> Retryable:
+    """A node that answers a read with an error."""
+    if error.meaning is Meaning.RATE_LIMITED:
+        return Retryable("relay_unavailable", "the RPC endpoint limits our requests", "rate_limited")
+    return Retryable("relay_unavailable", f"the chain could not be read: {error}", code)
+
+
+def _text(raw: msgspec.Raw) -> str:
+    return decode_result(raw, str, "a contract read")
+
+
+def hex_bytes(text: str, code: str) -> bytes:
+    digits = text.removeprefix("0x")
+    try:
+        return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)  # quantities have no leading zeros
+    except ValueError as broken:
+        raise Retryable("relay_unavailable", "the chain's answer is not hex", code) from broken

@@ -1,0 +1,37 @@
+"""Single `Range: bytes=` requests, resolved to the bytes to answer with."""
+
+import re
+from typing import Final
+
+import attrs
+
+_ONE_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
+
+
+@attrs.frozen(slots=True)
+class ByteRange:
+    """Bytes `first` to `last` inclusive."""
+
+    first: int
+    last: int
+
+
+class Unsatisfiable(Exception):
+    """The range lies outside of the content."""
+
+
+def byte_range(header: str | None, size: int) -> ByteRange | None:
+    """None when the whole content is the answer: no range, several, or one that makes no sense."""
+    match = _ONE_RANGE.fullmatch((header or "").strip())
+    if match is None or match[0] == "bytes=-":
+        return None
+    first, last = match[1], match[2]
+    if not first:
+        if int(last) == 0:
+            raise Unsatisfiable
+        return ByteRange(max(0, size - int(last)), size - 1)
+    if last and int(last) < int(first):
+        return None
+    if int(first) >= size:
+        raise Unsatisfiable
+    return ByteRange(int(first), min(int(last), size - 1) if last else size - 1)

@@ -1,0 +1,47 @@
+"""Pages of rows. A page is cut before its body exceeds 4 MiB, and says so."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from common.api import limits
+from coordinatord.http.responses import Response
+from coordinatord.http.routing import Request
+from coordinatord.storage.database.snapshot_sql import Snapshot
+
+T = TypeVar("T")
+_ENVELOPE: Final = 256  # what surrounds the rows
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def page_of(request: Request) -> tuple[int, int]:
+    """(limit, offset)."""
+    return request.query.get("limit", limits.DEFAULT_PAGE), request.query.get("offset", 0)
+
+
+def page(
+    request: Request,
+    snapshot: Snapshot,
+    name: str,
+    rows: Iterable[T],
+    view: Callable[[T], msgspec.Struct],
+    **extra: Any,
+) -> Response:
+    """The rows under `name`, as many as fit; at least one, so that a reader who goes on gets on."""
+    _, offset = page_of(request)
+    encoded: list[bytes] = []
+    size, cut = _ENVELOPE, False
+    for row in rows:
+        item = _encode(view(row))
+        if encoded and size + len(item) + 1 > limits.PAGE_BYTES:
+            cut = True
+            break
+        encoded.append(item)
+        size += len(item) + 1
+    listed = msgspec.Raw(b"[" + b",".join(encoded) + b"]")
+    body = _encode({**extra, name: listed, "as_of_block": str(snapshot.block_number)})
+    headers = [(b"content-type", b"application/json"), (b"x-svc-page-truncated", b"true" if cut else b"false")]
+    if cut:
+        headers.append((b"x-svc-next-offset", str(offset + len(encoded)).encode()))
+    return Response(200, body, tuple(headers), snapshot)

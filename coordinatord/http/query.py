@@ -1,0 +1,82 @@
+"""Read query strings and headers. Each parameter occurs at most once, an empty value is an absent one.
+
+Unknown names are ignored, because clients and proxies add their own. A known name that is misspelt shows in the answer.
+Rejecting unknown names would break every caller whenever a parameter is removed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+from common.daemon.asgi import RawHeaders, header_values
+from common.refusal import Refused
+from coordinatord.http.routing import Parameter
+
+_MOST: Final = 64
+
+
+def read_query(raw: bytes, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """The parameters present, each as its declaration reads it."""
+    texts = _split(raw) if raw else {}
+    values: dict[str, Any] = {}
+    faults: list[Refused] = []
+    for name, parameter in parameters.items():
+        text = texts.get(name, "")
+        if text:
+            _read_into(values, faults, name, parameter, text)
+        elif parameter.required:
+            faults.append(Refused(f"{name} is required", name))
+    if faults:
+        raise Refused.together(faults)
+    return values
+
+
+def _read_into(values: dict[str, Any], faults: list[Refused], name: str, parameter: Parameter, text: str) -> None:
+    try:
+        values[name] = parameter.kind.read(text, name)
+    except Refused as fault:
+        faults.append(fault)
+
+
+def read_headers(headers: RawHeaders, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """The same of request headers that a route declares."""
+    values: dict[str, Any] = {}
+    faults: list[Refused] = []
+    for name, parameter in parameters.items():
+        texts = header_values(headers, name.encode())
+        if name == "prefer":  # a list by HTTP's rules: several of them are one
+            texts = [",".join(texts)]
+        if len(texts) > 1:
+            faults.append(Refused(f"{name} appears more than once", name))
+        elif texts and texts[0]:
+            _read_into(values, faults, name, parameter, texts[0])
+    if faults:
+        raise Refused.together(faults)
+    return values
+
+
+def _split(raw: bytes) -> dict[str, str]:
+    pairs = raw.split(b"&")
+    if len(pairs) > _MOST:
+        raise Refused(f"a query has at most {_MOST} parameters")
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        raw_name, _, raw_value = pair.partition(b"=")
+        name, value = _decode_query(raw_name), _decode_query(raw_value)
+        if name in texts:
+            raise Refused(f"{name} appears more than once", name)
+        if name:
+            texts[name] = value
+    return texts
+
+
+def _decode_query(part: bytes) -> str:
+    if part.isalnum():  # as most are: nothing in it stands for anything else
+        return part.decode("ascii")
+    try:
+        text = unquote_to_bytes(part.replace(b"+", b" ")).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused("the query is not UTF-8") from None
+    if "\0" in text:
+        raise Refused("the query holds a NUL")
+    return text

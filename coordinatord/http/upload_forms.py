@@ -1,0 +1,222 @@
+"""multipart/form-data of uploads, parsed as it arrives: the field `purpose`, then one file. The fields
+`expires_after[...]` may be anywhere.
+
+Nothing is kept: the file's bytes are passed on as they arrive. The part of the form after the file decides whether the
+form was well-formed, so a reader must read `pieces` to the end before it trusts any of them.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Final
+
+import attrs
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from common.refusal import Refused
+
+OVERHEAD_BYTES: Final = 1 << 16  # of a form beside its file's bytes
+_MOST_HEADERS: Final = 8
+_LONGEST_HEADER: Final = 2048
+_LONGEST_FIELD: Final = 64
+_LONGEST_NAME: Final = 255
+EXPIRES_AFTER: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class FileTooLarge(Exception):
+    """The file part is over the limit."""
+
+
+@attrs.frozen(slots=True)
+class PartBegins:
+    name: str
+    filename: str | None
+
+
+@attrs.frozen(slots=True)
+class PartData:
+    data: bytes
+
+
+@attrs.frozen(slots=True)
+class PartEnds:
+    pass
+
+
+FormEvent = PartBegins | PartData | PartEnds
+
+
+def boundary_of(content_type: str) -> bytes:
+    """Of a multipart/form-data request; Refused for any other."""
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not boundary:
+        raise Refused("the body must be multipart/form-data")
+    return boundary
+
+
+class FormParser:
+    """Events of a form from its bytes. Refuses what is no form."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self.whole = False  # the closing boundary was seen
+        self._events: list[FormEvent] = []
+        self._field, self._value = bytearray(), bytearray()
+        self._disposition: str | None = None
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._part_begins,
+                    "on_header_field": lambda data, start, end: self._field.extend(data[start:end]),
+                    "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+                    "on_header_end": self._header_ends,
+                    "on_headers_finished": self._headers_end,
+                    "on_part_data": lambda data, start, end: self._events.append(PartData(data[start:end])),
+                    "on_part_end": lambda: self._events.append(PartEnds()),
+                    "on_end": self._form_ends,
+                },
+                max_header_count=_MOST_HEADERS,
+                max_header_size=_LONGEST_HEADER,
+            )
+        except FormParserError as wrong:
+            raise _malformed() from wrong
+
+    def feed(self, data: bytes) -> list[FormEvent]:
+        try:
+            self._parser.write(data)
+        except FormParserError as wrong:
+            raise _malformed() from wrong
+        events, self._events = self._events, []
+        return events
+
+    def _part_begins(self) -> None:
+        self._disposition = None
+
+    def _header_ends(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            if self._disposition is not None:
+                raise Refused("a part has two content-dispositions")
+            self._disposition = self._value.decode("latin-1")
+        self._field.clear()
+        self._value.clear()
+
+    def _headers_end(self) -> None:
+        kind, options = parse_options_header(self._disposition)
+        if kind != b"form-data" or b"name" not in options:
+            raise Refused("a part of the form has no name")
+        filename = options.get(b"filename")
+        self._events.append(PartBegins(_text(options[b"name"]), None if filename is None else _text(filename)))
+
+    def _form_ends(self) -> None:
+        self.whole = True
+
+
+class UploadForm:
+    """The form of one upload, from the pieces of its body. Read `purpose`, then `filename`, then `pieces`.
+
+    `expires_after` is asked of the form's own `expires_after[...]`, by their names, when its end has come."""
+
+    def __init__(
+        self, boundary: bytes, body: AsyncIterator[bytes], most_bytes: int, declared: int | None = None
+    ) -> None:
+        """`declared`: the length of the whole form, if its sender told it."""
+        self._parser = FormParser(boundary)
+        self._events = self._read(body)
+        self._most = most_bytes
+        self.expires_after: dict[str, str] = {}
+        self.size_at_most = most_bytes if declared is None else min(declared, most_bytes)
+
+    async def purpose(self) -> str:
+        """The first part of the form, but for `expires_after[...]`."""
+        part = await self._next_field("purpose")
+        if part.name != "purpose":
+            raise Refused("purpose must be there, before the file", "purpose")
+        return await self._field("purpose", "invalid_purpose")
+
+    async def filename(self) -> str:
+        """Of the file, which is the second part, but for `expires_after[...]`."""
+        part = await self._next_field("file")
+        if part.name != "file":
+            raise _unexpected(part)
+        if part.filename is None:
+            raise Refused("the file part must carry a filename", "file")
+        return _plain_name(part.filename)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The file's bytes. Refuses, after the last of them, a form that does not end there."""
+        size = 0
+        async for event in self._events:
+            if isinstance(event, PartEnds):
+                break
+            if isinstance(event, PartData):
+                size += len(event.data)
+                if size > self._most:
+                    raise FileTooLarge
+                yield event.data
+        async for event in self._events:
+            if isinstance(event, PartBegins) and event.name in EXPIRES_AFTER:
+                await self._note(event)
+            elif isinstance(event, PartBegins):
+                raise _unexpected(event)
+
+    async def _next_field(self, wanted: str) -> PartBegins:
+        while (part := await self._next_part(wanted)).name in EXPIRES_AFTER:
+            await self._note(part)
+        return part
+
+    async def _note(self, part: PartBegins) -> None:
+        if EXPIRES_AFTER[part.name] in self.expires_after:
+            raise Refused(f"the form has more than one part {part.name}", part.name)
+        self.expires_after[EXPIRES_AFTER[part.name]] = await self._field(part.name)
+
+    async def _field(self, name: str, code: str | None = None) -> str:
+        """The text of the part that has begun."""
+        value = b""
+        async for event in self._events:
+            if isinstance(event, PartEnds):
+                break
+            if isinstance(event, PartData):
+                value += event.data
+            if len(value) > _LONGEST_FIELD:
+                raise Refused(f"{name} must be at most {_LONGEST_FIELD} bytes", name, code)
+        return _text(value)
+
+    async def _next_part(self, wanted: str) -> PartBegins:
+        async for event in self._events:
+            if isinstance(event, PartBegins):
+                return event
+        raise Refused(f"the form has no part {wanted}", wanted)
+
+    async def _read(self, body: AsyncIterator[bytes]) -> AsyncIterator[FormEvent]:
+        async for piece in body:
+            for event in self._parser.feed(piece):
+                yield event
+        if not self._parser.whole:
+            raise _malformed()
+
+
+def _plain_name(filename: str) -> str:
+    """What a client calls its file, without the folders that some send along: a name is shown, never opened."""
+    name = re.split(r"[/\\]", filename)[-1]
+    if not name or len(name) > _LONGEST_NAME or _CONTROL.search(filename):
+        raise Refused(f"filename must be 1 to {_LONGEST_NAME} characters, none of them a control character", "file")
+    return name
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _malformed() from None
+
+
+def _unexpected(part: PartBegins) -> Refused:
+    if part.name in ("purpose", "file"):
+        return Refused(f"the form has more than one part {part.name}", part.name)
+    return Refused("the form has a part that is none of purpose, file and expires_after[…]", part.name[:_LONGEST_FIELD])
+
+
+def _malformed() -> Refused:
+    return Refused("the body is not a well-formed form")

@@ -1,0 +1,28 @@
+"""Calls that another party sends: a Safe, another multisig or a hardware wallet. Written as text, or as a file that a
+Safe imports.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+
+from common.scalars import hex_of
+from coordinatord.market.contracts import ContractCall
+
+
+def as_text(calls: Sequence[ContractCall]) -> str:
+    return "\n\n".join(f"{call.words}\n  to     {call.to}\n  value  0\n  data   {hex_of(call.data)}" for call in calls)
+
+
+def as_document(calls: Sequence[ContractCall], chain_id: int) -> str:
+    """The format of Safe's Transaction Builder, with the words of each call beside it."""
+    document = {
+        "version": "1.0",
+        "chainId": str(chain_id),
+        "createdAt": int(time.time() * 1000),
+        "meta": {"name": calls[0].words, "description": "; ".join(call.words for call in calls)},
+        "transactions": [
+            {"to": call.to, "value": "0", "data": hex_of(call.data), "description": call.words} for call in calls
+        ],
+    }
+    return json.dumps(document, indent=2)

@@ -1,0 +1,27 @@
+"""Connection that carries a role's lock, used by one task at a time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import asyncpg
+
+from coordinatord.storage.database.connections import Connection
+
+
+def role_of(chain_id: int, account: bytes) -> str:
+    """The role of relaying from an account, which one process at a time has."""
+    return f"relayer:{chain_id}:0x{account.hex()}"
+
+
+class RoleConnection:
+    """Every write about an account goes through here: who lost the lock has lost the connection with it."""
+
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._connection = connection
+        self._turn = anyio.Lock()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self._turn, self._connection.transaction():
+            yield self._connection

@@ -1,0 +1,77 @@
+"""Budgets of stored bytes, per owner and for newcomers."""
+
+import math
+import time
+from typing import Final
+
+import attrs
+
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.pins.objects_sql import stored_for, stored_for_newcomers
+
+NEWCOMERS_ROWS: Final = 1_000_000
+_NEWCOMERS_LOOK_S: Final = 1.0
+_NEWCOMERS_PAUSE: Final = 20.0  # times as long as a look took
+_RETRY_AFTER: Final = 300  # seconds: an upload that nothing came of lives as long
+
+
+@attrs.define(slots=True)
+class _Newcomers:
+    """Sums of all newcomers. They are read at most once a second, and for a small part of the time: each look passes
+    over a row of every newcomer."""
+
+    _next_look: float = -math.inf
+    _sums: tuple[int, int] = (0, 0)
+
+    async def sums(self, connection: Connection) -> tuple[int, int]:
+        began = time.monotonic()
+        if began >= self._next_look:
+            self._sums = await stored_for_newcomers(connection)
+            took = time.monotonic() - began
+            self._next_look = began + max(_NEWCOMERS_LOOK_S, _NEWCOMERS_PAUSE * took)
+        return self._sums
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class StorageBudgets:
+    """Limits on the bytes and rows kept for one owner, checked in the transaction that adds to them. 0 is no limit.
+
+    An owner without a settled job has a small allowance (the first two), one that has earned it a large one. Wallets
+    cost nothing, so all without a settled job also share a ceiling (the last two). What a settle stores counts, but is
+    never refused: it frees a client's money. Nor are the files that batches yield."""
+
+    new_bytes: int
+    new_rows: int
+    most_bytes: int
+    most_rows: int
+    newcomers_bytes: int = 0
+    newcomers_rows: int = 0
+    _newcomers: _Newcomers = attrs.field(factory=_Newcomers, init=False, eq=False, repr=False)
+
+    async def check(self, connection: Connection, owner: bytes) -> None:
+        """Check the owner's allowance after a row of its was added, before that is committed. Raise Retryable `busy`
+        when all of its content together is beyond it, or the content of all newcomers beyond theirs."""
+        held = await stored_for(connection, owner)
+        most_bytes, most_rows = (self.most_bytes, self.most_rows) if held.earned else (self.new_bytes, self.new_rows)
+        more = "" if held.earned else ", or grows with your first settled job"
+        if most_bytes and held.bytes > most_bytes:
+            raise _full(f"at most {most_bytes} bytes are kept for one wallet; room comes as files expire{more}")
+        if most_rows and held.rows > most_rows:
+            raise _full(f"at most {most_rows} files and lines are kept for one wallet; room comes as they expire{more}")
+        if not held.earned and (self.newcomers_bytes or self.newcomers_rows):
+            all_bytes, all_rows = await self._newcomers.sums(connection)
+            over_bytes = self.newcomers_bytes and all_bytes > self.newcomers_bytes
+            if over_bytes or (self.newcomers_rows and all_rows > self.newcomers_rows):
+                raise _full(
+                    "the storage that wallets without a settled job share is full; retry after stored content expires"
+                )
+
+
+UNLIMITED: Final = StorageBudgets(new_bytes=0, new_rows=0, most_bytes=0, most_rows=0)
+
+
+def _full(message: str) -> Retryable:
+    metrics.budget_refusals.labels("storage").inc()
+    return Retryable("busy", message, retry_after=_RETRY_AFTER)
