@@ -30,6 +30,7 @@ class _Hold:
     about: bytes
     before: bool
     reached: anyio.Event = attrs.field(factory=anyio.Event)
+    forwarded: anyio.Event = attrs.field(factory=anyio.Event)
 
 
 @attrs.define
@@ -50,6 +51,12 @@ class HoldingProxy:
         """Nothing is held any more; what was held until now is never answered."""
         self._holds.clear()
 
+    def forward(self) -> None:
+        """End all holds, and send the calls held before the coordinator on to it."""
+        for hold in self._holds:
+            hold.forwarded.set()
+        self._holds.clear()
+
     def _hold_of(self, scope: Any, body: bytes) -> _Hold | None:
         name, said = _name(scope, body), scope["raw_path"] + body
         return next((hold for hold in self._holds if hold.name == name and hold.about in said), None)
@@ -64,8 +71,18 @@ class HoldingProxy:
             more = message.get("more_body", False)
         hold = self._hold_of(scope, body)
         if hold is not None and hold.before:
-            await _keep(hold, receive)
-            return
+            async with anyio.create_task_group() as tasks:
+
+                async def kept() -> None:
+                    await _keep(hold, receive)
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(kept)
+                await hold.forwarded.wait()
+                tasks.cancel_scope.cancel()
+            if not hold.forwarded.is_set():
+                return
+            hold = None
         upstream = self._gateway if scope["path"].startswith("/ipfs/") else self._coordinator
         query = f"?{scope['query_string'].decode()}" if scope["query_string"] else ""
         headers = [(name, value) for name, value in scope["headers"] if name in _KEPT]
