@@ -133,7 +133,11 @@ class Fold:
         known = (self.changes.new_providers, self.changes.providers, self.changes.gone_providers)
         if any(event.provider_id in rows for rows in known):
             raise contradiction(f"provider {event.provider_id} is registered twice")
-        self.changes.new_providers[event.provider_id] = NewProvider(event.provider_id, event.operator)
+        # The registry refuses ops that were signed before the registration.
+        time = self._time_of(self._block)
+        self.changes.new_providers[event.provider_id] = NewProvider(
+            event.provider_id, event.operator, identity_at=time, capacity_at=time
+        )
 
     def _operator_changed(self, event: ev.OperatorChanged) -> None:
         self._provider(event.provider_id).operator = event.operator

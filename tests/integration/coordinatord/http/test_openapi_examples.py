@@ -29,6 +29,7 @@ THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 # Of an op that is no settle, a model that has none, a job that is not claimed or has not ended.
 OMITTED = {
+    "terms",
     "result_cid",
     "params_schema",
     "endpoint",
