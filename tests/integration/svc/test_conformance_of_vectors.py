@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> object:
 
 _PROGRAM = """\
 import json, sys
-from common import strict_json
+from common import canonical_json, strict_json
 from common.quotes import job_id
 from common.refusal import Refused
 
@@ -37,7 +37,7 @@ def of_job(case):
 def of_json(case):
     raw = bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode("utf-8", "surrogatepass")
     value = strict_json.parse(raw)
-    return {"canonical": strict_json.canonical(value).decode()}
+    return {"canonical": canonical_json.canonical(value).decode()}
 
 readers = {"job_id": of_job, "strict_json": of_json}
 for line in sys.stdin.buffer:
