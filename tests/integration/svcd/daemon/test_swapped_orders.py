@@ -7,7 +7,7 @@ import pytest
 
 from common.messages.jobs import Order
 from common.quotes import Terms, amount
-from coordinatord.run.checks.nodes import registries
+from coordinatord.chain.contracts import job_registry
 from tests.integration.coordinatord.relayer.mining import ahead_of_the_relayer, mining_by_hand
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.svcd.daemon.scene import Scene, until
@@ -22,7 +22,7 @@ def swapped_post(client: Party, body: Body, terms: Terms, **changed: int) -> byt
     order = Order(c=bytes.fromhex(body["c"][2:]), **values)
     cost = amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
     paid = client.pay({name: str(value) for name, value in values.items()} | {"job_id": body["job_id"]}, cost)
-    return registries.post(
+    return job_registry.post(
         order,
         client.wallet.address,
         amount=cost,
