@@ -46,23 +46,23 @@ async def examine(
     """In the order in which a run would need them."""
     clock = clock or Clock()
     async with httpx.AsyncClient(transport=transport, timeout=_PATIENCE, trust_env=False) as http:
-        checkup = _Checkup(config, http, Requests(http, config.coordinator_url, clock), clock)
+        checks = _Checks(config, http, Requests(http, config.coordinator_url, clock), clock)
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
         findings = [Checked("configuration", True, f"{models}, {slots}")]
         for part in (
-            checkup.state_directory,
-            checkup.metrics,
-            checkup.coordinator,
-            checkup.node,
-            checkup.gateways,
-            checkup.backends,
+            checks.state_directory,
+            checks.metrics,
+            checks.coordinator,
+            checks.node,
+            checks.gateways,
+            checks.backends,
         ):
             findings += [finding async for finding in part()]
         return findings
 
 
 @attrs.frozen(slots=True, eq=False)
-class _Checkup:
+class _Checks:
     config: DaemonConfig
     http: httpx.AsyncClient
     requests: Requests

@@ -62,7 +62,7 @@ class Purchase:
         return None if self.further is None else self.further(market)
 
 
-# --- twists ---------------------------------------------------------------------------------------------------
+# --- faulty markets --------------------------------------------------------------------------------------------
 
 
 def _more(**changed: Any) -> Callable[[ClientMarket, Body], Body]:

@@ -1,6 +1,6 @@
 """POST /v1/jobs/check: every check that an order fails, told at once. Nothing is stored, relayed or counted.
 
-The checks are those of `judgement`, in the order of a submission; where a submission ends with the first that fails,
+The checks are those of `validation`, in the order of a submission. Where a submission ends with the first that fails,
 here the others follow. A route of its own, and no parameter of POST /v1/jobs: a coordinator that did not know the
 parameter would post the order.
 """

@@ -1,4 +1,4 @@
-"""Judgement of submissions: their bodies, and every check of an order, its payment and its container.
+"""Validate submissions: their bodies, and every check of an order, its payment and its container.
 
 `POST /v1/jobs` judges one submission, a batch hundreds of its lines at a time. A check takes any number of submissions
 and tells of each whether it fails; `judge` runs checks in order, each on those that passed the ones before it.

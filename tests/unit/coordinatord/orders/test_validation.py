@@ -19,7 +19,7 @@ from common.eip712 import struct_hash
 from common.refusal import Refused
 from common.sealed_stream import HEAD_BYTES
 from coordinatord.api.files.sql import FileRow
-from coordinatord.api.orders import validation as judgement
+from coordinatord.api.orders import validation
 from coordinatord.api.orders.validation import (
     Fault,
     MarketProbe,
@@ -68,11 +68,11 @@ def test_each_submission_has_the_first_fault_of_its_own(submitter: Submitter) ->
     ]
     assert judge([_paid(body) for body in bodies], checks) == [
         None,
-        judgement.WRONG_JOB_ID,
-        judgement.EXPIRED,
-        judgement.WRONG_SIGNER,
-        judgement.WRONG_AMOUNT,
-        judgement.WRONG_PAYER,
+        validation.WRONG_JOB_ID,
+        validation.EXPIRED,
+        validation.WRONG_SIGNER,
+        validation.WRONG_AMOUNT,
+        validation.WRONG_PAYER,
     ]
 
 
@@ -124,7 +124,7 @@ def test_amount_is_the_quoted_one_to_the_unit(submitter: Submitter) -> None:
     quoted = _paid(submitter.line()).amount
     checks = payment_checks(submitter.domains, submitter.registry, submitter.terms)
     lines = [_paid(submitter.line(amount=quoted + off)) for off in (-1, 0, 1)]
-    assert judge(lines, checks) == [judgement.WRONG_AMOUNT, None, judgement.WRONG_AMOUNT]
+    assert judge(lines, checks) == [validation.WRONG_AMOUNT, None, validation.WRONG_AMOUNT]
 
 
 def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_window(submitter: Submitter) -> None:
@@ -134,12 +134,12 @@ def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_
     lines += [submitter.line(expires_at=now + 1, sla_secs=sla) for sla in (LONGEST_SLA, LONGEST_SLA + 1)]
     checks = order_checks(submitter.domains, now)
     assert judge([_paid(line) for line in lines], checks) == [
-        judgement.EXPIRED,
+        validation.EXPIRED,
         None,
         None,
-        judgement.EXPIRES_TOO_LATE,
+        validation.EXPIRES_TOO_LATE,
         None,
-        judgement.SLA_TOO_LONG,
+        validation.SLA_TOO_LONG,
     ]
 
 
@@ -148,7 +148,7 @@ def test_container_of_a_length_that_no_sealing_yields_is_not_the_committed_one(s
     sealed = base64.b64decode(line["container"])
     length = HEAD_BYTES + framing.HEADER_BYTES + framing.SEALED_FRAME_BYTES + 1  # the last frame too short for its tag
     longer = sealed.ljust(length, b"\0")
-    [fault] = judge([_paid({**line, "container": base64.b64encode(longer).decode()})], [judgement.check_inline])
+    [fault] = judge([_paid({**line, "container": base64.b64encode(longer).decode()})], [validation.check_inline])
     assert fault is not None
     assert (fault.code, fault.param) == ("commitment_mismatch", "container")
 
@@ -223,24 +223,24 @@ def test_calldata_of_a_post_carries_the_owner_amount_container_and_both_signatur
 
 
 def test_fault_is_refused_with_its_field_and_code_and_names_its_line_by_the_closest_code_that_it_has() -> None:
-    refusal = judgement.WRONG_PAYER.refused()
+    refusal = validation.WRONG_PAYER.refused()
     assert (refusal.param, refusal.code) == ("auth_sig", "invalid_payment_signature")
-    assert judgement._fault("m", "p", "code").line_code == "code"
-    assert judgement._fault("m", "p", "code", line_code="line").line_code == "line"
-    assert judgement._fault("m", "p").line_code == "invalid_line"
+    assert validation._fault("m", "p", "code").line_code == "code"
+    assert validation._fault("m", "p", "code", line_code="line").line_code == "line"
+    assert validation._fault("m", "p").line_code == "invalid_line"
 
 
 def test_remedy_of_a_fault_is_that_of_its_code_of_its_line_or_of_any_field() -> None:
-    assert judgement.WRONG_PAYER.remedy == errors.CODED["invalid_payment_signature"].remedy
-    assert judgement.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
-    assert judgement.WRONG_JOB_ID.remedy == errors.UNCODED[400].remedy
+    assert validation.WRONG_PAYER.remedy == errors.CODED["invalid_payment_signature"].remedy
+    assert validation.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
+    assert validation.WRONG_JOB_ID.remedy == errors.UNCODED[400].remedy
 
 
 def test_window_that_is_refused_is_answered_with_those_that_are_taken_where_they_are_known() -> None:
-    assert sla_not_allowed(None) is sla_not_allowed([]) is judgement.SLA_NOT_ALLOWED
+    assert sla_not_allowed(None) is sla_not_allowed([]) is validation.SLA_NOT_ALLOWED
     told = sla_not_allowed([60, 3600])
     assert "one of 60, 3600 (" in told.message
-    assert attrs.evolve(told, message="") == attrs.evolve(judgement.SLA_NOT_ALLOWED, message="")
+    assert attrs.evolve(told, message="") == attrs.evolve(validation.SLA_NOT_ALLOWED, message="")
 
 
 def test_required_submission_raises_the_first_fault_and_passes_without_one() -> None:
@@ -248,7 +248,7 @@ def test_required_submission_raises_the_first_fault_and_passes_without_one() -> 
 
     def noting(numbers: Sequence[int]) -> list[Fault | None]:
         seen.extend(numbers)
-        return [judgement.EXPIRED if number < 0 else None for number in numbers]
+        return [validation.EXPIRED if number < 0 else None for number in numbers]
 
     require(1, noting)
     with pytest.raises(Refused) as refusal:
@@ -269,13 +269,13 @@ def test_uploads_that_are_named_must_be_the_owners_and_hold_the_commitment(submi
         return upload_check({(owner, _CID): upload(commitment)})([plain, named])
 
     assert verdicts(named.body.owner, named.body.c) == [None, None]
-    assert verdicts(named.body.owner, b"\x01" * 32) == [None, judgement.WRONG_UPLOAD]
-    assert verdicts(b"\x02" * 20, named.body.c) == [None, judgement.UNKNOWN_UPLOAD]
+    assert verdicts(named.body.owner, b"\x01" * 32) == [None, validation.WRONG_UPLOAD]
+    assert verdicts(b"\x02" * 20, named.body.c) == [None, validation.UNKNOWN_UPLOAD]
 
 
 def test_price_beyond_the_contracts_type_is_a_fault_of_the_line(submitter: Submitter) -> None:
     dear = attrs.evolve(_paid(submitter.line()).body, rate_in=2**128 - 1, units_in=2**32 - 1)
-    [fault] = list(judgement.terms_faults(dear, time.time()))
+    [fault] = list(validation.terms_faults(dear, time.time()))
     assert (fault.code, fault.line_code) == ("cap_overflow", "cap_overflow")
 
 
@@ -338,7 +338,7 @@ async def test_chain_is_asked_once_about_each_model_and_owner_of_many_submission
         _ordered(submitter, UNTOLD),
     ]
     facts = await ask_chain(registry, token, lines)
-    assert facts.check(lines) == [None, None, judgement.MODEL_NOT_ENABLED, judgement.PAYER_HAS_CODE, None]
+    assert facts.check(lines) == [None, None, validation.MODEL_NOT_ENABLED, validation.PAYER_HAS_CODE, None]
     assert (facts.slas, facts.refusal) == (None, None)
     # An owner whom the token does not tell of is not held for poor.
     assert facts.balances == {owner: int.from_bytes(owner, "big") % 1000 for owner in (OWNER, HAS_CODE)}
@@ -353,7 +353,7 @@ async def test_post_that_is_tried_is_asked_about_with_its_window(submitter: Subm
     registry, token = JobRegistry(chain, b"\x11" * 20), PaymentToken(chain, b"\x14" * 20)
     lines = [_ordered(submitter), _ordered(submitter, sla_secs=7)]
     facts = await ask_chain(registry, token, lines, trial=registry.would_accept(b"post", b"\x15" * 20))
-    assert facts.check(lines) == [None, judgement.SLA_NOT_ALLOWED]
+    assert facts.check(lines) == [None, validation.SLA_NOT_ALLOWED]
     assert facts.slas == {3600}
     assert facts.refusal == (trial if isinstance(trial, Reverted) else None)
     assert facts.balances == {OWNER: int.from_bytes(OWNER, "big") % 1000}
