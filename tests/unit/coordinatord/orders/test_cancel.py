@@ -22,7 +22,7 @@ from coordinatord.chain.relayer.budgets import Admitted
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import RelayMined
 from tests.fakes.submissions import Submitter
-from tests.unit.coordinatord.orders.test_judgement import _paid
+from tests.unit.coordinatord.orders.test_validation import _paid
 
 pytestmark = pytest.mark.anyio
 

@@ -47,7 +47,7 @@ from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.storage.pins.containers import Holding, container_key
 from tests.fakes.submissions import Body, Submitter
-from tests.unit.coordinatord.orders.test_judgement import _CID, _hex
+from tests.unit.coordinatord.orders.test_validation import _CID, _hex
 
 pytestmark = pytest.mark.anyio
 
