@@ -24,7 +24,7 @@ _UNITS_PER_RATE: Final = 10**6
 _BASIS_POINTS: Final = 10**4
 
 
-def job_id(owner: bytes, c: bytes) -> bytes:
+def derive_job_id(owner: bytes, c: bytes) -> bytes:
     """keccak256(owner (20) ‖ c (32)): one owner can post one container once."""
     if len(owner) != 20 or len(c) != 32:
         raise ValueError("a job id is made of an address of 20 bytes and a commitment of 32")
@@ -37,7 +37,7 @@ def _fee_bps(_: object, __: object, value: int) -> None:
 
 
 @attrs.frozen(slots=True)
-class Terms:
+class FeeTerms:
     """The registry's charges at the time of the post; a job keeps the ones it was posted under."""
 
     fee_bps: int = attrs.field(validator=_fee_bps)
@@ -87,17 +87,17 @@ def cap(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
     return price
 
 
-def _fee(paid: int, terms: Terms) -> int:
+def _fee(paid: int, terms: FeeTerms) -> int:
     return paid * terms.fee_bps // _BASIS_POINTS
 
 
-def amount(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> int:
+def amount(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms) -> int:
     """What the owner pays. Raises Refused as `cap` does."""
     most = cap(rate_in, rate_out, units_in, units_out)
     return most + _fee(most, terms) + terms.gas_fee
 
 
-def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms) -> Quote:
+def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms) -> Quote:
     """Raises Refused as `cap` does."""
     most = cap(rate_in, rate_out, units_in, units_out)
     fee = _fee(most, terms)
@@ -116,7 +116,7 @@ def cost(rate_in: int, rate_out: int, units_in: int, units_out: int, *, completi
 
 
 def settlement(
-    rate_in: int, rate_out: int, units_in: int, units_out: int, terms: Terms, *, completion_tok: int
+    rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms, *, completion_tok: int
 ) -> Settlement:
     """How the amount collected at the claim is shared out by a settle.
 
@@ -129,15 +129,15 @@ def settlement(
     return Settlement(provider=provider, treasury=treasury, owner=collected - provider - treasury)
 
 
-def cost_parts(provider: int, terms: Terms) -> CostParts:
+def cost_parts(provider: int, terms: FeeTerms) -> CostParts:
     """Return the parts of the cost of a job whose provider was paid this much."""
     return CostParts(provider, _fee(provider, terms), terms.gas_fee)
 
 
-def parts_of_cost(total: int, terms: Terms) -> CostParts | None:
+def parts_of_cost(total: int, terms: FeeTerms) -> CostParts | None:
     """Return the parts of a job's cost under known charges; None if no payment to a provider comes to it.
 
-    >>> parts_of_cost(2004, Terms(fee_bps=250, gas_fee=2000))
+    >>> parts_of_cost(2004, FeeTerms(fee_bps=250, gas_fee=2000))
     CostParts(provider=4, fee=0, gas_fee=2000)
     """
     provider = max(0, total - terms.gas_fee) * _BASIS_POINTS // (_BASIS_POINTS + terms.fee_bps)

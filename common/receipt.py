@@ -20,7 +20,7 @@ from common.inclusion.contents import Log
 from common.keccak import keccak256
 from common.messages.jobs import Order
 from common.messages.payments import job_payment
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.receipt_steps import Step, read_step
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex, read_uint
@@ -118,7 +118,7 @@ class Events:
 def claims_of(market: ReceiptMarket, events: Events, order_signature: bytes) -> dict[str, Any]:
     """All of a receipt but its steps, from the events of its job."""
     posted, order = events.posted, order_of(events.posted)
-    terms = Terms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
+    terms = FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
     amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
     return {
         "v": VERSION,
@@ -233,7 +233,7 @@ def _compare(said: object, proved: object, at: str) -> None:
 def _check_signatures(market: ReceiptMarket, events: Events, signature: bytes) -> None:
     posted, order = events.posted, order_of(events.posted)
     owner = posted["owner"]
-    if quotes.job_id(owner, order.c) != posted["jobId"]:
+    if quotes.derive_job_id(owner, order.c) != posted["jobId"]:
         raise Refused("job_id must be made of the owner and the order's commitment", "job_id")
     if recover(market.orders.digest(order), signature) != owner:
         raise Refused("order_signature must be the owner's over this order at this market", "order_signature")
@@ -263,7 +263,7 @@ def _check_money(market: ReceiptMarket, events: Events, steps: Sequence[Step]) -
 
 def _amount(events: Events) -> int:
     order, posted = order_of(events.posted), events.posted
-    terms = Terms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
+    terms = FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
     return quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
 
 

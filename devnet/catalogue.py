@@ -6,8 +6,7 @@ from typing import Any, Final
 import attrs
 
 from common.api.market import ENDPOINT_KEYWORD
-from coordinatord.market.terms import MarketTerms
-from coordinatord.market.terms import ModelTerms as TradedModel
+from coordinatord.market.terms import MarketTerms, ModelTerms
 from devnet.accounts import Cast
 
 TOKEN_DECIMALS: Final = 6
@@ -89,7 +88,7 @@ def terms_of_trade(cast: Cast, token: str, chain_id: int) -> MarketTerms:
         point_price=POINT_PRICE,
         slas=SLA_SECONDS,
         relayers=tuple(relayer.address for relayer in cast.with_role("relayer")),
-        models=tuple(TradedModel(m.model_id, m.name, m.owned_by, _published(m)) for m in MODELS),
+        models=tuple(ModelTerms(m.model_id, m.name, m.owned_by, _published(m)) for m in MODELS),
     )
 
 

@@ -12,7 +12,7 @@ import attrs
 import httpx
 
 from common import quotes
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from devnet.catalogue import MODELS
 from devnet.errors import DevnetError
 from devnet.world import Devnet
@@ -55,7 +55,7 @@ class Shop:
     chain: Deployment
     say: Say
 
-    async def open_job(self, model_input: Input) -> Terms:
+    async def open_job(self, model_input: Input) -> FeeTerms:
         """At the lowest rates that are asked, for anybody to claim; the charges that it was quoted."""
         asks = await self.client.market.asks(model=MODELS[0].model_id, limit=None)
         rate_in, rate_out = max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks)
@@ -63,13 +63,13 @@ class Shop:
         self.say(f"client: offers {rate_in}/{rate_out} to whoever claims first; seals to the escrow {key[:16]}…")
         return await self._one("open job", model_input, {"rate_in": rate_in, "rate_out": rate_out})
 
-    async def designated_job(self, model_input: Input) -> Terms:
+    async def designated_job(self, model_input: Input) -> FeeTerms:
         """At the ask of the best live provider, sealed to that provider alone."""
         best = (await self.client.probe(MODEL, model_input, window=_WINDOW))[0]
         self.say(f"client: the market names provider {best.provider_id} at {best.rate_in}/{best.rate_out}; seals to it")
         return await self._one("designated job", model_input, {"provider": best.provider_id})
 
-    async def batch(self, inputs: list[Input], terms: Terms) -> None:
+    async def batch(self, inputs: list[Input], terms: FeeTerms) -> None:
         """Planned over the providers, posted as one file, opened line by line."""
         lines = [
             {"custom_id": f"line {number}", "body": {"model": MODEL, **each}} for number, each in enumerate(inputs, 1)
@@ -95,7 +95,7 @@ class Shop:
             raise DevnetError(f"the batch ended as {ended.status} with {opened} results")
         self.say(f"batch: {ended.status}; {opened} lines cost {self._money(total)}")
 
-    async def _one(self, what: str, model_input: Input, terms: dict[str, Any]) -> Terms:
+    async def _one(self, what: str, model_input: Input, terms: dict[str, Any]) -> FeeTerms:
         prepared = await self.client.prepare(MODEL, model_input, window=_WINDOW, **terms)
         quote = (await self.client.quote(prepared)).quote
         submitted = await self.client.submit(prepared, final=True)
@@ -109,7 +109,7 @@ class Shop:
         self.say(f"{what}: cost {self._money(cost)}; {back} came back")
         return charges
 
-    def _cost(self, job: Job, charges: Terms) -> int:
+    def _cost(self, job: Job, charges: FeeTerms) -> int:
         order = job.svc
         units = (order.rate_in, order.rate_out, order.units_in, order.units_out)
         shares = quotes.settlement(*units, charges, completion_tok=order.completion_tok)
@@ -139,8 +139,8 @@ def _input(text: str) -> Input:
     return {"input": text, "max_output_tokens": 64}
 
 
-def _charges(quote: Quote) -> Terms:
-    return Terms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
+def _charges(quote: Quote) -> FeeTerms:
+    return FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
 
 
 def _settled(line: BatchResult) -> Result:

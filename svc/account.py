@@ -13,7 +13,7 @@ import attrs
 from common.box import PublicKey, SecretKey
 from common.domains import Domains
 from common.key_derivation import result_key_from_signature
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from svc.core import sealing
 from svc.core.market import Market
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
@@ -38,7 +38,7 @@ class Account:
     gateways: Gateways
     signer: Signer | None
     vouching: Vouching
-    charges: Terms | None = None  # those of the last payment that was signed here
+    charges: FeeTerms | None = None  # those of the last payment that was signed here
     tells_progress: bool | None = None  # whether the coordinator tells of jobs before their blocks; None: not known
     _market: Market | None = None
     _windows: tuple[int, ...] | None = None

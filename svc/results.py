@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from common import quotes
 from common.envelope import ResultBody
-from common.quotes import CostParts, Terms
+from common.quotes import CostParts, FeeTerms
 from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
@@ -35,7 +35,7 @@ class Result:
     usage: dict[str, object]
     rests_on: RestsOn = "block"
     provisional: bool = False
-    charges: Terms | None = attrs.field(default=None, repr=False, eq=False)
+    charges: FeeTerms | None = attrs.field(default=None, repr=False, eq=False)
     confirm: "Callable[[Result, float | None], Awaitable[Result]] | None" = attrs.field(
         default=None, repr=False, eq=False
     )
@@ -69,7 +69,7 @@ def provider_part(job: Job) -> int:
     )
 
 
-def cost_parts_of(job: Job, charges: Terms | None = None) -> CostParts | None:
+def cost_parts_of(job: Job, charges: FeeTerms | None = None) -> CostParts | None:
     """Return the parts of a completed job's cost as reported, or computed from `charges`. None if both are unknown."""
     told = job.svc.cost_parts
     if job.status != "completed":

@@ -122,7 +122,7 @@ class Verification:
 def _require_own_id(raw: bytes, row: BookRow) -> None:
     """Checks that the row is of the job which was asked for: its id is made of its owner and commitment."""
     try:
-        made_of = quotes.job_id(read_hex(row.owner, 20, "owner"), read_hex(row.c, 32, "c"))
+        made_of = quotes.derive_job_id(read_hex(row.owner, 20, "owner"), read_hex(row.c, 32, "c"))
     except Refused:
         made_of = b""
     if made_of != raw or row.job_id.lower() != hex_of(raw):

@@ -20,7 +20,7 @@ from common import escrow_evidence
 from common.address_book import AddressBook
 from common.api.chain import told_book
 from common.box import PublicKey
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.chain import facts
@@ -157,7 +157,7 @@ class Vouching:
         if self.chain is None or self._deployment is None:
             return
         charged = await facts.fees(self.chain.later(), self._deployment.job_registry)
-        if charged != Terms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee):
+        if charged != FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee):
             told = f"{quote.fee_bps} basis points and {quote.gas_fee}"
             raise ChainContradicts("fees", told, f"{charged.fee_bps} basis points and {charged.gas_fee}")
 

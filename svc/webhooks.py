@@ -7,8 +7,7 @@ from typing import Any
 import attrs
 
 from common import webhooks
-from common.api.webhooks import NewWebhook as AddedWebhook
-from common.api.webhooks import WebhookFields, WebhookTested
+from common.api.webhooks import NewWebhook, WebhookFields, WebhookTested
 from svc.account import Account
 from svc.error_conversion import raises_svc_errors
 from svc.records import Record
@@ -28,7 +27,7 @@ class _Listed(Record, frozen=True):
 class Webhooks:
     account: Account
 
-    async def add(self, url: str, events: Sequence[str] = (), *, secret: str | None = None) -> AddedWebhook:
+    async def add(self, url: str, events: Sequence[str] = (), *, secret: str | None = None) -> NewWebhook:
         """Have events posted to `url`: those named, or all. Keep the answer's `secret`: it is not told again. Made
         once: after a lost answer, look at the list."""
         body: dict[str, Any] = {"url": url, "events": list(events)}
@@ -36,7 +35,7 @@ class Webhooks:
             body["secret"] = secret
         transport = self.account.transport
         return await self.account.authorised(
-            lambda headers: transport.post("/v1/webhooks", AddedWebhook, body, safe=False, headers=headers)
+            lambda headers: transport.post("/v1/webhooks", NewWebhook, body, safe=False, headers=headers)
         )
 
     async def list(self) -> tuple[ListedWebhook, ...]:

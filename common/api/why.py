@@ -5,8 +5,8 @@ from typing import Annotated, Final, Generic
 
 from msgspec import Meta
 
+from common.api import shapes
 from common.api.shapes import Bytes32, Digits, N, Shape
-from common.api.shapes import said as described  # `said` is a field here, and Python 3.14 looks names up in the class
 from common.api.states import JobStateNumber
 
 # Of the whole job: they keep everybody away. In the order in which they are told.
@@ -52,17 +52,17 @@ class WhyReason(Shape, frozen=True):
 
     code: Annotated[
         str,
-        described("the reason's name", "price"),
+        shapes.said("the reason's name", "price"),
         Meta(extra_json_schema={"enum": [*OF_THE_JOB, *OF_A_PROVIDER]}),
     ]
     said: Annotated[
         str,
-        described(
+        shapes.said(
             "sentence for a person; may change at any time",
             "it asks 200000 in and 400000 out; the order pays 100000 in and 200000 out",
         ),
     ]
-    remedy: Annotated[str, described("remedy, for a person", OF_A_PROVIDER["price"])]
+    remedy: Annotated[str, shapes.said("remedy, for a person", OF_A_PROVIDER["price"])]
 
 
 class WhyProvider(Shape, Generic[N], frozen=True):
@@ -70,10 +70,10 @@ class WhyProvider(Shape, Generic[N], frozen=True):
 
     provider_id: N
     takes: Annotated[
-        bool, described("true when its next poll would be handed the job, and its asks say that it wants it", False)
+        bool, shapes.said("true when its next poll would be handed the job, and its asks say that it wants it", False)
     ]
     reasons: Annotated[
-        tuple[WhyReason, ...], described("the reasons why it will not take the job; empty when `takes` is true")
+        tuple[WhyReason, ...], shapes.said("the reasons why it will not take the job; empty when `takes` is true")
     ]
 
 
@@ -83,17 +83,17 @@ class WhyHelp(Shape, Generic[N], frozen=True):
 
     change: Annotated[
         str,
-        described("what to change", "rates"),
+        shapes.said("what to change", "rates"),
         Meta(extra_json_schema={"enum": ["rates", "window", "designated", "funds"]}),
     ]
     value: Annotated[
         dict[str, N],
-        described(
+        shapes.said(
             "members of the order as they would have to be; for `funds`, the least `balance` of the owner",
             {"rate_in": "200000", "rate_out": "400000"},
         ),
     ]
-    providers: Annotated[N, described("how many of `providers` could take it then", "1")]
+    providers: Annotated[N, shapes.said("how many of `providers` could take it then", "1")]
 
 
 class WhyFields(Shape, Generic[N], frozen=True):
@@ -101,20 +101,24 @@ class WhyFields(Shape, Generic[N], frozen=True):
     state: JobStateNumber
     verdict: Annotated[
         str,
-        described("what is the matter, in a word", "price"),
+        shapes.said("what is the matter, in a word", "price"),
         Meta(extra_json_schema={"enum": list(_VERDICTS)}),
     ]
     said: Annotated[
         str,
-        described("the same in a sentence, for a person; may change at any time", "each of 1 live providers asks more"),
+        shapes.said(
+            "the same in a sentence, for a person; may change at any time", "each of 1 live providers asks more"
+        ),
     ]
     providers: Annotated[
         tuple[WhyProvider[N], ...],
-        described(
+        shapes.said(
             "of an open job: providers that poll or ask for its model, those that could take it first; at most 50"
         ),
     ]
-    would_help: Annotated[tuple[WhyHelp[N], ...], described("of an open job: changes that would let providers take it")]
+    would_help: Annotated[
+        tuple[WhyHelp[N], ...], shapes.said("of an open job: changes that would let providers take it")
+    ]
 
 
 class Why(WhyFields[Digits], frozen=True):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from common.api import worked_order as order
+from common.api import worked_order
 
 NOTHING: Final = msgspec.UNSET  # no example: one is put together from the parts
 
@@ -23,9 +23,9 @@ class Word:
 
 WORDS: Final[Mapping[str, Word]] = {
     # Orders and jobs.
-    "job_id": Word("id of the job: keccak256(owner ‖ c)", order.JOB),
-    "owner": Word("wallet that ordered and pays", order.OWNER),
-    "c": Word("commitment to the sealed container, which the order signs", order.C),
+    "job_id": Word("id of the job: keccak256(owner ‖ c)", worked_order.JOB),
+    "owner": Word("wallet that ordered and pays", worked_order.OWNER),
+    "c": Word("commitment to the sealed container, which the order signs", worked_order.C),
     "model_id": Word("number of the model, as orders sign it (`svc.model_id` of a model)", "1"),
     "sla_secs": Word("window from the claim to the settle, in seconds", "3600"),
     "sla": Word("window from the claim to the settle, in seconds", "3600"),
@@ -39,17 +39,23 @@ WORDS: Final[Mapping[str, Word]] = {
     "claimed_at": Word("time of the claim, in Unix seconds; 0 until then", "1800000030"),
     "completion_tok": Word("output units as the provider states them, at most `units_out`; 0 until the settle", "14"),
     "posted_block": Word("block in which the job was posted", "41"),
-    "task_cid": Word("content id of the sealed container: fetch it at {gateway}/ipfs/{task_cid}", order.TASK_CID),
-    "result_cid": Word("content id of the sealed result: fetch it at {gateway}/ipfs/{result_cid}", order.RESULT_CID),
-    "tx_hash": Word("hash of the transaction", order.TX),
-    "auth_sig": Word("the owner's ReceiveWithAuthorization signature over the quoted authorization", order.PAYMENT),
-    "container": Word("the sealed container in base64, at most 15,679,488 bytes decoded", order.CONTAINER),
-    "result": Word("the sealed result in base64, not empty, at most 15,679,488 bytes decoded", order.RESULT),
+    "task_cid": Word(
+        "content id of the sealed container: fetch it at {gateway}/ipfs/{task_cid}", worked_order.TASK_CID
+    ),
+    "result_cid": Word(
+        "content id of the sealed result: fetch it at {gateway}/ipfs/{result_cid}", worked_order.RESULT_CID
+    ),
+    "tx_hash": Word("hash of the transaction", worked_order.TX),
+    "auth_sig": Word(
+        "the owner's ReceiveWithAuthorization signature over the quoted authorization", worked_order.PAYMENT
+    ),
+    "container": Word("the sealed container in base64, at most 15,679,488 bytes decoded", worked_order.CONTAINER),
+    "result": Word("the sealed result in base64, not empty, at most 15,679,488 bytes decoded", worked_order.RESULT),
     "issued_at": Word(
         "time that is signed along, in Unix seconds: within 600 s of the coordinator's clock", "1800000060"
     ),
-    "signature": Word("EIP-712 signature: r, s and v (27 or 28) as hex", order.ANY_SIGNATURE),
-    "address": Word("address of the wallet", order.OWNER),
+    "signature": Word("EIP-712 signature: r, s and v (27 or 28) as hex", worked_order.ANY_SIGNATURE),
+    "address": Word("address of the wallet", worked_order.OWNER),
     "amount": Word("cap + fee + gas_fee, in base units of the payment token: collected at the claim", "2014"),
     "as_of_block": Word("block that the index stood at when this was read", "45"),
     "svc": Word("members that this market adds to the object"),
@@ -76,7 +82,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "scheme": Word("name of the way: the signed authorization above", "eip3009"),
     "network": Word("chain of the payment token (CAIP-2)", "eip155:31337"),
     # The market.
-    "box_key": Word("X25519 key that designated orders are sealed to", order.BOX_KEY),
+    "box_key": Word("X25519 key that designated orders are sealed to", worked_order.BOX_KEY),
     "owned_by": Word("label of the model's owner", "demo"),
     "enabled": Word("true while new orders are accepted", True),
     "params_schema": Word(
@@ -122,7 +128,7 @@ WORDS: Final[Mapping[str, Word]] = {
     # Sessions and the escrow.
     "token": Word("bearer token, for `authorization: Bearer …`", "svc_sess_" + "A" * 43),
     "role": Word("`client` (the default), or `provider`: bound to the wallet's provider id", "provider"),
-    "escrow_public_key": Word("X25519 key that open orders are sealed to, hex without 0x", order.BOX_KEY[2:]),
+    "escrow_public_key": Word("X25519 key that open orders are sealed to, hex without 0x", worked_order.BOX_KEY[2:]),
     "type": Word("kind of the evidence"),
     "report_data": Word(
         "sha256(public key ‖ `svc-coordinator-escrow-v1`), hex without 0x",
@@ -132,17 +138,17 @@ WORDS: Final[Mapping[str, Word]] = {
     "release": Word("release of the software, 0 to 65535 (RELEASE_ORDINAL)", 1),
     "measurement": Word("measurement of the instance, hex without 0x: the key of its allowlist entry", "ab" * 32),
     "tcb": Word("state of the platform, as the development mode words it", "mock"),
-    "seed_wrap": Word("the container's seed_wrap (80 bytes) in base64", order.SEED_WRAP),
+    "seed_wrap": Word("the container's seed_wrap (80 bytes) in base64", worked_order.SEED_WRAP),
     "ct_hash": Word(
         "keccak256 of the container's ciphertext", "0xfb5624e8825d892b671a274b2890204d6ecbeab517e185b36c85049b51346499"
     ),
-    "response_pubkey": Word("X25519 key that the answer is sealed to, hex without 0x", order.BOX_KEY[2:]),
+    "response_pubkey": Word("X25519 key that the answer is sealed to, hex without 0x", worked_order.BOX_KEY[2:]),
     "dek_sealed": Word(
         "the payload's data key in base64, sealed to `response_pubkey` (80 bytes)", "AAAA" * 26 + "AAA="
     ),
-    "channel_pubkey": Word("X25519 key that the keys are sealed to, hex without 0x", order.BOX_KEY[2:]),
+    "channel_pubkey": Word("X25519 key that the keys are sealed to, hex without 0x", worked_order.BOX_KEY[2:]),
     "operator_signature": Word(
-        "HandoverAuth signature by an operator key that the holder accepts", order.ANY_SIGNATURE
+        "HandoverAuth signature by an operator key that the holder accepts", worked_order.ANY_SIGNATURE
     ),
     "keys_sealed": Word("the held keys in base64, sealed to `channel_pubkey`", "AAAA" * 52),
     "key_count": Word("how many keys", 1),
@@ -160,12 +166,14 @@ WORDS: Final[Mapping[str, Word]] = {
     "purpose": Word("`input` (a sealed container), `result`, `batch`, or `batch_output`", "batch"),
     "filename": Word("name of the file, as it was uploaded", "lines.jsonl"),
     "bytes": Word("size in bytes", 2048),
-    "cid": Word("content id: send it as `container_cid` or `result_cid`", order.TASK_CID),
-    "input_file_id": Word("file with the lines: a `batch` upload of this session's address", order.FILE_ID),
+    "cid": Word("content id: send it as `container_cid` or `result_cid`", worked_order.TASK_CID),
+    "input_file_id": Word("file with the lines: a `batch` upload of this session's address", worked_order.FILE_ID),
     "endpoint": Word("`/v1/responses` or `/v1/embeddings`; a line's `url`, if any, must equal it", "/v1/responses"),
     "completion_window": Word("`1h` or `24h`: the batch ends that long after its creation", "1h"),
     "metadata": Word("up to 16 pairs of strings of the owner's own; stored in plaintext", {"run": "7"}),
-    "output_file_id": Word("file of the lines that settled; null until the end, or where there is none", order.FILE_ID),
+    "output_file_id": Word(
+        "file of the lines that settled; null until the end, or where there is none", worked_order.FILE_ID
+    ),
     "error_file_id": Word("file of all other lines; null until the end, or where there is none", None),
     "created_at": Word("time of the creation, in Unix seconds", 1800000000),
     "finalizing_at": Word("time at which every line had ended, in Unix seconds, or null", 1800000070),
@@ -176,8 +184,10 @@ WORDS: Final[Mapping[str, Word]] = {
     "cancelled_at": Word("time at which it had ended for that, in Unix seconds, or null", None),
     "request_counts": Word("how many lines there are, and how they ended"),
     "errors": Word("why the input could not be read; null unless `status` is `failed`", None),
-    "first_id": Word("id of the first of `data`, or null", order.BATCH_ID),
-    "last_id": Word("id of the last of `data`, or null: send it as `after` while `has_more` is true", order.BATCH_ID),
+    "first_id": Word("id of the first of `data`, or null", worked_order.BATCH_ID),
+    "last_id": Word(
+        "id of the last of `data`, or null: send it as `after` while `has_more` is true", worked_order.BATCH_ID
+    ),
     "has_more": Word("true while there are more behind `last_id`", False),
     "plan": Word("who could take the lines of each model now; nothing is reserved"),
     "allocation": Word("shares of the lines, the cheapest provider first"),

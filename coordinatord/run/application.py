@@ -11,13 +11,13 @@ from coordinatord.api.book.polls import Funding, Polls, PollWaits, no_custody
 from coordinatord.api.book.reads import IndexReads, MarketWindows, PostedJobs
 from coordinatord.api.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
 from coordinatord.api.book.why import WhyReads
+from coordinatord.api.escrow.escrow_sql import read_custody
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.release import Claims, Releases
 from coordinatord.api.escrow.routes import EscrowRoutes, Hosted
-from coordinatord.api.escrow.sql import read_custody
+from coordinatord.api.events.events_sql import read_present
 from coordinatord.api.events.listeners import Places
 from coordinatord.api.events.routes import BeforeBlocks, EventRoutes
-from coordinatord.api.events.sql import read_present
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.routes import FileRoutes
 from coordinatord.api.orders.cancel import Cancels, Endings

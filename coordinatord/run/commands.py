@@ -66,7 +66,7 @@ async def _serve(config: Config) -> None:
 
 async def _migrate(config: Config) -> None:
     from coordinatord.run.dependencies import open_dependencies  # noqa: PLC0415
-    from coordinatord.storage.database.migrate import migrate  # noqa: PLC0415
+    from coordinatord.storage.database.migration import migrate  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         dependencies = await open_dependencies(config, stack)

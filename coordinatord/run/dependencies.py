@@ -32,7 +32,7 @@ from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
 from coordinatord.run.signer import open_signer
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import Notices
 from coordinatord.storage.database.replicas import Replica, open_replicas
 from coordinatord.storage.pins.addressed import AddressedStore

@@ -17,10 +17,10 @@ import structlog
 from coordinatord.api.batches import lines_sql
 from coordinatord.api.book import candidates_sql, leases_sql
 from coordinatord.api.book.reliability_sql import ReliabilitySums
-from coordinatord.api.files import sql as files
+from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
-from coordinatord.api.sessions import sql as sessions
-from coordinatord.api.webhooks import sql as webhooks
+from coordinatord.api.sessions import sessions_sql
+from coordinatord.api.webhooks import webhooks_sql
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
@@ -64,11 +64,11 @@ class Janitor:
 
     async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """All that is due now."""
-        await sessions.drop_expired(connection)
+        await sessions_sql.drop_expired(connection)
         await leases_sql.drop_lapsed(connection)
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
-        await webhooks.drop_old(connection)
+        await webhooks_sql.drop_old(connection)
         while await retention_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await retention_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
@@ -85,8 +85,8 @@ class Janitor:
         await objects_sql.settle_expired(connection, self.retention_seconds)
         while keys := await objects_sql.lease_expired(connection, _AT_ONCE):
             await _remove_all({key: partial(self.containers.remove, key) for key in keys})
-        await files.attach_named(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
-        while doomed := await files.lease_expired(connection, _AT_ONCE):
+        await files_sql.attach_named(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
+        while doomed := await files_sql.lease_expired(connection, _AT_ONCE):
             await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
         await objects_sql.drop_empty(connection)
         await objects_sql.mark_earned(connection)

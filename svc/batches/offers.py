@@ -12,7 +12,7 @@ import attrs
 from anyio import to_thread
 
 from common.box import PublicKey
-from common.quotes import Terms as FeeTerms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
 from svc.core.batch_bids import Bids, ModelDemand, demands

@@ -7,7 +7,7 @@ from typing import Any, Final
 import attrs
 from anyio import to_thread
 
-from common.quotes import Terms as FeeTerms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
 from svc.batches.offers import LineOffer, Offers, Portion, shaped

@@ -16,7 +16,7 @@ from common.artifacts import Artifact, event_topic, load
 from common.contract_events import call_data, event_values, order_of, returned_values
 from common.keccak import keccak256
 from common.messages.jobs import Order
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.receipt import ENDS
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -44,7 +44,7 @@ class PostedJob:
 
     owner: bytes
     order: Order
-    fees: Terms
+    fees: FeeTerms
     task_cid: str
     payment_signature: bytes
     block: int
@@ -87,10 +87,10 @@ async def provider_registry(chain: Chain, job_registry: bytes) -> bytes:
     return _address(await chain.view(job_registry, call_data(_JOBS, "providers")), "providers()", job_registry)
 
 
-async def fees(chain: Chain, job_registry: bytes) -> Terms:
+async def fees(chain: Chain, job_registry: bytes) -> FeeTerms:
     """The charges of a job that is posted now."""
     values = await _returned(chain, _JOBS, job_registry, "fees")
-    return Terms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
+    return FeeTerms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
 
 
 async def model_enabled(chain: Chain, job_registry: bytes, model_id: int) -> bool:
@@ -122,7 +122,7 @@ async def posted_job(chain: Chain, job_registry: bytes, job_id: bytes, first: in
         return None
     log = logs[-1]  # an id is posted once
     values = _values("JobPosted", log)
-    fees = Terms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
+    fees = FeeTerms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
     told = order_of(values), fees, values["taskCid"], values["paySig"]
     return PostedJob(values["owner"], *told, log["block"], log["transaction"])
 

@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 
 from common import quotes
-from common.quotes import CostParts, Terms
+from common.quotes import CostParts, FeeTerms
 from svc.core.money import in_token
 from svc.errors import NO_RESULT_MONEY
 from svc.records import ENDED_BECAUSE, Deployment, Job, Quote
@@ -26,7 +26,7 @@ class Paid:
 
 def paid_for(job: Job, quote: Quote) -> Paid:
     """Return what a settled job cost that was ordered at this quote."""
-    parts = quotes.cost_parts(provider_part(job), Terms(quote.fee_bps, quote.gas_fee))
+    parts = quotes.cost_parts(provider_part(job), FeeTerms(quote.fee_bps, quote.gas_fee))
     return Paid(quote.amount, parts)
 
 

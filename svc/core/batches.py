@@ -10,7 +10,7 @@ import msgspec
 
 from common.box import PublicKey
 from common.envelope import Envelope
-from common.quotes import Terms as FeeTerms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from svc.core.bids import Bid

@@ -10,7 +10,7 @@ from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
 from common.pricing.model_input import Modality
 from common.pricing.units import Units
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.scalars import base64_of, hex_of
 from svc.core.bids import Rates
 from svc.core.market import Market
@@ -113,7 +113,7 @@ def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: 
         designated=terms.designated,
         expires_at=terms.expires_at,
     )
-    return SealedOrder(market, terms, envelope.owner, order, job_id(envelope.owner, sealed.c), sealed)
+    return SealedOrder(market, terms, envelope.owner, order, derive_job_id(envelope.owner, sealed.c), sealed)
 
 
 def cancellation(market: Market, job: bytes, issued_at: int) -> SigningRequest:

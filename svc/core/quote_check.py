@@ -3,7 +3,7 @@
 from typing import Final
 
 from common import quotes
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.scalars import hex_of
 from svc.core.money import Ceiling
 from svc.core.orders import PreparedOrder
@@ -13,17 +13,17 @@ from svc.records import Authorization, Quote, Quoted, TokenDomain
 MOST_ATTEMPTS: Final = 3  # submissions of one order, each with a payment for a newer quote
 
 
-def fee_terms(quote: Quote) -> Terms:
+def fee_terms(quote: Quote) -> FeeTerms:
     """The charges that the quote was made under; every order of a batch is priced with those of one quote."""
-    return Terms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
+    return FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
 
 
-def amount_of(prepared: PreparedOrder, terms: Terms) -> int:
+def amount_of(prepared: PreparedOrder, terms: FeeTerms) -> int:
     order = prepared.sealed_order.order
     return quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms).amount
 
 
-def computed_quote(prepared: PreparedOrder, terms: Terms) -> Quoted:
+def computed_quote(prepared: PreparedOrder, terms: FeeTerms) -> Quoted:
     """The quote that an order comes to under charges that are known, so that nobody need be asked for it. Where they
     have changed, the answer to the post holds the new one."""
     sealed = prepared.sealed_order

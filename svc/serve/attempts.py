@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from common import quotes
 from common.daemon.supervision import Supervisor
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from svc.client import Client
 from svc.core.orders import PreparedOrder
 from svc.core.quote_check import fee_terms
@@ -404,6 +404,6 @@ def may_have_arrived(error: SvcError) -> bool:
     return fault or isinstance(error, _PERHAPS_POSTED)
 
 
-def cost_in_all(job: Job, terms: Terms) -> int:
+def cost_in_all(job: Job, terms: FeeTerms) -> int:
     """Return what a settled job cost its owner: the provider's pay, the fee on it, and the relay charge."""
     return quotes.cost_parts(provider_part(job), terms).total

@@ -16,7 +16,7 @@ import msgspec
 from anyio import to_thread
 
 from common.api import limits
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
 from svc.errors import ConnectionFailed, SvcError
@@ -271,7 +271,7 @@ class LocalBatches:
         self._mark(batch, "finalizing")
         await self._save(batch)
         rows = await self.trade.ledger.jobs_of(batch.id)
-        terms = rows[0].terms if rows else Terms(0, 0)
+        terms = rows[0].terms if rows else FeeTerms(0, 0)
         cost, counts = 0, {True: 0, False: 0}
         with storing(), BatchResultFiles(self.files.folder, batch.id) as written:
             async for result in self.trade.client.batches.results(ended):
@@ -291,7 +291,7 @@ class LocalBatches:
                 setattr(batch, f"{name}_file_id", file.id)
         await self._end(batch, ended.status, cost)
 
-    async def _told(self, result: BatchResult, request: BatchRequest | None, terms: Terms) -> tuple[Json, int]:
+    async def _told(self, result: BatchResult, request: BatchRequest | None, terms: FeeTerms) -> tuple[Json, int]:
         """The line of a result in OpenAI's form, and what it cost."""
         line: Json = {"id": result.id}
         line["custom_id"] = None if request is None else request.custom_id
@@ -313,7 +313,7 @@ class LocalBatches:
         response = {"status_code": 200, "request_id": job.id, "body": body}
         return line | {"response": response, "error": None}, paid
 
-    async def _cost_of(self, result: BatchResult, terms: Terms) -> int:
+    async def _cost_of(self, result: BatchResult, terms: FeeTerms) -> int:
         """Of a line that is paid although its result could not be read."""
         if not result.settled or result.job_id is None:
             return 0

@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeVar
 import attrs
 from anyio import to_thread
 
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.serve.problems import storing
 
@@ -75,7 +75,7 @@ class LedgerJob:
     at: float
     provider: int
     amount: int
-    terms: Terms
+    terms: FeeTerms
     cost: int | None = None
     state: JobState = "posting"
 
@@ -183,7 +183,7 @@ class Ledger:
     async def add_job(self, row: LedgerJob) -> None:
         await self.run(lambda connection: _add_job(connection, row))
 
-    async def renew_job(self, job_id: str, at: float, amount: int, terms: Terms) -> None:
+    async def renew_job(self, job_id: str, at: float, amount: int, terms: FeeTerms) -> None:
         """For another attempt under the same id, which a batch has, or at a price that was learned from the post."""
         statement = (
             "update jobs set at = ?, amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting'"
@@ -328,7 +328,7 @@ def _purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
 def _job(row: tuple[str, str, float, int, str, str | None, int, str, JobState]) -> LedgerJob:
     job_id, purchase, at, provider, amount, cost, fee_bps, gas_fee, state = row
     paid = None if cost is None else int(cost)
-    return LedgerJob(job_id, purchase, at, provider, int(amount), Terms(fee_bps, int(gas_fee)), paid, state)
+    return LedgerJob(job_id, purchase, at, provider, int(amount), FeeTerms(fee_bps, int(gas_fee)), paid, state)
 
 
 def _spent(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> Spent:

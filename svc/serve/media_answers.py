@@ -7,7 +7,7 @@ from typing import Any, Final
 import attrs
 
 from common import quotes
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.scalars import base64_of, read_base64
 from svc.serve.problems import Problem
 from svc.serve.requests import Wanted
@@ -28,7 +28,7 @@ class Bought:
     provider: int
     amount: int
     cost: int
-    terms: Terms
+    terms: FeeTerms
     created: int
     output: Any = attrs.field(repr=False)
     usage: Mapping[str, Any] = attrs.field(factory=dict)
@@ -51,7 +51,7 @@ class Bought:
         return {f"x-svc-{name.replace('_', '-')}": text for name, text in texts.items()}
 
 
-def cost_parts(cost: int, terms: Terms) -> Json:
+def cost_parts(cost: int, terms: FeeTerms) -> Json:
     """Return `cost_parts` of what a settled job cost."""
     parts = quotes.parts_of_cost(cost, terms)
     return {} if parts is None else {"cost_parts": {name: str(part) for name, part in attrs.asdict(parts).items()}}

@@ -12,7 +12,7 @@ import anyio
 import attrs
 
 from common.box import PublicKey
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from svc.client import Client
 from svc.core.bids import OPEN, Bid, Rates, read_rates
 from svc.core.orders import PreparedOrder
@@ -61,7 +61,7 @@ class Prices:
     settings: ServeSettings
     monotonic: Callable[[], float] = anyio.current_time
     load: ProviderLoad = attrs.field(init=False)
-    _charges: Terms | None = None
+    _charges: FeeTerms | None = None
     _models: dict[str, Model] = attrs.field(factory=dict)
     _models_at: float = float("-inf")
     _listing: anyio.Lock = attrs.field(factory=anyio.Lock)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio
 import attrs
-from hypercorn.asyncio import serve as serve_asgi
+import hypercorn.asyncio
 from hypercorn.config import Config
 
 from common.daemon.supervision import Loop
@@ -116,7 +116,7 @@ async def serve_until(
     config = _config(listening, settings.server)
 
     async def run() -> None:
-        await serve_asgi(application, config, shutdown_trigger=stopping, mode="asgi")
+        await hypercorn.asyncio.serve(application, config, shutdown_trigger=stopping, mode="asgi")
 
     async with anyio.create_task_group() as tasks:  # in a task of its own, which hypercorn cancels in its own way
         tasks.start_soon(run)

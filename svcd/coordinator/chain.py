@@ -197,7 +197,7 @@ class ChainReader:
 
     def _paid(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> Standing:
         """Whether the owner's payment is for the order's whole amount, and was collected."""
-        terms = quotes.Terms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
+        terms = quotes.FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
         amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
         if recover(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:

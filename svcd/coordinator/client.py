@@ -15,8 +15,8 @@ from common.api.escrow import ReleasedShape
 from common.api.files import FileFields
 from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
 from common.api.shapes import read_shape
-from common.quotes import Terms
-from common.refusal import Refused as Malformed
+from common.quotes import FeeTerms
+from common.refusal import Refused
 from common.scalars import hex_of, read_base64, read_uint
 from svcd.base.errors import Unavailable
 from svcd.coordinator.op_signer import Body
@@ -71,10 +71,10 @@ class MarketReads:
         rows = [read_shape(_Model, row) async for row in self._pages("/v1/models", "data", {})]
         return {row.id: row.svc for row in rows if row.svc.enabled}
 
-    async def terms(self) -> Terms:
+    async def terms(self) -> FeeTerms:
         """The market's charges now."""
         told = (await _ok(self.requests, "/evm/chain")).fields
-        return Terms(read_uint(told.get("fee_bps"), 16, "fee_bps"), read_uint(told.get("gas_fee"), 128, "gas_fee"))
+        return FeeTerms(read_uint(told.get("fee_bps"), 16, "fee_bps"), read_uint(told.get("gas_fee"), 128, "gas_fee"))
 
     async def gateway(self) -> str | None:
         """Address of a storage gateway, where the coordinator tells one."""
@@ -241,7 +241,7 @@ class Coordinator(MarketReads):
             return CoordinatorRefusal(reply.status, reply.code)
         try:
             return Uploaded(read_shape(FileFields, reply.body).svc.cid or None)
-        except Malformed:
+        except Refused:
             return Uploaded(None)
 
     async def release(self, body: Body, give_up_at: float) -> ReleaseOutcome:
@@ -253,7 +253,7 @@ class Coordinator(MarketReads):
         try:
             released = read_shape(ReleasedShape, reply.body)
             return ReleasedKey(read_base64(released.dek_sealed, _LONGEST_SEALED_KEY, "dek_sealed"))
-        except Malformed:
+        except Refused:
             return CoordinatorRefusal(reply.status, "malformed_release")
 
     # --- sessions -----------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def _claimed_at(row: Mapping[str, object]) -> int:
 
 
 def _rows(
-    jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.Terms, seen: ChainHistory | None
+    jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.FeeTerms, seen: ChainHistory | None
 ) -> dict[tuple[str, str], ModelDay]:
     rows: dict[tuple[str, str], ModelDay] = defaultdict(ModelDay)
     for told in jobs:
@@ -117,7 +117,7 @@ def _rows(
     return dict(sorted(rows.items()))
 
 
-def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quotes.Terms) -> SettledAmounts:
+def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quotes.FeeTerms) -> SettledAmounts:
     """By the terms of now, which a job of before may differ from: its own are told by the chain alone."""
     cost = min(quote.cap, quotes.cap(job.rate_in, job.rate_out, job.units_in, min(completion_tok, job.units_out)))
     treasury = cost * terms.fee_bps // 10_000 + terms.gas_fee

@@ -11,8 +11,7 @@ from common import quotes
 from common.address_book import AddressBook
 from common.api.states import JobState
 from common.box import SecretKey
-from common.container import Opener, commit
-from common.container import seal as seal_container
+from common.container import Opener, commit, seal
 from common.daemon.process import Fatal
 from common.envelope import Envelope, ResultBody
 from common.pricing.model_input import Modality
@@ -64,7 +63,7 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
     envelope = Envelope(config.wallet.address, name, model_input, result_key.public)
     units = units_of(modality, model_input, units_out=units_out)
     box = config.box or SecretKey.generate()
-    container = seal_container(box.public, book.chain_id, book.job_registry, config.wallet.address, envelope.encode())
+    container = seal(box.public, book.chain_id, book.job_registry, config.wallet.address, envelope.encode())
     job = _job(config, container, units.units_in, units.units_out)
     try:
         work = await _opened(config, model, job=job, box=box, container=container, book=book)
@@ -102,7 +101,7 @@ def _job(config: DaemonConfig, container: bytes, units_in: int, units_out: int) 
     found = commit(container)
     owner = config.wallet.address
     return Job(
-        job_id=quotes.job_id(owner, found.c),
+        job_id=quotes.derive_job_id(owner, found.c),
         owner=owner,
         c=found.c,
         model_id=0,

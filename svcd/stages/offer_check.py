@@ -31,7 +31,7 @@ class OfferCheck:
     async def fault(self, offer: PendingOffer) -> str | None:
         """Why it must not be claimed, in words; None when all is well, as far as can be seen in half a second."""
         order = Order(**{field.name: getattr(offer, field.name) for field in attrs.fields(Order)})
-        if quotes.job_id(offer.owner, offer.c) != offer.job_id:
+        if quotes.derive_job_id(offer.owner, offer.c) != offer.job_id:
             return "job_id must be the hash of owner and commitment"
         if recover(self.domains.jobs.digest(order), offer.signature) != offer.owner:
             return "the order is not signed by its owner"

@@ -12,7 +12,7 @@ import attrs
 import httpx
 
 from common import quotes
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.abuse.target import Target
@@ -21,7 +21,7 @@ from tests.integration.coordinatord.scene.party import Body, Party
 from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
 from tests.soak.traffic.answers import counted
 
-_FEES: Final = Terms(FEE_BPS, GAS_FEE)
+_FEES: Final = FeeTerms(FEE_BPS, GAS_FEE)
 # Below every ask, so that nobody works for what cannot be opened.
 _RATE: Final = 1
 COST: Final = quotes.quote(_RATE, _RATE, 1000, 1000, _FEES).amount  # of a job by `_line`

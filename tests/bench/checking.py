@@ -18,7 +18,7 @@ from common.domains import Domains
 from common.keccak import keccak256
 from common.messages.jobs import Order
 from common.messages.payments import job_payment, packed_job_payment
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.secp256k1 import Wallet
 from tests.bench.row import Row, interleaved
 
@@ -32,7 +32,7 @@ DOMAINS = Domains.of(BOOK)
 TERMS = (keccak256(b"bench: c"), 7, 3600, 150_000, 600_000, 1_200, 800, 0, 1_800_003_600)
 AMOUNT = 123_456_789
 ORDER = Order(*TERMS)
-JOB_ID = job_id(OWNER.address, ORDER.c)
+JOB_ID = derive_job_id(OWNER.address, ORDER.c)
 ORDER_SIGNATURE = OWNER.sign(DOMAINS.jobs.digest(ORDER))
 PAYMENT_SIGNATURE = OWNER.sign(
     DOMAINS.token.digest(job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, JOB_ID))
@@ -40,7 +40,7 @@ PAYMENT_SIGNATURE = OWNER.sign(
 
 
 def by_this_house() -> bool:
-    expected = job_id(OWNER.address, ORDER.c)
+    expected = derive_job_id(OWNER.address, ORDER.c)
     payment = packed_job_payment(OWNER.address, BOOK.job_registry, AMOUNT, ORDER.expires_at, expected)
     return (
         expected == JOB_ID

@@ -17,7 +17,7 @@ from typing import Final
 import asyncpg
 from anyio.from_thread import start_blocking_portal
 
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.row import Row

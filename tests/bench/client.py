@@ -20,7 +20,7 @@ from nacl._sodium import ffi, lib
 from common.api.chain import told_book
 from common.box import SecretKey
 from common.keccak import keccak256
-from common.quotes import Terms as FeeTerms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from svc.core.batch_lines import read_lines

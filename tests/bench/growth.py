@@ -27,8 +27,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from common.daemon.logs import set_up_logging
 from coordinatord.api.book import leases_sql
+from coordinatord.api.book.book_sql import JobFilter, read_by_ids, read_page, read_summary
 from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
-from coordinatord.api.book.sql import JobFilter, read_by_ids, read_page, read_summary
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.apply import apply_blocks

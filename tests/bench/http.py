@@ -28,7 +28,7 @@ import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_processes import PORTION, Ask, load_client, server

@@ -23,10 +23,10 @@ from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Funding, Polls
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.routes import BookRoutes
+from coordinatord.api.events.events_sql import LoggedEvent, read_present
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import Places
 from coordinatord.api.events.routes import STREAM_HEADERS, EventRoutes
-from coordinatord.api.events.sql import LoggedEvent, read_present
 from coordinatord.api.files.files import FileStore
 from coordinatord.api.files.routes import FileRoutes
 from coordinatord.api.orders.routes import OrderRoutes

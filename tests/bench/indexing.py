@@ -50,7 +50,7 @@ from coordinatord.chain.indexer.job_rows import POSTED, posted_rows
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes
 from coordinatord.chain.indexer.undo_sql import UNDOABLE
 from coordinatord.chain.rpc.client import Rpc, open_rpc
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from devnet import accounts
 from devnet.anvil import CHAIN_ID, running_anvil
 from devnet.ports import pick_free

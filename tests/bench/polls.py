@@ -21,15 +21,15 @@ import anyio
 import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.leases_sql import HeldJob
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Funding, Polls
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.api.sessions.sessions import hash_token
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.storage.database.batched_reads import FreshValue
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres

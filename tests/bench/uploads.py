@@ -25,7 +25,7 @@ from anyio.from_thread import start_blocking_portal
 from common.keccak import Keccak256
 from coordinatord.http.uploads import HELD_BYTES
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_processes import server

@@ -20,7 +20,7 @@ from common.daemon.secrets import Secret
 from coordinatord.api.webhooks.delivery import run_deliveries
 from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookBody, WebhookEndpoints
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres

@@ -11,7 +11,7 @@ from common.domains import Domains
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
 from common.messages.sessions import SvcSession
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.scalars import base64_of, hex_of, read_hex
 from common.secp256k1 import Wallet
 from tests.conformance.asking import Body
@@ -59,7 +59,7 @@ class Buyer:
         terms |= {name: changed.pop(name) for name in list(changed) if name in terms}
         c = commit(container).c
         signature = self.wallet.sign(self.domains.jobs.digest(Order(c=c, **terms)))
-        own = {"c": hex_of(c), "owner": self.address, "job_id": hex_of(job_id(self.wallet.address, c))}
+        own = {"c": hex_of(c), "owner": self.address, "job_id": hex_of(derive_job_id(self.wallet.address, c))}
         sent = {name: str(value) for name, value in terms.items()}
         return {**sent, **own, "signature": hex_of(signature), **changed}
 

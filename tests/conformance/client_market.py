@@ -24,7 +24,7 @@ from common.messages.jobs import Order
 from common.messages.payments import job_payment
 from common.pricing.model_input import modality_of
 from common.pricing.units import units_of
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64, read_hex, read_uint
 from common.sealed_result import seal_result
@@ -148,7 +148,7 @@ class ClientMarket(ScriptedMarket):
         fields = {name: read_uint(body[name], bits, name) for name, bits in _UINTS.items()}
         order = Order(c=read_hex(body["c"], 32, "c"), **fields)
         owner, now = read_hex(body["owner"], 20, "owner"), self.now()
-        if read_hex(body["job_id"], 32, "job_id") != job_id(owner, order.c):
+        if read_hex(body["job_id"], 32, "job_id") != derive_job_id(owner, order.c):
             self.fault("orders", "job_id is not keccak256(owner ‖ c)")
         if self.signed_by("orders", self.domains.jobs.digest(order), body.get("signature")) != owner:
             self.fault("orders", "not signed by its owner over these terms, in the domain of GET /evm/chain")
@@ -159,7 +159,7 @@ class ClientMarket(ScriptedMarket):
         return order
 
     def _quote(self, order: Order, body: Body) -> Body:
-        terms = quotes.Terms(FEE_BPS, self.gas_fee)
+        terms = quotes.FeeTerms(FEE_BPS, self.gas_fee)
         parts = quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
         deployment = self.deployment()
         domain = {"chainId": self.book.chain_id, "verifyingContract": hex_of(self.book.paytoken)}

@@ -24,7 +24,7 @@ from common.domains import Domains
 from common.envelope import Envelope
 from common.escrow_evidence import STATIC, report_data
 from common.messages.sessions import SvcSession
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
 from common.secp256k1 import Wallet, recover
@@ -115,7 +115,7 @@ class ScriptedMarket:
     def post(self, container: bytes, cid: str, **changed: Any) -> str:
         """An open job; `cid` is where the gateway has what it serves for it."""
         c = commit(container).c
-        job = hex_of(job_id(self.owner.address, c))
+        job = hex_of(derive_job_id(self.owner.address, c))
         self.containers[job] = container
         self.block += 1
         row: Body = {

@@ -67,7 +67,7 @@ class Quotes:
         if (wrong := not_like(answer, status, QuoteBodyShape)) is not None:
             return wrong
         told = answer.fields["quote"]
-        terms = quotes.Terms(told["fee_bps"], int(told["gas_fee"]))
+        terms = quotes.FeeTerms(told["fee_bps"], int(told["gas_fee"]))
         rates, units = (
             (int(order["rate_in"]), int(order["rate_out"])),
             (int(order["units_in"]), int(order["units_out"])),

@@ -7,7 +7,7 @@ import attrs
 
 from common.address_book import AddressBook, TokenDomain
 from common.keccak import keccak256
-from coordinatord.chain.contracts.events import Event
+from coordinatord.chain.contracts.contract_events import Event
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.evidence import bloom_mask
 from coordinatord.chain.rpc.client import Rpc

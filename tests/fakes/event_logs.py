@@ -9,7 +9,7 @@ import msgspec.structs
 from eth_abi.abi import encode
 from eth_utils.abi import event_abi_to_log_topic
 
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 
 ARTIFACTS = Path(__file__).parents[2] / "common" / "contracts" / "artifacts"
 REGISTRIES = ("JobRegistry", "ProviderRegistry", "AskRegistry")
@@ -22,11 +22,11 @@ def declared_events(registry: str) -> dict[str, Any]:
     return {entry["name"]: entry for entry in abi if entry["type"] == "event"}
 
 
-def registry_of(event: ev.Event) -> str:
+def registry_of(event: contract_events.Event) -> str:
     return next(registry for registry in REGISTRIES if type(event).__name__ in declared_events(registry))
 
 
-def log_of(event: ev.Event, addresses: dict[str, str]) -> dict[str, Any]:
+def log_of(event: contract_events.Event, addresses: dict[str, str]) -> dict[str, Any]:
     """Address, topics and data of the event's log."""
     registry = registry_of(event)
     values = [_plain(value) for value in msgspec.structs.astuple(event)]

@@ -16,12 +16,12 @@ import attrs
 import httpx
 import trio
 
+from common import container
 from common.address_book import AddressBook, TokenDomain
 from common.api.states import JobState
 from common.box import PublicKey, SecretKey, seal
 from common.cid import cid_of
 from common.container import commit, commitment
-from common.container import seal as seal_container
 from common.domains import Domains
 from common.envelope import Envelope
 from common.key_derivation import data_key
@@ -30,7 +30,7 @@ from common.messages.jobs import Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import SvcSession
-from common.quotes import cap, job_id
+from common.quotes import cap, derive_job_id
 from common.scalars import base64_of, hex_of
 from common.sealed_stream import ContainerHead
 from common.secp256k1 import Wallet, recover
@@ -116,7 +116,7 @@ class Market:
     def container(self, plaintext: bytes | None = None, recipient: PublicKey | None = None) -> bytes:
         to = recipient if recipient is not None else self.box.public
         content = plaintext if plaintext is not None else self.envelope().encode()
-        return seal_container(to, BOOK.chain_id, BOOK.job_registry, self.owner.address, content)
+        return container.seal(to, BOOK.chain_id, BOOK.job_registry, self.owner.address, content)
 
     def post(self, container: bytes | None = None, *, served: bytes | None = None, **changed: Any) -> str:
         """A designated job, unless changed. `served`: what the gateway has in the container's place."""
@@ -125,7 +125,7 @@ class Market:
             c = commit(content).c
         except ValueError:
             c = secrets.token_bytes(32)
-        job = hex_of(job_id(self.owner.address, c))
+        job = hex_of(derive_job_id(self.owner.address, c))
         cid = str(cid_of(content))
         self.content[cid] = served if served is not None else content
         row: Body = {

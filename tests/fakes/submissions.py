@@ -14,7 +14,7 @@ from common.container import commit, seal
 from common.domains import Domains
 from common.messages.jobs import Order
 from common.messages.payments import job_payment
-from common.quotes import Terms, job_id
+from common.quotes import FeeTerms, derive_job_id
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
 
@@ -33,11 +33,11 @@ class Submitter:
     domains: Domains
     chain_id: int
     registry: bytes
-    terms: Terms
+    terms: FeeTerms
     box_key: bytes
 
     def line(self, payload: bytes = b"payload", **changed: Any) -> Body:
-        """Paid and complete. Terms that are changed are signed so; other members are changed afterwards."""
+        """Paid and complete. FeeTerms that are changed are signed so; other members are changed afterwards."""
         container = seal(PublicKey(self.box_key), self.chain_id, self.registry, self.wallet.address, payload)
         return self.of_container(container, **changed)
 
@@ -45,7 +45,7 @@ class Submitter:
         order = self._order(commit(container).c, changed)
         quote = quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, self.terms)
         amount = int(changed.pop("amount", quote.amount))
-        job = job_id(self.wallet.address, order.c)
+        job = derive_job_id(self.wallet.address, order.c)
         payment = job_payment(self.wallet.address, self.registry, amount, order.expires_at, job)
         return {
             **{field.name: str(getattr(order, field.name)) for field in attrs.fields(Order) if field.name != "c"},

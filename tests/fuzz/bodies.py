@@ -14,7 +14,7 @@ from common import domains
 from common.api import errors
 from common.api.fields import object_example, parse_sent, read_object, try_object
 from common.api.shapes import Shape, read_shape
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from coordinatord.api import batches, escrow, files, orders, sessions
@@ -98,7 +98,12 @@ def check_answers(data: bytes) -> None:
 
 
 _SUBMITTER: Final = Submitter(
-    Wallet(bytes(range(1, 33))), domains.Domains.of(_BOOK), 1, _BOOK.job_registry, Terms(100, 5), bytes([9]) + bytes(31)
+    Wallet(bytes(range(1, 33))),
+    domains.Domains.of(_BOOK),
+    1,
+    _BOOK.job_registry,
+    FeeTerms(100, 5),
+    bytes([9]) + bytes(31),
 )
 _NOW: Final = 1_700_000_000.0
 _CHECKS: Final = LineChecks(_SUBMITTER.domains, _SUBMITTER.registry, "/v1/responses", _SUBMITTER.terms, _NOW)

@@ -19,7 +19,7 @@ import attrs
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from devnet import accounts
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil

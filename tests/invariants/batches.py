@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 
+from coordinatord.api.files.files_sql import object_key
 from coordinatord.api.files.inspection import BLANK
-from coordinatord.api.files.sql import object_key
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.pins.store import PinStore
 

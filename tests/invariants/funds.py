@@ -10,9 +10,9 @@ import attrs
 
 from common import abi
 from common.address_book import AddressBook
-from common.quotes import Terms, quote
+from common.quotes import FeeTerms, quote
 from common.scalars import hex_of
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.rpc.client import Rpc
 from tests.invariants.jobs import job_events
 
@@ -27,26 +27,26 @@ class _Ledger:
     treasury: bytes = b""  # its shares are credited, and fetched together
     wrong: list[str] = attrs.field(factory=list)
 
-    def enter(self, event: ev.Event) -> None:
+    def enter(self, event: contract_events.Event) -> None:
         match event:
-            case ev.JobPosted():
-                terms = Terms(event.fee_bps, event.gas_fee)
+            case contract_events.JobPosted():
+                terms = FeeTerms(event.fee_bps, event.gas_fee)
                 quoted = quote(event.rate_in, event.rate_out, event.units_in, event.units_out, terms)
                 self.amounts[event.job_id] = quoted.amount
-            case ev.TreasurySet():
+            case contract_events.TreasurySet():
                 self.treasury = event.treasury
-            case ev.JobClaimed():
+            case contract_events.JobClaimed():
                 self.held[event.job_id] = self.amounts[event.job_id]
-            case ev.JobSettled():
+            case contract_events.JobSettled():
                 collected, split = self.held.pop(event.job_id), event.cost + event.treasury_share + event.refund
                 if split != collected:
                     self.wrong.append(f"I5: job {event.job_id.hex()} collected {collected} and paid {split}")
                 self.owed[self.treasury] += event.treasury_share
-            case ev.JobFailed() | ev.JobReclaimed():
+            case contract_events.JobFailed() | contract_events.JobReclaimed():
                 del self.held[event.job_id]
-            case ev.PayoutCredited():
+            case contract_events.PayoutCredited():
                 self.owed[event.party] += event.amount
-            case ev.CreditWithdrawn():
+            case contract_events.CreditWithdrawn():
                 self.owed[event.party] -= event.amount
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from common.address_book import AddressBook
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import ChainLog
 from coordinatord.chain.rpc.client import Rpc
@@ -19,11 +19,16 @@ async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[by
     counts: dict[str, Counter[bytes]] = {"posted": Counter(), "claimed": Counter(), "ended": Counter()}
     for event in await job_events(rpc, book):
         match event:
-            case ev.JobPosted():
+            case contract_events.JobPosted():
                 counts["posted"][event.job_id] += 1
-            case ev.JobClaimed():
+            case contract_events.JobClaimed():
                 counts["claimed"][event.job_id] += 1
-            case ev.JobSettled() | ev.JobCancelled() | ev.JobFailed() | ev.JobReclaimed():
+            case (
+                contract_events.JobSettled()
+                | contract_events.JobCancelled()
+                | contract_events.JobFailed()
+                | contract_events.JobReclaimed()
+            ):
                 counts["ended"][event.job_id] += 1
     found = [
         f"I2: job {job.hex()} was {what} {times} times"
@@ -36,7 +41,7 @@ async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[by
     return found + [f"I1: job {job.hex()} was promised and not posted" for job in set(promised) - set(counts["posted"])]
 
 
-async def job_events(rpc: Rpc, book: AddressBook, first: int | None = None) -> list[ev.Event]:
+async def job_events(rpc: Rpc, book: AddressBook, first: int | None = None) -> list[contract_events.Event]:
     """What the job registry told from block `first` (or its deployment) on, in the order of the chain."""
     decoder = Decoder(book)
     query = {

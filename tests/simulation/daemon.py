@@ -14,7 +14,7 @@ import trio
 
 from common.daemon.process import Fatal
 from svcd.config import DaemonConfig
-from svcd.journal import journal as journals
+from svcd.journal import journal
 from svcd.stages import sealer, uploader
 from tests.simulation.determinism import AFTER_DISK
 from tests.simulation.disk import Disk
@@ -137,7 +137,7 @@ class DaemonLives:
 @contextmanager
 def small_rows() -> Iterator[None]:
     with (
-        patch.object(journals, "LONGEST_ROW", _LONGEST_ROW),
+        patch.object(journal, "LONGEST_ROW", _LONGEST_ROW),
         patch.object(sealer, "LONGEST_ROW", _LONGEST_ROW),
         patch.object(uploader, "LONGEST_INLINE", _LONGEST_INLINE),
     ):

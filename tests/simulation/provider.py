@@ -25,8 +25,7 @@ from common.envelope import Envelope
 from svcd.backends.discount import AskRates
 from svcd.base.end_reasons import WorkFailed
 from svcd.config import DaemonConfig
-from svcd.journal import journal as journals
-from svcd.journal import result_files
+from svcd.journal import journal, result_files
 from svcd.journal.work import ModelWork, WorkOutput
 from tests.simulation.daemon import GRACE, DaemonLives, small_rows
 from tests.simulation.determinism import seeded
@@ -170,7 +169,7 @@ class _Provider:
 @contextmanager
 def _disk_full(provider: _Provider) -> Iterator[None]:
     """Commits and files are refused while the disk is full."""
-    commit, store = journals._commit, result_files.ResultFiles.store
+    commit, store = journal._commit, result_files.ResultFiles.store
 
     def refusing_commit(connection: sqlite3.Connection, statements: list[Any]) -> list[int]:
         if provider.market.disk_is_full:
@@ -183,7 +182,7 @@ def _disk_full(provider: _Provider) -> Iterator[None]:
         store(files, job_id, result)
 
     with (
-        patch.object(journals, "_commit", refusing_commit),
+        patch.object(journal, "_commit", refusing_commit),
         patch.object(result_files.ResultFiles, "store", refusing_store),
     ):
         yield

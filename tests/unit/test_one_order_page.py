@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.canonical_json import canonical
-from common.quotes import Terms, quote
+from common.quotes import FeeTerms, quote
 from coordinatord.api.orders.validation import OrderBody, read_submission
 from coordinatord.api.provider_ops.ops import SettleOp, read_op
 from tests.vectors.vector_file import Case, cases
@@ -43,7 +43,7 @@ def test_every_value_is_that_of_the_vectors(one: Case) -> None:
 
 def test_prose_counts_as_the_vectors_do(one: Case) -> None:
     order = one["order"]
-    terms = Terms(int(one["fee_bps"]), int(one["gas_fee"]))
+    terms = FeeTerms(int(one["fee_bps"]), int(one["gas_fee"]))
     priced = [int(order[name]) for name in ("rateIn", "rateOut", "unitsIn", "unitsOut")]
     rate_in, rate_out, units_in, units_out = priced
     quoted = quote(*priced, terms)

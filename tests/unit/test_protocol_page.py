@@ -20,7 +20,7 @@ from common.envelope import ResultBody
 from common.keccak import keccak256
 from common.pricing.model_input import modality_of
 from common.pricing.units import units_of
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import recover
 from coordinatord.api.batches.batches import BatchBody, Status, read_batch
@@ -29,17 +29,17 @@ from coordinatord.api.batches.lines_sql import EndedLine
 from coordinatord.api.batches.plan import WINDOWS, PlanBody
 from coordinatord.api.batches.worker import error_line, output_line
 from coordinatord.api.book import bodies as book
-from coordinatord.api.book.sql import JobRow
+from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.escrow.release import ReleaseBody
+from coordinatord.api.files.files_sql import UNATTACHED
 from coordinatord.api.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
 from coordinatord.api.files.inspection import MOST_LINES, LineInspection
-from coordinatord.api.files.sql import UNATTACHED
 from coordinatord.api.orders.routes import client_job
 from coordinatord.api.orders.validation import INLINE_BYTES, MarketProbe, OrderBody, read_submission
 from coordinatord.api.provider_ops.asks import AsksBody
 from coordinatord.api.provider_ops.ops import LONGEST_EVIDENCE, OPS, read_op
 from coordinatord.api.sessions.sessions import SessionBody
-from coordinatord.api.sessions.sql import NONCE_LIFE, SESSION_LIFE
+from coordinatord.api.sessions.sessions_sql import NONCE_LIFE, SESSION_LIFE
 from coordinatord.base import clock
 from coordinatord.run.config import Config
 from svcd.backends.openai_usage import output_of
@@ -398,7 +398,7 @@ def domains_of(order: Case) -> Domains:
 
 @pytest.fixture(name="checks")
 def _checks(order: Case) -> LineChecks:
-    registry, terms = bytes.fromhex(order["job_registry"][2:]), Terms(int(order["fee_bps"]), int(order["gas_fee"]))
+    registry, terms = bytes.fromhex(order["job_registry"][2:]), FeeTerms(int(order["fee_bps"]), int(order["gas_fee"]))
     before_it_expires = int(order["order"]["expiresAt"]) - 60
     return LineChecks(domains_of(order), registry, "/v1/responses", terms, before_it_expires)
 

@@ -12,10 +12,10 @@ from common import canonical_json
 from common.api import limits, states
 from common.api.fields import Choice, Nested, StringPairs, Text, read_object, wire
 from common.refusal import Refused
-from coordinatord.api.batches import sql as batches
+from coordinatord.api.batches import batches_sql
+from coordinatord.api.batches.batches_sql import BatchRow, NewBatch
 from coordinatord.api.batches.plan import WINDOWS, PlanBody, read_plan
-from coordinatord.api.batches.sql import BatchRow, NewBatch
-from coordinatord.api.files import sql as files
+from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import ExpiresAfter
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.snapshot_sql import Snapshot
@@ -128,37 +128,37 @@ class BatchService:
         earlier = await self._earlier(connection, new)
         if earlier is not None:
             return earlier
-        upload = await files.find(connection, new.input_file_id, new.owner)
+        upload = await files_sql.find(connection, new.input_file_id, new.owner)
         if upload is None or upload.purpose != "batch":
             raise Refused("there is no such batch upload", "input_file_id", "invalid_input_file")
-        created = await batches.create(connection, attrs.evolve(new, lines=upload.lines))
+        created = await batches_sql.create(connection, attrs.evolve(new, lines=upload.lines))
         if created is None:  # the same key, a moment ago, in another process
             earlier = await self._earlier(connection, new)
             if earlier is None:
                 raise AssertionError("a batch that is in the way is not there")
             return earlier
-        if not await files.attach(connection, upload.id, self.retention_seconds):
+        if not await files_sql.attach(connection, upload.id, self.retention_seconds):
             raise Refused("the upload has expired", "input_file_id", "invalid_input_file")
         await self.budgets.check(connection, new.owner)
         return created
 
     async def _earlier(self, connection: Connection, new: NewBatch) -> BatchRow | None:
         """The batch with the same key; or this very one, where an attempt that was taken for lost had committed it."""
-        return await batches.find_created(connection, new.id, new.owner, new.idempotency_key)
+        return await batches_sql.find_created(connection, new.id, new.owner, new.idempotency_key)
 
     async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
         async with self.database.connection() as connection:
-            snapshot, batch = await batches.read(connection, batch_id, owner)
+            snapshot, batch = await batches_sql.read(connection, batch_id, owner)
         return FoundBatch(snapshot, batch) if batch is not None else None
 
     async def page(self, owner: bytes, after: str | None, limit: int) -> Page:
         async with self.database.connection() as connection:
             place = None
             if after is not None:
-                place = await batches.place_of(connection, after, owner)
+                place = await batches_sql.place_of(connection, after, owner)
                 if place is None:
                     raise Refused("after names no batch of yours", "after")
-            snapshot, found = await batches.read_page(connection, owner, place, limit + 1)
+            snapshot, found = await batches_sql.read_page(connection, owner, place, limit + 1)
         return Page(snapshot, found[:limit], has_more=len(found) > limit)
 
     async def cancel(self, owner: bytes, batch_id: str) -> BatchCancelOutcome:
@@ -171,7 +171,7 @@ class BatchService:
         if found.batch.cancelling_at is not None:
             return found
         async with self.database.connection() as connection:
-            if not await batches.cancel(connection, batch_id, owner):
+            if not await batches_sql.cancel(connection, batch_id, owner):
                 return NotCancellable()
         return await self.find(owner, batch_id)
 

@@ -12,9 +12,9 @@ import anyio
 import attrs
 
 from coordinatord.api.batches.batches import FoundBatch
+from coordinatord.api.events.events_sql import EventFilter
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import HEARTBEAT, Listener, Places, farewell, message, opening
-from coordinatord.api.events.sql import EventFilter
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.notices import BATCH_MOVED, Notices
 

@@ -15,9 +15,8 @@ import structlog
 from anyio import to_thread
 
 from common.domains import Domains
-from coordinatord.api.batches import lines_sql
-from coordinatord.api.batches import sql as batch_work
-from coordinatord.api.batches import sql as batches
+from coordinatord.api.batches import batches_sql, lines_sql
+from coordinatord.api.batches.batches_sql import BatchWork
 from coordinatord.api.batches.lines import (
     MOST_LINES,
     Checked,
@@ -32,9 +31,8 @@ from coordinatord.api.batches.lines import (
     judged,
 )
 from coordinatord.api.batches.lines_sql import Allowance, LineRecord, Post
-from coordinatord.api.batches.sql import BatchWork
-from coordinatord.api.files import sql as files
-from coordinatord.api.files.sql import Named
+from coordinatord.api.files import files_sql
+from coordinatord.api.files.files_sql import Named
 from coordinatord.api.orders.validation import UNKNOWN_UPLOAD, ask_chain, judge, upload_check
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
@@ -195,7 +193,7 @@ class Expansion:
         ended = work.cancelling or work.expired
         most = self.most_lines if ended else await self.allowances.room(connection, work.owner, self.most_lines)
         if not most:
-            await batch_work.pause(connection, work.batch_id, _NO_ROOM)
+            await batches_sql.pause(connection, work.batch_id, _NO_ROOM)
             return
         try:
             async with kept_open(connection):
@@ -212,20 +210,20 @@ class Expansion:
         else:
             records = await self._post(connection, work, portion.lines)
             if portion.lines and not records:  # even the first has to wait
-                await batch_work.pause(connection, work.batch_id, _NO_ROOM)
+                await batches_sql.pause(connection, work.batch_id, _NO_ROOM)
                 return
             if len(records) < len(portion.lines):
                 async with kept_open(connection):
                     portion = await self._read(work, start, len(records))
         await lines_sql.record(connection, work.batch_id, records)
         expanded = portion.end.offset >= (work.input_bytes or 0)
-        await batch_work.move(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
-        await batches.mark_in_progress(connection, work.batch_id)
+        await batches_sql.move(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
+        await batches_sql.mark_in_progress(connection, work.batch_id)
 
     async def _read(self, work: BatchWork, start: Cursor, most_lines: int) -> LineBatch:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
-        key = files.object_key(work.input_file_id)
+        key = files_sql.object_key(work.input_file_id)
 
         def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
             return self.pins.read(key, first=first, last=last)
@@ -238,17 +236,17 @@ class Expansion:
         message = "the object store no longer holds the input file"
         line = work.lines_done + 1 if work.lines_done else None
         error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": line}
-        await batches.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
+        await batches_sql.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
         log.error("the input file of a batch is lost", batch=work.batch_id, line=line)
         if not work.lines_done:
-            await batches.fail(connection, work.batch_id)
+            await batches_sql.fail(connection, work.batch_id)
             return
         left = (work.input_lines or 0) - await lines_sql.recorded(connection, work.batch_id)
         numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
         await lines_sql.record(
             connection, work.batch_id, [LineRecord(n, None, None, "invalid_line", message) for n in numbers]
         )
-        await batch_work.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
+        await batches_sql.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
 
     # --- a portion that is to be posted --------------------------------------------------------------------
 
@@ -257,7 +255,7 @@ class Expansion:
         async with kept_open(connection):
             checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
         goods = [one for one in checked if isinstance(one, Good)]
-        uploads = await files.find_inputs(connection, _named(goods))
+        uploads = await files_sql.find_inputs(connection, _named(goods))
         checked = judged(checked, judge([good.paid for good in goods], [upload_check(uploads)]))
         checked = await _without_duplicates(connection, work.batch_id, checked)
         allowed = await self.allowances.allow(connection, checked, balances)
@@ -268,7 +266,7 @@ class Expansion:
         async with kept_open(connection):
             cids = await self.containers.store(inline)
         # From here on nothing but this transaction.
-        attached = await files.attach_inputs(connection, uploads, self.retention_seconds)
+        attached = await files_sql.attach_inputs(connection, uploads, self.retention_seconds)
         skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]
         ready: list[_Ready] = []
         for good in goods:

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from common.api.fields import parse_sent, try_object
 from common.domains import Domains
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from coordinatord.api.files.foreign_lines import foreign
 from coordinatord.api.files.inspection import BLANK
@@ -159,7 +159,7 @@ class LineChecks:
     domains: Domains
     registry: bytes
     endpoint: str
-    terms: Terms
+    terms: FeeTerms
     now: float
 
     def check(self, lines: Sequence[InputLine]) -> list[Checked]:

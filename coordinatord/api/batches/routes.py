@@ -25,9 +25,9 @@ from common.api.worked_order import BATCH_ID
 from common.scalars import hex_of
 from coordinatord.api.batches import batches
 from coordinatord.api.batches.batches import BatchBody, BatchService, FoundBatch, read_batch, status_of
+from coordinatord.api.batches.batches_sql import BatchRow
 from coordinatord.api.batches.events import BatchEvents
 from coordinatord.api.batches.plan import ModelAllocation, PlanBody, Plans
-from coordinatord.api.batches.sql import BatchRow
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses

@@ -17,12 +17,11 @@ import structlog
 from common.api.batches import ErrorDetails, ErrorLine, LineError, LineResponse, OutputDetails, OutputLine
 from common.api.shapes import Digits, Shape, read_shape
 from common.scalars import hex_of
-from coordinatord.api.batches import lines_sql, sql
-from coordinatord.api.batches import sql as batches
+from coordinatord.api.batches import batches_sql, lines_sql
+from coordinatord.api.batches.batches_sql import BatchWork
 from coordinatord.api.batches.expansion import NOT_POSTED, Expansion
 from coordinatord.api.batches.lines_sql import EndedLine
-from coordinatord.api.batches.sql import BatchWork
-from coordinatord.api.files import sql as files
+from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
@@ -87,12 +86,12 @@ class Finalising:
     async def step(self, connection: Connection, work: BatchWork) -> None:
         """Within the transaction that locks `work`. A file that an earlier attempt stored is stored again under the
         same id: what it says was written down before the first."""
-        completed, failed = await batches.settled_counts(connection, work.batch_id)
+        completed, failed = await batches_sql.settled_counts(connection, work.batch_id)
         output = await self._file(connection, work, "output", completed, output_line)
         error = await self._file(connection, work, "error", failed, error_line)
-        await batches.finish(connection, work.batch_id, output, error)
+        await batches_sql.finish(connection, work.batch_id, output, error)
         if error is not None and not completed:
-            await files.shorten(connection, error, self.failed_seconds)
+            await files_sql.shorten(connection, error, self.failed_seconds)
         log.info("batch finished", batch=work.batch_id, status=work.ends_as, completed=completed, failed=failed)
 
     async def _file(
@@ -152,7 +151,7 @@ class BatchWorker:
         """Seconds until a look is worth while."""
         try:
             async with self.database.connection() as connection:
-                following = await sql.seconds_to_next(connection)
+                following = await batches_sql.seconds_to_next(connection)
         except Retryable:
             return _IDLE
         return _IDLE if following is None else min(following, _IDLE)
@@ -162,7 +161,7 @@ class BatchWorker:
         work: BatchWork | None = None
         try:
             async with self.database.connection() as connection, connection.transaction():
-                work = await sql.take(connection)
+                work = await batches_sql.take(connection)
                 if work is not None:
                     await self._step(connection, work)
         except Retryable as error:
@@ -181,7 +180,7 @@ class BatchWorker:
     async def _put_off(self, work: BatchWork) -> None:
         pause = min(0.25 * 2**work.attempts, _LONGEST_BACK_OFF)
         async with self.database.connection() as connection:
-            await sql.pause(connection, work.batch_id, pause, attempts=work.attempts + 1)
+            await batches_sql.pause(connection, work.batch_id, pause, attempts=work.attempts + 1)
 
     async def _step(self, connection: Connection, work: BatchWork) -> None:
         if work.ends_as is not None:
@@ -194,7 +193,7 @@ class BatchWorker:
         elif await lines_sql.room(connection) > 0 or work.cancelling or work.expired:
             await self.expansion.step(connection, work)
         else:
-            await sql.pause(connection, work.batch_id, _QUEUE_FULL)
+            await batches_sql.pause(connection, work.batch_id, _QUEUE_FULL)
 
     async def _revive(self, connection: Connection, batch_id: str) -> None:
         owners = await lines_sql.dropped_of(connection, batch_id)
@@ -214,8 +213,8 @@ class BatchWorker:
         all_ended = await lines_sql.all_ended(connection, work.batch_id)
         too_late = work.expired and not await lines_sql.any_queued(connection, work.batch_id)
         if (all_ended or too_late) and await lines_sql.write_ends(connection, work.batch_id):
-            await sql.settle_counts(connection, work.batch_id)
-            await sql.pause(connection, work.batch_id, 0)
+            await batches_sql.settle_counts(connection, work.batch_id)
+            await batches_sql.pause(connection, work.batch_id, 0)
             return
         pause = min(max(_LOOKS_APART * (time.monotonic() - started), _LEAST_PAUSE), _LONGEST_PAUSE)
-        await sql.pause(connection, work.batch_id, pause)
+        await batches_sql.pause(connection, work.batch_id, pause)

@@ -7,10 +7,10 @@ from common.api import jobs, limits, market
 from common.api.shapes import OMITTED, Digits
 from common.refusal import Refused
 from common.scalars import hex_of
+from coordinatord.api.book.book_sql import JobRow, OwnerSummary
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.registries_sql import AllowlistRow, AskRow, FloorRow, ModelRow, ProviderRow
 from coordinatord.api.book.reliability_sql import ReliabilityRow
-from coordinatord.api.book.sql import JobRow, OwnerSummary
 
 
 def model(row: ModelRow) -> market.ModelShape:

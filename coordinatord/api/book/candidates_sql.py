@@ -10,8 +10,7 @@ from typing import Final
 
 import attrs
 
-from coordinatord.api.book.reliability_sql import COLUMNS as RELIABILITY
-from coordinatord.api.book.reliability_sql import SCORE, ReliabilityRow
+from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SCORE, ReliabilityRow
 from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
 
 
@@ -77,7 +76,7 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
     async with database.connection() as connection:
         rows = await connection.fetch(
             "select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room,"
-            f" {RELIABILITY} {_LIVE.format('$5')}"
+            f" {RELIABILITY_COLUMNS} {_LIVE.format('$5')}"
             " and a.model_id = $1 and a.sla = $2"
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"

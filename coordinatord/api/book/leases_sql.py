@@ -12,7 +12,7 @@ import asyncpg
 import attrs
 
 from common.api.states import JobState
-from coordinatord.api.book.sql import JOB_COLUMNS, JobFilter, JobRow, job_row
+from coordinatord.api.book.book_sql import JOB_COLUMNS, JobFilter, JobRow, job_row
 from coordinatord.storage.database.connections import Connection, PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 

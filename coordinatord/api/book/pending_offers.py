@@ -16,10 +16,10 @@ from typing import Final, NoReturn
 
 import structlog
 
-from coordinatord.api.book import pending_offers_sql as pending_sql
+from coordinatord.api.book import pending_offers_sql
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Mailbox, Wake
@@ -71,8 +71,8 @@ class PendingOffers:
             return [], False
 
         async def body(connection: Connection) -> tuple[list[PendingJob], bool]:
-            jobs = await pending_sql.take(connection, poller, free, wanted, milliseconds=ANSWER_MS)
-            return jobs, await pending_sql.some_left(connection, poller.model_id)
+            jobs = await pending_offers_sql.take(connection, poller, free, wanted, milliseconds=ANSWER_MS)
+            return jobs, await pending_offers_sql.some_left(connection, poller.model_id)
 
         jobs, left = await self._database.transact(body)
         for job in jobs:
@@ -99,7 +99,7 @@ class PendingOffers:
             if not over:
                 continue
             try:
-                lapsed = await pending_sql.pass_on(self._line, over)
+                lapsed = await pending_offers_sql.pass_on(self._line, over)
             except Retryable as error:  # the jobs are in the book with their blocks
                 log.warning("pending offers not passed on", reason=str(error))
             else:
@@ -112,7 +112,7 @@ class PendingOffers:
         from now on."""
 
         async def body(connection: Connection) -> tuple[PendingJob, bool] | None:
-            return await pending_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_HELD)
+            return await pending_offers_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_HELD)
 
         bound = await self._database.transact(body)
         if bound is None:
@@ -125,7 +125,7 @@ class PendingOffers:
     async def claimed_by(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
         """Terms of a job whose post is under way, for the provider that has claimed it."""
         async with self._database.connection() as connection:
-            job = await pending_sql.claimed_by(connection, job_id, provider_id)
+            job = await pending_offers_sql.claimed_by(connection, job_id, provider_id)
         return None if job is None else job.registered
 
 
@@ -141,9 +141,9 @@ async def keep_offers(database: Database, offered: Mailbox[PendingJob]) -> NoRet
         try:
             async with database.connection() as connection:
                 if jobs:
-                    await pending_sql.store(connection, jobs)
+                    await pending_offers_sql.store(connection, jobs)
                     metrics.pending_offers.labels("stored").inc(len(jobs))
                 if is_due:
-                    metrics.pending_offers.labels("refused").inc(await pending_sql.delete_ended(connection))
+                    metrics.pending_offers.labels("refused").inc(await pending_offers_sql.delete_ended(connection))
         except Retryable as error:
             log.warning("pending offers not stored", reason=str(error), offers=len(jobs))

@@ -9,9 +9,9 @@ from typing import Any, Final
 import attrs
 
 from common.messages.jobs import Order
-from common.quotes import Terms
+from common.quotes import FeeTerms
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.leases_sql import PollKey
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.endings_sql import BEGINNING
 from coordinatord.storage.database.connections import Connection, PreparedConnection
@@ -76,7 +76,7 @@ def _columns(job: PendingJob) -> tuple[object, ...]:
 def _pending(row: Mapping[str, Any]) -> PendingJob:
     numbers = {name: int(row[name]) for name in _ORDER if name != "c"}
     order = Order(c=row["c"], **numbers)
-    terms = Terms(fee_bps=row["fee_bps"], gas_fee=int(row["gas_fee"]))
+    terms = FeeTerms(fee_bps=row["fee_bps"], gas_fee=int(row["gas_fee"]))
     posted = PostedOrder(order, row["owner"], terms)
     return PendingJob(row["relay_id"], posted, row["order_sig"], row["pay_sig"], row["task_cid"])
 

@@ -12,11 +12,11 @@ import structlog
 
 from common.refusal import Refused
 from coordinatord.api.book import leases_sql
+from coordinatord.api.book.book_sql import JobFilter, JobRow
 from coordinatord.api.book.leases_sql import START, HeldJob, LeaseRequest, Peek, PollKey
 from coordinatord.api.book.liveness import Liveness, PollHints
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.api.book.sql import JobFilter, JobRow
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.api.events.listeners import Places
 from coordinatord.base.errors import Retryable

@@ -11,14 +11,14 @@ import structlog
 
 from common.abi import topic
 from common.messages.jobs import Order
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.book import registries_sql, sql
+from coordinatord.api.book import book_sql, registries_sql
+from coordinatord.api.book.book_sql import JobRow, read_posted
 from coordinatord.api.book.registries_sql import ModelRow, ProviderRow
-from coordinatord.api.book.sql import JobRow, read_posted
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder, RegisteredJob
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import ChainLog
@@ -51,7 +51,7 @@ class BlockPace:
         if self._clock() - read_at > _PACE_KEPT:
             try:
                 async with self._database.connection() as connection:
-                    pace = await sql.read_pace(connection)
+                    pace = await book_sql.read_pace(connection)
             except Retryable:
                 return None
             self._known = (self._clock(), pace)
@@ -74,7 +74,7 @@ class IndexReads:
         """The position is the primary's in any case: it decides whether a standby's answer is of the present."""
         position = FreshValue(database.prepared_connection(), read_snapshot)
         return cls(
-            job=BatchedReads(prepared(database, replicas, position), _by_key(sql.read_by_ids)),
+            job=BatchedReads(prepared(database, replicas, position), _by_key(book_sql.read_by_ids)),
             model=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_names)),
             provider=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_ids)),
             position=position,
@@ -127,7 +127,7 @@ _MOST_RANGES: Final = 24
 
 @attrs.frozen(slots=True)
 class PostedJobs:
-    """Terms that a job was posted on: from the index, else from the chain's own logs.
+    """FeeTerms that a job was posted on: from the index, else from the chain's own logs.
 
     The registry keeps a hash of a job's terms, so every later call about the job carries them again. A job that the
     index has not reached yet, or is about to read again after a rebuild, is looked for in the logs, newest blocks
@@ -198,7 +198,7 @@ class PostedJobs:
             event = self.decoder.decode(found)
         except Refused as broken:
             raise _lied(f"its log of a post is malformed: {broken}") from broken
-        if not isinstance(event, ev.JobPosted) or event.job_id != job_id:
+        if not isinstance(event, contract_events.JobPosted) or event.job_id != job_id:
             raise _lied("it answered with another log than the one that was asked for")
         order = Order(
             c=event.c,
@@ -211,7 +211,7 @@ class PostedJobs:
             designated=event.designated,
             expires_at=event.expires_at,
         )
-        return RegisteredJob(PostedOrder(order, event.owner, Terms(event.fee_bps, event.gas_fee)), event.pay_sig)
+        return RegisteredJob(PostedOrder(order, event.owner, FeeTerms(event.fee_bps, event.gas_fee)), event.pay_sig)
 
 
 def _lied(how: str) -> Retryable:

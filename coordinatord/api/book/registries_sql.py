@@ -6,8 +6,7 @@ from typing import Final
 import asyncpg
 import attrs
 
-from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilityRow
-from coordinatord.api.book.reliability_sql import COLUMNS as RELIABILITY
+from coordinatord.api.book.reliability_sql import ALL_MODELS, RELIABILITY_COLUMNS, ReliabilityRow
 from coordinatord.storage.database.connections import Database, PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
@@ -36,7 +35,7 @@ async def read_asks(database: Database, model_id: int | None, limit: int, offset
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select page.*, {SNAPSHOT} from index_position p left join lateral (select a.provider_id, a.model_id,"
-            f" a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY} from asks a"
+            f" a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY_COLUMNS} from asks a"
             " join providers v on v.provider_id = a.provider_id"
             " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
             " where v.listed and ($1::bigint is null or a.model_id = $1)"
@@ -99,7 +98,7 @@ CAPACITY: Final = "greatest(1, v.reputation * least(v.requested, v.ceiling) / 10
 _PROVIDER: Final = (
     "v.provider_id, v.operator, v.box_key, v.evidence, v.listed, v.reputation, v.allow_all_models,"
     " array(select a.model_id from provider_models a where a.provider_id = v.provider_id order by a.model_id)"
-    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs, v.requested, {RELIABILITY}"
+    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs, v.requested, {RELIABILITY_COLUMNS}"
 )
 _SUMS: Final = f"left join reliability r on r.provider_id = v.provider_id and r.model_id = {ALL_MODELS}"
 

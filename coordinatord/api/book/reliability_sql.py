@@ -30,7 +30,7 @@ class ReliabilityRow:
 
 
 # Of `r`, a row of the table or none.
-COLUMNS: Final = (
+RELIABILITY_COLUMNS: Final = (
     "coalesce(r.settled, 0) as settled, coalesce(r.failed, 0) as failed, coalesce(r.reclaimed, 0) as reclaimed,"
     " r.median_secs"
 )

@@ -7,6 +7,7 @@ from common.api.error_bodies import ModelNotFound
 from common.api.fields import ADDRESS, BYTES32, Choice, Decimal, Text
 from common.api.words import NOTHING, WORDS
 from coordinatord.api.book import bodies
+from coordinatord.api.book.book_sql import JobFilter, JobRow, read_page, read_summary
 from coordinatord.api.book.polls import Leased, Polls
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.registries_sql import (
@@ -18,7 +19,6 @@ from coordinatord.api.book.registries_sql import (
     read_models,
     read_providers,
 )
-from coordinatord.api.book.sql import JobFilter, JobRow, read_page, read_summary
 from coordinatord.api.book.why import WhyReads
 from coordinatord.base.outcomes import NoSuchObject, NotSigned
 from coordinatord.http import relay_responses, responses

@@ -16,7 +16,7 @@ import anyio
 
 from common.api.events import EventKind
 from coordinatord.api.book.leases_sql import PollKey
-from coordinatord.api.events.sql import LoggedEvent
+from coordinatord.api.events.events_sql import LoggedEvent
 
 _FREES: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKind.RECLAIMED})
 

@@ -17,9 +17,9 @@ from common.api import why
 from common.api.states import EndedBecause, JobState
 from common.scalars import hex_of
 from coordinatord.api.book import why_sql
+from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.book.polls import Custody, Funding
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.book.sql import JobRow
 from coordinatord.api.book.why_sql import MOST_PROVIDERS, OpenJob, ProviderFacts
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject

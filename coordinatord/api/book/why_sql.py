@@ -12,10 +12,10 @@ import asyncpg
 import attrs
 
 from common.api.states import JobState
+from coordinatord.api.book.book_sql import JOB_COLUMNS, job_row
 from coordinatord.api.book.candidates_sql import LIVE_SINCE, MAY_RUN
 from coordinatord.api.book.leases_sql import HeldJob, JobPlace
 from coordinatord.api.book.registries_sql import CAPACITY
-from coordinatord.api.book.sql import JOB_COLUMNS, job_row
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 

@@ -15,12 +15,12 @@ import structlog
 
 from common.box import PublicKey
 from common.daemon.process import Fatal
-from coordinatord.api.escrow import sql as rows
+from coordinatord.api.escrow import escrow_sql
 from coordinatord.api.escrow.custody import KeyEvidence, mock_evidence
+from coordinatord.api.escrow.escrow_sql import GenerationRow
 from coordinatord.api.escrow.generations import Generation, Generations
 from coordinatord.api.escrow.keys import open_with_any
 from coordinatord.api.escrow.peer import NoKeys, Peer
-from coordinatord.api.escrow.sql import GenerationRow
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
@@ -85,7 +85,7 @@ class MockCustody:
 
     async def has_lost_keys(self) -> bool:
         async with self._database.connection() as connection:
-            return await rows.read_custody(connection) is not None
+            return await escrow_sql.read_custody(connection) is not None
 
     # --- what goes on beside them -------------------------------------------------------------------------
 
@@ -125,11 +125,13 @@ class MockCustody:
         gone = self._generations.past_retention(ahead)
         async with self._database.connection() as connection:
             for generation in gone:
-                await rows.mark_erased(connection, generation.public_key, too_early=generation.public_key not in due)
+                await escrow_sql.mark_erased(
+                    connection, generation.public_key, too_early=generation.public_key not in due
+                )
                 log.info("escrow key erased", key=generation.public_key.hex())
             self._generations.erase(gone)
-            await rows.record(connection, [_row(one) for one in self._generations.held()])
-            await rows.drop_forgotten(connection)
+            await escrow_sql.record(connection, [_row(one) for one in self._generations.held()])
+            await escrow_sql.drop_forgotten(connection)
         metrics.escrow_generations.set(len(self._generations))
 
     async def pull(self) -> NoKeys | None:
@@ -158,10 +160,10 @@ class MockCustody:
         fresh = [_row(one) for one in generations if one.public_key not in known]
 
         async def remember(connection: Connection) -> list[bytes]:
-            await rows.record(connection, fresh)
+            await escrow_sql.record(connection, fresh)
             if not first:
                 return []
-            return await rows.mark_lost(connection, [row.public_key for row in fresh], now)
+            return await escrow_sql.mark_lost(connection, [row.public_key for row in fresh], now)
 
         try:
             lost = await self._database.transact(remember) if fresh else []
@@ -185,7 +187,7 @@ class MockCustody:
         except RpcError as error:
             raise unreadable(error, "job_read") from error
         async with self._database.connection() as connection:
-            await rows.mark_announced(connection, generation.public_key, head)
+            await escrow_sql.mark_announced(connection, generation.public_key, head)
         self._noted = generation.public_key
 
     async def _first_pull(self) -> None:

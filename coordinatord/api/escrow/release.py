@@ -17,7 +17,7 @@ from common.container import commitment
 from common.domains import Domains
 from common.key_derivation import data_key
 from common.messages.escrow import Release
-from common.quotes import job_id as job_id_of
+from common.quotes import derive_job_id
 from common.sealed_stream import SEED_WRAP_BYTES
 from common.secp256k1 import recover
 from coordinatord.api.book.reads import PostedJobs
@@ -183,7 +183,7 @@ class Releases:
             return NotReleased("not_claimed", "the job is not claimed")
         # The job's id is a hash over owner and commitment: an owner from anywhere that fits is the owner.
         found = await self.posted.find(body.job_id)
-        if found is None or job_id_of(found.posted.owner, c) != body.job_id:
+        if found is None or derive_job_id(found.posted.owner, c) != body.job_id:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")
         if await self.claims.provider_of(wallet) != job.provider_id:
             return _WRONG_WALLET

@@ -9,8 +9,7 @@ from common.api import limits
 from common.api.error_bodies import ErrorType
 from common.api.escrow import HandedOverShape, Key, MockEvidenceShape, PublishedEvidence, ReleasedShape, StaticEvidence
 from common.scalars import base64_of
-from coordinatord.api.escrow import custody as evidence_values
-from coordinatord.api.escrow import handover, release
+from coordinatord.api.escrow import custody, handover, release
 from coordinatord.api.escrow.custody import AnnouncedKey, KeyEvidence, announced_key
 from coordinatord.api.escrow.handover import HandoverBody
 from coordinatord.api.escrow.hosting import Escrow
@@ -27,7 +26,7 @@ def key(announced: AnnouncedKey) -> Key[PublishedEvidence]:
 
 def _evidence(evidence: KeyEvidence) -> PublishedEvidence:
     bound = evidence.report_data.hex()
-    if isinstance(evidence, evidence_values.DevelopmentEvidence):
+    if isinstance(evidence, custody.DevelopmentEvidence):
         return MockEvidenceShape(
             bound, evidence.debug, evidence.release, evidence.measurement.hex(), evidence.tcb, evidence.quote
         )

@@ -18,9 +18,9 @@ import attrs
 import structlog
 
 from common.api.events import EventKind
-from coordinatord.api.events import sql
+from coordinatord.api.events import events_sql
+from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.listeners import PIECE_EVENTS, Listener, Missed, News
-from coordinatord.api.events.sql import EventFilter, LoggedEvent
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
@@ -120,14 +120,14 @@ class EventHub:
         if after < self.newest - REACH:
             return False
         async with self._database.connection_for_lists() as connection:
-            return await sql.is_logged(connection, after)
+            return await events_sql.is_logged(connection, after)
 
     async def piece_after(self, after: int, wanted: EventFilter) -> tuple[list[LoggedEvent], int]:
         """Read the next events after an id that pass the filter. Return also the id up to which there are no others."""
         oldest = self._recent[0].id
         if after < oldest - 1:
             async with self._database.connection_for_lists() as connection:
-                events = await sql.read_between(connection, after, oldest, wanted, PIECE_EVENTS)
+                events = await events_sql.read_between(connection, after, oldest, wanted, PIECE_EVENTS)
             return events, events[-1].id if len(events) == PIECE_EVENTS else oldest - 1
         place = bisect_right(self._recent, after, key=_ID)
         events = []
@@ -159,9 +159,9 @@ class EventHub:
 
     async def _read(self) -> None:
         if not self._recent:
-            self._recent.extend(await sql.read_newest(self._line, _KEPT))
+            self._recent.extend(await events_sql.read_newest(self._line, _KEPT))
             return
-        while events := await sql.read_after(self._line, self._recent[-1].id, _AT_ONCE):
+        while events := await events_sql.read_after(self._line, self._recent[-1].id, _AT_ONCE):
             self._recent.extend(events)
             if len(self._recent) > 2 * _KEPT:
                 del self._recent[:-_KEPT]

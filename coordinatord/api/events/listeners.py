@@ -17,7 +17,7 @@ import msgspec
 from common.api.events import JOB_EVENTS, EventKind, EventsReset, JobEvent
 from common.api.states import job_status
 from common.scalars import hex_of
-from coordinatord.api.events.sql import EventFilter, LoggedEvent
+from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 

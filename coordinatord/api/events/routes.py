@@ -14,10 +14,10 @@ from common.api.progress import ProgressStep, ProvisionalJob
 from common.api.states import JobState
 from common.api.words import NOTHING, WORDS
 from common.scalars import hex_of
+from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import Places, stream
 from coordinatord.api.events.progress import ProgressHub
-from coordinatord.api.events.sql import EventFilter, LoggedEvent
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses

@@ -15,9 +15,9 @@ import structlog
 
 from common.api.fields import UINT32, Text, wire
 from common.refusal import Refused
-from coordinatord.api.files import sql
+from coordinatord.api.files import files_sql
+from coordinatord.api.files.files_sql import UNATTACHED, Begun, Doomed, FileRow, Purpose
 from coordinatord.api.files.inspection import Inspected, Inspection, inspection_of
-from coordinatord.api.files.sql import UNATTACHED, Begun, Doomed, FileRow, Purpose
 from coordinatord.base.concurrency import read_ahead
 from coordinatord.base.errors import Retryable
 from coordinatord.base.thread_pipe import thread_pipe
@@ -65,7 +65,7 @@ class FileStore:
         Nothing is kept when this raises or is cancelled.
         """
         inspection = inspection_of(purpose)
-        file_id = sql.new_id()
+        file_id = files_sql.new_id()
         async with self._row(file_id, owner, purpose, filename, most_bytes):
             pinned, inspected = await self._put(file_id, pieces, inspection)
             return await self._completed(file_id, pinned, inspected, None)
@@ -74,7 +74,7 @@ class FileStore:
         """Store what a batch yielded, attached from the start. A finaliser that runs again with the same id replaces
         what it stored before."""
         async with self._row(file_id, owner, "batch_output", filename):
-            key = sql.object_key(file_id)
+            key = files_sql.object_key(file_id)
             noting = _NotePart(self.database, file_id)
             pinned = await self.pins.put_pieces(key, _gathered(pieces), before_part=noting)
             return await self._completed(file_id, pinned, Inspected(), self.retention_seconds)
@@ -82,23 +82,23 @@ class FileStore:
     async def find(self, file_id: str, owner: bytes) -> FileRow | None:
         """A live file of this owner."""
         async with self.database.connection() as connection:
-            return await sql.find(connection, file_id, owner)
+            return await files_sql.find(connection, file_id, owner)
 
     def open(
         self, row: FileRow, first: int = 0, last: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Its bytes, or those from `first` to `last` inclusive, as they come from the store. Retryable
         `object_missing`, before the first of them, when the store lost it."""
-        return self.pins.read(sql.object_key(row.id), first=first, last=last)
+        return self.pins.read(files_sql.object_key(row.id), first=first, last=last)
 
     async def remove(self, doomed: Doomed) -> None:
         """Remove a file whose removal was leased, with whatever of it was on its way."""
-        key = sql.object_key(doomed.id)
+        key = files_sql.object_key(doomed.id)
         if doomed.upload_id is not None:
             await self.pins.abort(key, doomed.upload_id)
         await self.pins.delete(key)
         async with self.database.connection() as connection:
-            await sql.forget(connection, doomed.id)
+            await files_sql.forget(connection, doomed.id)
 
     async def _put(
         self, file_id: str, pieces: AsyncIterable[bytes], inspection: Inspection
@@ -118,7 +118,7 @@ class FileStore:
             read_ahead(inspected(received)) as checked,
         ):
             noting = _NotePart(self.database, file_id)
-            pinned = await self.pins.put_pieces(sql.object_key(file_id), checked, before_part=noting)
+            pinned = await self.pins.put_pieces(files_sql.object_key(file_id), checked, before_part=noting)
         (result,) = results
         return pinned, result
 
@@ -126,7 +126,7 @@ class FileStore:
         self, file_id: str, pinned: Pinned, inspected: Inspected, retention_seconds: int | None
     ) -> FileRow:
         async with self.database.connection() as connection:
-            row = await sql.complete(
+            row = await files_sql.complete(
                 connection,
                 file_id,
                 cid=pinned.cid,
@@ -146,7 +146,7 @@ class FileStore:
         """The row of an upload. When the block fails, it and the object go, unless it holds an earlier content."""
 
         async def body(connection: Connection) -> Begun | None:
-            begun = await sql.begin(connection, file_id, owner, purpose, filename, reserved=reserved)
+            begun = await files_sql.begin(connection, file_id, owner, purpose, filename, reserved=reserved)
             if begun is not None and purpose != "batch_output":
                 await self.budgets.check(connection, owner)
             return begun
@@ -156,7 +156,7 @@ class FileStore:
             raise _lost_row()
         try:
             if begun.upload_id is not None:
-                await self.pins.abort(sql.object_key(file_id), begun.upload_id)
+                await self.pins.abort(files_sql.object_key(file_id), begun.upload_id)
             yield
         except BaseException:
             with anyio.move_on_after(10, shield=True):
@@ -166,7 +166,7 @@ class FileStore:
     async def _give_up(self, file_id: str) -> None:
         try:
             async with self.database.connection() as connection:
-                doomed = await sql.give_up(connection, file_id)
+                doomed = await files_sql.give_up(connection, file_id)
             if doomed is not None:
                 await self.remove(doomed)
         except Retryable as error:
@@ -183,7 +183,7 @@ class _NotePart:
 
     async def __call__(self, upload_id: str) -> None:
         async with self.database.connection() as connection:
-            if not await sql.note_part(connection, self.file_id, upload_id):
+            if not await files_sql.note_part(connection, self.file_id, upload_id):
                 raise _lost_row()
 
 
@@ -214,19 +214,19 @@ class Uploads:
 
     async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
-            return await sql.find_by_cid(connection, owner, cid, "input")
+            return await files_sql.find_by_cid(connection, owner, cid, "input")
 
     async def find_result(self, owner: bytes, cid: str) -> FileRow | None:
         async with self.database.connection() as connection:
-            return await sql.find_by_cid(connection, owner, cid, "result")
+            return await files_sql.find_by_cid(connection, owner, cid, "result")
 
     async def hold(self, upload: FileRow, job_id: bytes) -> bool:
         """Before an op that names it goes to the chain: it is not removed while that is undecided. False when it is
         gone meanwhile."""
         async with self.database.connection() as connection:
-            return await sql.hold(connection, upload.id, job_id)
+            return await files_sql.hold(connection, upload.id, job_id)
 
     async def attach(self, upload: FileRow) -> None:
         """The op took effect: it is kept for the retention period."""
         async with self.database.connection() as connection:
-            await sql.attach(connection, upload.id, self.retention_seconds)
+            await files_sql.attach(connection, upload.id, self.retention_seconds)

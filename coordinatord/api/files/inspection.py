@@ -7,8 +7,8 @@ import attrs
 from common.api import limits
 from common.container import Commitment
 from common.refusal import Refused
+from coordinatord.api.files.files_sql import Purpose
 from coordinatord.api.files.foreign_lines import LONGEST_HELD, check_line
-from coordinatord.api.files.sql import Purpose
 
 MOST_LINES: Final = limits.BATCH_LINES
 BLANK: Final = b" \t\r"

@@ -14,7 +14,7 @@ from common.api.shapes import Digits
 from common.api.worked_order import FILE_ID
 from common.refusal import Refused
 from coordinatord.api.files.files import ExpiresAfter, FileStore
-from coordinatord.api.files.sql import FileRow
+from coordinatord.api.files.files_sql import FileRow
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.byte_ranges import ByteRange, Unsatisfiable, byte_range

@@ -17,7 +17,7 @@ from common.api.fields import try_object
 from common.api.market import FailedCheck
 from common.artifacts import decode_error
 from common.domains import Domains
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from coordinatord.api.book.reads import MarketWindows
 from coordinatord.api.files.files import Uploads
@@ -110,7 +110,7 @@ class Preflight:
         found = {(body.owner, body.container_cid): upload} if upload is not None else {}
         return faults + _failing(judge([paid], [upload_check(found)]))
 
-    async def _chain_faults(self, order: Submission, terms: Terms, *, sound: bool) -> Failures:
+    async def _chain_faults(self, order: Submission, terms: FeeTerms, *, sound: bool) -> Failures:
         """Checks that the chain decides. `sound`: nothing failed so far, so that a refused post is refused for more."""
         body, token = order.body, self.promises.token
         posted = await self.registry.job(body.job_id)
@@ -138,7 +138,7 @@ class Preflight:
     async def _worded(self, fault: Fault) -> Fault:
         return sla_not_allowed(await self.windows.read()) if fault is SLA_NOT_ALLOWED else fault
 
-    async def _solvency(self, order: Submission, terms: Terms, balance: int | None) -> Failures:
+    async def _solvency(self, order: Submission, terms: FeeTerms, balance: int | None) -> Failures:
         """Room in the owner's gas budget, and funds for the job beside its open ones."""
         body = order.body
         try:
@@ -156,7 +156,7 @@ class Preflight:
             return [_of_contract(INSUFFICIENT_BALANCE, insufficient(body.owner, amount, balance).message)]
         return []
 
-    async def _quoted(self, body: OrderBody, terms: Terms) -> QuotedOrder | None:
+    async def _quoted(self, body: OrderBody, terms: FeeTerms) -> QuotedOrder | None:
         try:
             quote = body.quote(terms)
         except Refused:

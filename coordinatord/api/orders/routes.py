@@ -12,12 +12,12 @@ from common.api.fields import BYTES32, object_example, object_schema
 from common.api.shapes import OMITTED, Digits
 from common.api.states import job_status
 from common.api.words import NOTHING, WORDS
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.scalars import hex_of
 from coordinatord.api.book.bodies import digits_or_omitted, reliability
+from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.book.candidates_sql import LiveAsk
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.book.sql import JobRow
 from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
 from coordinatord.api.orders import cancel, submission
 from coordinatord.api.orders.cancel import CancelBody, Cancels
@@ -86,7 +86,7 @@ def _cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
     """Return what a settled job's client paid in all, and its parts; both are omitted from other jobs."""
     if row.provider_paid is None:
         return OMITTED, OMITTED
-    parts = quotes.cost_parts(int(row.provider_paid), Terms(row.fee_bps, int(row.gas_fee)))
+    parts = quotes.cost_parts(int(row.provider_paid), FeeTerms(row.fee_bps, int(row.gas_fee)))
     return str(parts.total), jobs.CostPartsShape(row.provider_paid, str(parts.fee), row.gas_fee)
 
 

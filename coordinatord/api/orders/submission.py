@@ -12,13 +12,13 @@ from anyio import to_thread
 from common.artifacts import decode_error
 from common.domains import Domains
 from common.messages.jobs import Order
-from common.quotes import Quote, Terms
+from common.quotes import FeeTerms, Quote
 from coordinatord.api.book import candidates_sql
 from coordinatord.api.book.candidates_sql import Demand, LiveAsk
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.reads import MarketWindows
 from coordinatord.api.files.files import Uploads
-from coordinatord.api.files.sql import FileRow
+from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders.validation import (
     SLA_NOT_ALLOWED,
     UNKNOWN_UPLOAD,
@@ -119,7 +119,7 @@ class Posting:
     block."""
 
     paid: Paid
-    terms: Terms
+    terms: FeeTerms
     admitted: Admitted
     promise: Promise | None
     wait: bool
@@ -163,10 +163,10 @@ class Submissions:
             raise fault.refused()
         return await self._submit(order, terms, wait=wait)
 
-    async def _quoted(self, body: OrderBody, terms: Terms, *, changed: bool) -> QuotedOrder:
+    async def _quoted(self, body: OrderBody, terms: FeeTerms, *, changed: bool) -> QuotedOrder:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
 
-    async def _submit(self, paid: Paid, terms: Terms, *, wait: bool) -> SubmitOutcome | Queued:
+    async def _submit(self, paid: Paid, terms: FeeTerms, *, wait: bool) -> SubmitOutcome | Queued:
         body, token = paid.body, self.promises.token
         admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
         upload = await self._check_container(paid)

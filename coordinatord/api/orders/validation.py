@@ -31,10 +31,10 @@ from common.domains import Domains
 from common.eip712 import struct_hash
 from common.messages.jobs import Order
 from common.messages.payments import packed_job_payment
-from common.quotes import Quote, Terms
+from common.quotes import FeeTerms, Quote
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.files.sql import FileRow, Named
+from coordinatord.api.files.files_sql import FileRow, Named
 from coordinatord.base.clock import ORDER_LIFE
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry
@@ -84,7 +84,7 @@ class OrderBody(Order):
         Text(CID_CHARACTERS), "`svc.cid` of an `input` upload by the owner, in place of `container`", optional=True
     )
 
-    def quote(self, terms: Terms) -> Quote:
+    def quote(self, terms: FeeTerms) -> Quote:
         return quotes.quote(self.rate_in, self.rate_out, self.units_in, self.units_out, terms)
 
 
@@ -127,7 +127,7 @@ class Paid(Submission):
     payment: bytes
     amount: int
 
-    def costs(self, terms: Terms) -> int:
+    def costs(self, terms: FeeTerms) -> int:
         """The amount that the registry asks under these terms."""
         body = self.body
         return quotes.amount(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
@@ -252,7 +252,7 @@ def signature_check(domains: Domains) -> Check[Submission]:
     return lambda orders: _signed(domains, orders)
 
 
-def payment_checks(domains: Domains, registry: bytes, terms: Terms) -> list[Check[Paid]]:
+def payment_checks(domains: Domains, registry: bytes, terms: FeeTerms) -> list[Check[Paid]]:
     """Checks of the payment: its amount under the registry's terms, then its signature."""
     return [
         lambda paid: [None if one.amount == one.costs(terms) else WRONG_AMOUNT for one in paid],
@@ -332,7 +332,7 @@ async def ask_chain(
 
 def terms_faults(body: OrderBody, now: float) -> Iterator[Fault]:
     """Every term of an order that is out of range."""
-    if quotes.job_id(body.owner, body.c) != body.job_id:
+    if quotes.derive_job_id(body.owner, body.c) != body.job_id:
         yield WRONG_JOB_ID
     if not now < body.expires_at:
         yield EXPIRED

@@ -12,7 +12,7 @@ from common.api.states import JobState
 from common.scalars import hex_of
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.pages.files import StaticFile, market_page
-from coordinatord.api.pages.sql import PaidRates, RateRange, buckets_of, read_counts, read_paid
+from coordinatord.api.pages.pages_sql import PaidRates, RateRange, buckets_of, read_counts, read_paid
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.chain.relayer.endings_sql import JobTransaction, transactions_of
 from coordinatord.http import responses

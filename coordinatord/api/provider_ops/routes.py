@@ -4,8 +4,7 @@ from typing import assert_never
 
 import attrs
 
-from common.api import limits
-from common.api import providers as shapes
+from common.api import limits, providers
 from common.api.fields import ADDRESS, BYTES32, object_example, wire
 from common.api.shapes import OMITTED
 from common.api.words import WORDS
@@ -39,7 +38,7 @@ def op_ended(outcome: ops.OpOutcome) -> Response:
     match outcome:
         case ops.OpTookEffect():
             mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
-            body = shapes.OpDoneShape(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
+            body = providers.OpDoneShape(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)
         case RefusedByChain():
             return _op_refused(outcome.name, outcome.raw)
@@ -56,14 +55,14 @@ def op_ended(outcome: ops.OpOutcome) -> Response:
 
 
 def _op_refused(name: str | None, raw: bytes) -> Response:
-    body = shapes.OpRefused(ok=False, reason=name or "unknown", raw=OMITTED if name is not None else hex_of(raw))
+    body = providers.OpRefused(ok=False, reason=name or "unknown", raw=OMITTED if name is not None else hex_of(raw))
     return responses.final(409, body)
 
 
 def asks_published(outcome: asks.PublishOutcome) -> Response:
     match outcome:
         case asks.PublishedSnapshot():
-            body = shapes.PublishedShape(
+            body = providers.PublishedShape(
                 str(outcome.provider_id), str(outcome.signed_at), True, hex_of(outcome.tx_hash)
             )
             return responses.ok(body)
@@ -121,12 +120,12 @@ class OperationRoutes:
                 body=Body.any_of(list(OPS.values()), read_op, _examples, limits.ORDER_BODY),
                 session=True,
                 replies=(
-                    Reply(201, shape=shapes.OpDoneShape, about="The op is mined"),
+                    Reply(201, shape=providers.OpDoneShape, about="The op is mined"),
                     STORED,
                     *malformed("result_required", "result_ambiguous", "unknown_result"),
                     Reply(401, "invalid_session"),
                     Reply(403, "invalid_op_signature"),
-                    Reply(409, shape=shapes.OpRefused, about="The chain refuses the op: nothing took effect"),
+                    Reply(409, shape=providers.OpRefused, about="The chain refuses the op: nothing took effect"),
                     *RELAY,
                     *STORE,
                     Reply(503, "provider_id_read"),
@@ -144,8 +143,8 @@ class OperationRoutes:
                 handler=self.simulate_claim,
                 body=Body.of(SimulateBody),
                 replies=(
-                    Reply(200, shape=shapes.ClaimAccepted, about="It would"),
-                    Reply(200, shape=shapes.ClaimRefused, about="It would not, and why"),
+                    Reply(200, shape=providers.ClaimAccepted, about="It would"),
+                    Reply(200, shape=providers.ClaimRefused, about="It would not, and why"),
                     *malformed(),
                     *CHAIN,
                     Reply(503, "rpc_internal"),
@@ -166,7 +165,7 @@ class OperationRoutes:
                 body=Body.of(AsksBody, limits.ASKS_BODY),
                 session=True,
                 replies=(
-                    Reply(200, shape=shapes.PublishedShape, about="The prices are published"),
+                    Reply(200, shape=providers.PublishedShape, about="The prices are published"),
                     *malformed(),
                     Reply(401, "invalid_session"),
                     Reply(403, "invalid_signature"),
@@ -194,11 +193,11 @@ class OperationRoutes:
         body: SimulateBody = request.body
         job = await self.posted.find(body.job_id, "claim_simulate_read")
         if job is None:
-            return responses.ok(shapes.ClaimRefused(ok=False, reason="UnknownJob"))
+            return responses.ok(providers.ClaimRefused(ok=False, reason="UnknownJob"))
         selector = await self.registry.claim_refusal(job.posted, body.address)
         if not any(selector):
-            return responses.ok(shapes.ClaimAccepted(ok=True))
-        return responses.ok(shapes.ClaimRefused(ok=False, reason=decode_error(selector) or "unknown"))
+            return responses.ok(providers.ClaimAccepted(ok=True))
+        return responses.ok(providers.ClaimRefused(ok=False, reason=decode_error(selector) or "unknown"))
 
     async def publish(self, request: Request) -> Response:
         return asks_published(await self.asks.publish(request.body))

@@ -16,7 +16,7 @@ from common.messages.sessions import SvcSession
 from common.refusal import Refused
 from common.scalars import read_hex
 from common.secp256k1 import recover
-from coordinatord.api.sessions import sql
+from coordinatord.api.sessions import sessions_sql
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
@@ -43,7 +43,7 @@ class SessionCache:
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._reads = BatchedReads[bytes, SessionRow | None](database.prepared_connection(), self._read)
-        self._taken_back = FreshValue(database.prepared_connection(), sql.read_taken_back, clock)
+        self._taken_back = FreshValue(database.prepared_connection(), sessions_sql.read_taken_back, clock)
         self._clock = clock
         self._known: dict[bytes, _Known] = {}
 
@@ -63,7 +63,7 @@ class SessionCache:
 
     async def _read(self, line: PreparedConnection, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
         asked_at = self._clock()
-        taken_back, live = await sql.read_sessions(line, hashes)
+        taken_back, live = await sessions_sql.read_sessions(line, hashes)
         if len(self._known) + len(live) > _MOST:
             self._known.clear()
         found: dict[bytes, SessionRow | None] = dict.fromkeys(hashes)
@@ -112,13 +112,15 @@ class SessionService:
 
     async def issue_nonce(self, address: bytes, caller: str) -> IssuedNonce:
         nonce = secrets.token_hex(16)
-        expires_at = await self.database.transact(lambda c: sql.add_nonce(c, nonce, address, caller))
+        expires_at = await self.database.transact(lambda c: sessions_sql.add_nonce(c, nonce, address, caller))
         return IssuedNonce(nonce, expires_at)
 
     async def open(self, body: SessionBody) -> SignInOutcome:
         """The nonce is used up with the session's birth and by nothing before: a 503 on the way can be retried."""
         async with self.database.connection() as connection:
-            issued_to = await sql.nonce_address(connection, body.nonce) if _NONCE.fullmatch(body.nonce) else None
+            issued_to = (
+                await sessions_sql.nonce_address(connection, body.nonce) if _NONCE.fullmatch(body.nonce) else None
+            )
         if issued_to is None:
             raise _unknown_nonce()
         if issued_to != body.address or self._signer(body) != body.address:
@@ -144,7 +146,7 @@ class SessionService:
     async def _open(self, body: SessionBody, provider_id: int | None) -> OpenedSession:
         token = "svc_sess_" + secrets.token_urlsafe(32)
         expires_at = await self.database.transact(
-            lambda c: sql.open_session(c, body.nonce, hash_token(token), body.address, provider_id)
+            lambda c: sessions_sql.open_session(c, body.nonce, hash_token(token), body.address, provider_id)
         )
         if expires_at is None:
             raise _unknown_nonce()

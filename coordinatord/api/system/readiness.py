@@ -9,7 +9,7 @@ import attrs
 
 from common.address_book import AddressBook
 from common.daemon.supervision import Supervisor
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from coordinatord.api.book.reads import MarketWindows
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
@@ -140,7 +140,7 @@ def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> R
 class ChainNow:
     gas_price: int
     head_block: int
-    terms: Terms
+    terms: FeeTerms
     windows: tuple[int, ...] | None = None
 
 

@@ -23,11 +23,11 @@ from anyio.abc import TaskGroup
 
 from common.daemon.secrets import Secret
 from common.webhooks import signed_headers
-from coordinatord.api.webhooks import sql
+from coordinatord.api.webhooks import webhooks_sql
 from coordinatord.api.webhooks.destinations import open_destinations
 from coordinatord.api.webhooks.endpoints import SealedSecrets
 from coordinatord.api.webhooks.fanout import FanOut
-from coordinatord.api.webhooks.sql import DueMessage, Turn, TurnEnd
+from coordinatord.api.webhooks.webhooks_sql import DueMessage, Turn, TurnEnd
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.errors import Retryable
@@ -138,7 +138,7 @@ class Deliveries:
         while True:
             with suppress(Retryable):
                 async with self.database.connection() as connection:
-                    await sql.show_counts(connection)
+                    await webhooks_sql.show_counts(connection)
             await anyio.sleep(_SHOWN_EVERY)
 
     async def _lane(self, wake: Wake, places: int, quick: bool) -> None:
@@ -159,7 +159,7 @@ class Deliveries:
         if len(running) >= places:
             return 0
         async with self.database.connection() as connection:
-            turns = await sql.take_turns(
+            turns = await webhooks_sql.take_turns(
                 connection, places - len(running), _TURN_SECONDS, quick=quick, except_for=running
             )
         for turn in turns:
@@ -186,22 +186,24 @@ class Deliveries:
         async with self.database.connection() as connection:
             if secret is None:
                 log.error("webhook secret not opened", webhook=turn.webhook_id)
-                await sql.put_off(connection, turn.webhook_id, _UNREADABLE_PAUSE)
+                await webhooks_sql.put_off(connection, turn.webhook_id, _UNREADABLE_PAUSE)
                 return
-            due = await sql.read_due(connection, turn.webhook_id, 1 if turn.failures else _OF_A_TURN)
+            due = await webhooks_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else _OF_A_TURN)
             if not due:  # another process, whose turn took too long, has posted them
-                await sql.put_off(connection, turn.webhook_id, 0)
+                await webhooks_sql.put_off(connection, turn.webhook_id, 0)
                 return
         attempts = await self._post_all(http, turn, secret, due)
         end = _end_of(turn, due, attempts)
         gone = any(attempt.status == _GONE for attempt in attempts.values())
 
         async def write(connection: Connection) -> str | None:
-            await sql.end_turn(connection, turn.webhook_id, end)
-            failing = end.failures > 0 and await sql.has_failed_for(connection, turn.webhook_id, DISABLED_AFTER)
+            await webhooks_sql.end_turn(connection, turn.webhook_id, end)
+            failing = end.failures > 0 and await webhooks_sql.has_failed_for(
+                connection, turn.webhook_id, DISABLED_AFTER
+            )
             if gone or failing:
-                because: sql.DisabledBecause = "gone" if gone else "failing"
-                await sql.disable(connection, turn.webhook_id, because)
+                because: webhooks_sql.DisabledBecause = "gone" if gone else "failing"
+                await webhooks_sql.disable(connection, turn.webhook_id, because)
                 return because
             return None
 

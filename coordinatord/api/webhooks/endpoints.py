@@ -14,10 +14,10 @@ from common.api.fields import Choice, Several, Text, wire
 from common.api.webhooks import WANTED
 from common.daemon.secrets import Secret
 from common.webhooks import SECRET_MOST, SECRET_PREFIX, new_secret, read_secret, secret_text
-from coordinatord.api.webhooks import sql
+from coordinatord.api.webhooks import webhooks_sql
 from coordinatord.api.webhooks.destinations import LONGEST_URL, check_url
 from coordinatord.api.webhooks.fanout import test_message
-from coordinatord.api.webhooks.sql import Endpoint, NewEndpoint
+from coordinatord.api.webhooks.webhooks_sql import Endpoint, NewEndpoint
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.chain.contracts.payment_token import PaymentToken
@@ -125,7 +125,7 @@ class WebhookEndpoints:
         webhook_id = f"whk_{secrets.token_hex(12)}"
         wanted = sorted(set(body.events), key=WANTED.index)
         new = NewEndpoint(webhook_id, owner, url, wanted, self.sealed.seal(webhook_id, secret))
-        added = await self.database.transact(lambda c: sql.add(c, new, limits.WEBHOOKS))
+        added = await self.database.transact(lambda c: webhooks_sql.add(c, new, limits.WEBHOOKS))
         return AddedEndpoint(added, secret_text(secret)) if added is not None else TooManyEndpoints()
 
     async def _has_earned_or_holds_tokens(self, owner: bytes) -> bool:
@@ -137,7 +137,7 @@ class WebhookEndpoints:
 
     async def list(self, owner: bytes) -> Sequence[Endpoint]:
         async with self.database.connection() as connection:
-            return await sql.list_of(connection, owner)
+            return await webhooks_sql.list_of(connection, owner)
 
     async def remove(self, owner: bytes, webhook_id: str) -> bool:
         """False when the owner has no such endpoint."""
@@ -146,7 +146,7 @@ class WebhookEndpoints:
         async def write(connection: Connection) -> bool:
             """True, too, where an attempt that was taken for lost had removed it."""
             nonlocal removed
-            removed = await sql.remove(connection, webhook_id, owner) or removed
+            removed = await webhooks_sql.remove(connection, webhook_id, owner) or removed
             return removed
 
         return await self.database.transact(write)
@@ -156,7 +156,7 @@ class WebhookEndpoints:
         message = test_message(webhook_id)
 
         async def write(connection: Connection) -> TestOutcome:
-            found = await sql.addressee(connection, webhook_id, owner)
+            found = await webhooks_sql.addressee(connection, webhook_id, owner)
             if found is None:
                 return NoSuchObject("webhook")
             endpoint, tested = found
@@ -164,7 +164,7 @@ class WebhookEndpoints:
                 return DisabledEndpoint()
             if tested:
                 raise Retryable("busy", "a test of this webhook waits already; read its last attempt", retry_after=15)
-            await sql.write(connection, [message])
+            await webhooks_sql.write(connection, [message])
             return TestWaits(message.message_id)
 
         return await self.database.transact(write)

@@ -25,10 +25,10 @@ from common.api.webhook_messages import (
     TestData,
     TestMessage,
 )
+from coordinatord.api.events.events_sql import LoggedEvent, read_after
 from coordinatord.api.events.listeners import event_of
-from coordinatord.api.events.sql import LoggedEvent, read_after
-from coordinatord.api.webhooks import sql
-from coordinatord.api.webhooks.sql import Addressee, BatchNews, NewMessage
+from coordinatord.api.webhooks import webhooks_sql
+from coordinatord.api.webhooks.webhooks_sql import Addressee, BatchNews, NewMessage
 from coordinatord.base import metrics
 from coordinatord.storage.database.connections import Connection, Database
 
@@ -78,18 +78,18 @@ class FanOut:
         return await self.database.transact(self._round)
 
     async def _round(self, connection: Connection) -> bool:
-        position = await sql.take_position(connection)
+        position = await webhooks_sql.take_position(connection)
         if position is None:
             return False
-        if not await sql.is_known(connection, position):
-            await self._tell_gap(connection, await sql.newest_event(connection))
+        if not await webhooks_sql.is_known(connection, position):
+            await self._tell_gap(connection, await webhooks_sql.newest_event(connection))
             return True
         events = await read_after(connection, position, _AT_ONCE)
         resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
         if resets:  # what came before it is nobody's any more
             await self._tell_gap(connection, events[resets[-1]].id)
             return True
-        batches = await sql.take_batches(connection, _AT_ONCE)
+        batches = await webhooks_sql.take_batches(connection, _AT_ONCE)
         told = [
             *(_Happening(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
             *(_Happening(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
@@ -97,19 +97,19 @@ class FanOut:
         if told:
             owners = list({each.owner for each in told})
             last = events[-1].id if events else position
-            await _write(connection, await sql.addressees(connection, owners), told, last)
+            await _write(connection, await webhooks_sql.addressees(connection, owners), told, last)
         if events:
-            await sql.move_position(connection, events[-1].id)
+            await webhooks_sql.move_position(connection, events[-1].id)
         return len(events) == _AT_ONCE or len(batches) == _AT_ONCE
 
     async def _tell_gap(self, connection: Connection, event_id: int) -> None:
         """Everybody reads again; the log goes on after this event."""
-        everyone = await sql.addressees(connection, None)
+        everyone = await webhooks_sql.addressees(connection, None)
         if everyone:
             body = _encode(_gap(event_id))
-            await sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
-            await sql.note_told(connection, [each.id for each in everyone])
-        await sql.move_position(connection, event_id)
+            await webhooks_sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
+            await webhooks_sql.note_told(connection, [each.id for each in everyone])
+        await webhooks_sql.move_position(connection, event_id)
 
 
 async def _write(
@@ -125,7 +125,7 @@ async def _write(
     for endpoint in addressees:
         wanted = list(_wanted_by(endpoint, by_owner.get(endpoint.owner, ())))
         room = max(endpoint.room, 0)
-        if endpoint.missed and wanted and room > sql.MOST_WAITING // 2:  # not at each place that becomes free
+        if endpoint.missed and wanted and room > webhooks_sql.MOST_WAITING // 2:  # not at each place that becomes free
             messages.append(_message(endpoint.id, "events.reset", _encode(_gap(last))))
             caught_up.append(endpoint.id)
         elif endpoint.missed:
@@ -134,11 +134,11 @@ async def _write(
         if len(wanted) > room:
             missed[endpoint.id] = len(wanted) - room
     if messages:
-        await sql.write(connection, messages)
+        await webhooks_sql.write(connection, messages)
     if caught_up:
-        await sql.note_told(connection, caught_up)
+        await webhooks_sql.note_told(connection, caught_up)
     if missed:
-        await sql.note_missed(connection, missed)
+        await webhooks_sql.note_missed(connection, missed)
         metrics.webhook_messages.labels("missed").inc(sum(missed.values()))
 
 

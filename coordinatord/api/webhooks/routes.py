@@ -10,7 +10,7 @@ from common.api.fields import Text
 from common.api.webhooks import WEBHOOK_ID, NewWebhook, Webhook, WebhookList, WebhookRemoved, WebhookTested
 from coordinatord.api.webhooks import endpoints
 from coordinatord.api.webhooks.endpoints import WebhookBody, WebhookEndpoints
-from coordinatord.api.webhooks.sql import Endpoint
+from coordinatord.api.webhooks.webhooks_sql import Endpoint
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.responses import Response

@@ -8,7 +8,7 @@ import msgspec
 from common import abi
 from common.api.states import JobState
 from common.messages.jobs import Order
-from common.quotes import Terms, job_id
+from common.quotes import FeeTerms, derive_job_id
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.chain.rpc.chain_data import Hash, Quantity
@@ -60,11 +60,11 @@ class PostedOrder:
 
     order: Order
     owner: bytes
-    terms: Terms
+    terms: FeeTerms
 
     @property
     def job_id(self) -> bytes:
-        return job_id(self.owner, self.order.c)
+        return derive_job_id(self.owner, self.order.c)
 
 
 @attrs.frozen(slots=True)
@@ -88,7 +88,7 @@ class JobRegistry:
     rpc: Rpc
     address: bytes
 
-    async def fees(self) -> Terms:
+    async def fees(self) -> FeeTerms:
         return await read_view(self.rpc, self.fees_view(), read_terms)
 
     async def job(self, job_id: bytes, code: str = "job_read") -> ChainJob | None:
@@ -140,8 +140,8 @@ class JobRegistry:
         return View(self.address, calldata, "rpc_internal", sender)
 
 
-def read_terms(data: bytes) -> Terms:
-    return Terms(fee_bps=abi.uint_at(data, 0, 16), gas_fee=abi.uint_at(data, 1, 128))
+def read_terms(data: bytes) -> FeeTerms:
+    return FeeTerms(fee_bps=abi.uint_at(data, 0, 16), gas_fee=abi.uint_at(data, 1, 128))
 
 
 def read_job(data: bytes) -> ChainJob | None:
@@ -176,7 +176,7 @@ def claim_posted(calldata: bytes) -> bytes:
     if calldata[:4] != _CLAIM:
         return calldata
     data, after = calldata[4:], _POSTED_WORDS
-    job = job_id(abi.address_at(data, _OWNER_WORD), abi.bytes32_at(data, 0))
+    job = derive_job_id(abi.address_at(data, _OWNER_WORD), abi.bytes32_at(data, 0))
     issued_at, signature = abi.uint_at(data, after, 64), abi.bytes_at(data, after + 1, after + 3)
     return abi.call(_CLAIM_POSTED, abi.bytes32(job), abi.uint(issued_at), abi.dynamic(signature))
 

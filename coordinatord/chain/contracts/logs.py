@@ -12,7 +12,7 @@ from common.abi import topic
 from common.address_book import AddressBook
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.log_words import Layout, Words, as_text
 from coordinatord.chain.rpc.chain_data import ChainLog
 
@@ -22,17 +22,17 @@ _PARAMETER: Final = re.compile(r"(\w+|\([\w,]+\)\[\]) (indexed )?\w+")
 class _Reader:
     """Reads logs of one event."""
 
-    def __init__(self, kind: type[ev.Event], words: Words) -> None:
+    def __init__(self, kind: type[contract_events.Event], words: Words) -> None:
         self._kind = kind
         self._words = words
 
-    def read(self, log: ChainLog) -> ev.Event:
+    def read(self, log: ChainLog) -> contract_events.Event:
         return self._kind(*self._words.read(log))
 
     def layout(self, log: ChainLog) -> Layout | None:
         return self._words.layout(log)
 
-    def events(self, rows: Iterable[tuple[Any, ...]]) -> list[ev.Event]:
+    def events(self, rows: Iterable[tuple[Any, ...]]) -> list[contract_events.Event]:
         """Of what a layout read."""
         kind, texts = self._kind, self._words.texts
         if not texts:
@@ -53,19 +53,21 @@ class _AsksReader(_Reader):
         b"".join(((1 << 256) - (1 << bits)).to_bytes(32, "big") for bits in (32, 32, 128, 128))
     )
 
-    def read(self, log: ChainLog) -> ev.Event:
+    def read(self, log: ChainLog) -> contract_events.Event:
         (provider_id, signed_at, offset), raw = self._words.read_head(log)
         quotes = tuple(
-            ev.AskRates(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
+            contract_events.AskRates(model_id, sla, int.from_bytes(rate_in), int.from_bytes(rate_out))
             for model_id, sla, rate_in, rate_out in self._words.rows(raw, offset, self._ROW, self._UNSET)
         )
-        return ev.AsksPublished(provider_id, signed_at, quotes)
+        return contract_events.AsksPublished(provider_id, signed_at, quotes)
 
     def layout(self, log: ChainLog) -> None:
         return None
 
 
-def _declared(kind: type[ev.Event], parameters: str, reader: type[_Reader] = _Reader) -> tuple[str, _Reader]:
+def _declared(
+    kind: type[contract_events.Event], parameters: str, reader: type[_Reader] = _Reader
+) -> tuple[str, _Reader]:
     """Topic 0 as hex, and what reads the rest."""
     found = _PARAMETER.findall(parameters)
     types = tuple(name for name, _ in found)
@@ -76,63 +78,66 @@ def _declared(kind: type[ev.Event], parameters: str, reader: type[_Reader] = _Re
 
 
 _RELAYED: Final = (
-    _declared(ev.RelayerSet, "address indexed relayer, bool allowed"),
-    _declared(ev.CallRefused, "uint256 indexed index, bytes reason"),
+    _declared(contract_events.RelayerSet, "address indexed relayer, bool allowed"),
+    _declared(contract_events.CallRefused, "uint256 indexed index, bytes reason"),
 )
 _JOBS: Final = dict(
     (
         *_RELAYED,
         _declared(
-            ev.JobPosted,
+            contract_events.JobPosted,
             "bytes32 indexed jobId, address indexed owner, uint32 indexed modelId, bytes32 c, uint32 slaSecs,"
             " uint128 rateIn, uint128 rateOut, uint32 unitsIn, uint32 unitsOut, uint32 designated,"
             " uint64 expiresAt, uint16 feeBps, uint128 gasFee, string taskCid, bytes paySig",
         ),
-        _declared(ev.JobClaimed, "bytes32 indexed jobId, uint32 indexed providerId, uint64 claimedAt"),
+        _declared(contract_events.JobClaimed, "bytes32 indexed jobId, uint32 indexed providerId, uint64 claimedAt"),
         _declared(
-            ev.JobSettled,
+            contract_events.JobSettled,
             "bytes32 indexed jobId, uint32 indexed providerId, uint32 completionTok, uint256 cost,"
             " uint256 treasuryShare, uint256 refund, string resultCid",
         ),
-        _declared(ev.JobCancelled, "bytes32 indexed jobId"),
-        _declared(ev.JobFailed, "bytes32 indexed jobId, uint32 indexed providerId"),
-        _declared(ev.JobReclaimed, "bytes32 indexed jobId, uint32 indexed providerId"),
-        _declared(ev.OrderDiscarded, "bytes32 indexed jobId, address indexed owner"),
-        _declared(ev.PayoutCredited, "bytes32 indexed jobId, address indexed party, uint256 amount"),
-        _declared(ev.CreditWithdrawn, "address indexed party, uint256 amount"),
+        _declared(contract_events.JobCancelled, "bytes32 indexed jobId"),
+        _declared(contract_events.JobFailed, "bytes32 indexed jobId, uint32 indexed providerId"),
+        _declared(contract_events.JobReclaimed, "bytes32 indexed jobId, uint32 indexed providerId"),
+        _declared(contract_events.OrderDiscarded, "bytes32 indexed jobId, address indexed owner"),
+        _declared(contract_events.PayoutCredited, "bytes32 indexed jobId, address indexed party, uint256 amount"),
+        _declared(contract_events.CreditWithdrawn, "address indexed party, uint256 amount"),
         _declared(
-            ev.ModelSet, "uint32 indexed modelId, string name, bool enabled, string ownedBy, string paramsSchema"
+            contract_events.ModelSet,
+            "uint32 indexed modelId, string name, bool enabled, string ownedBy, string paramsSchema",
         ),
-        _declared(ev.SlaSet, "uint32 indexed slaSecs, bool allowed"),
-        _declared(ev.FeesSet, "uint16 feeBps, uint128 gasFee"),
-        _declared(ev.TreasurySet, "address indexed treasury"),
-        _declared(ev.TokenGasSet, "uint32 tokenGas"),
+        _declared(contract_events.SlaSet, "uint32 indexed slaSecs, bool allowed"),
+        _declared(contract_events.FeesSet, "uint16 feeBps, uint128 gasFee"),
+        _declared(contract_events.TreasurySet, "address indexed treasury"),
+        _declared(contract_events.TokenGasSet, "uint32 tokenGas"),
     )
 )
 _PROVIDERS: Final = dict(
     (
         *_RELAYED,
-        _declared(ev.ProviderRegistered, "uint32 indexed providerId, address indexed operator"),
-        _declared(ev.OperatorProposed, "uint32 indexed providerId, address indexed operator"),
-        _declared(ev.OperatorChanged, "uint32 indexed providerId, address indexed operator"),
-        _declared(ev.ProviderDeregistered, "uint32 indexed providerId"),
-        _declared(ev.IdentitySet, "uint32 indexed providerId, bytes32 boxKey, bytes evidence, uint64 issuedAt"),
-        _declared(ev.CapacityRequested, "uint32 indexed providerId, uint32 n, uint64 issuedAt"),
-        _declared(ev.ProviderListed, "uint32 indexed providerId, bool listed"),
-        _declared(ev.CeilingSet, "uint32 indexed providerId, uint32 ceiling"),
-        _declared(ev.AllModelsAllowed, "uint32 indexed providerId, bool allowed"),
-        _declared(ev.ModelAllowed, "uint32 indexed providerId, uint32 indexed modelId, bool allowed"),
-        _declared(ev.StandingSet, "uint32 indexed providerId, uint16 reputation, uint16 grace"),
-        _declared(ev.PointPriceSet, "uint96 pointPrice"),
-        _declared(ev.AllowlistSet, "bytes32 indexed key, uint8 status, string entry"),
-        _declared(ev.JobRegistrySet, "address indexed jobRegistry"),
+        _declared(contract_events.ProviderRegistered, "uint32 indexed providerId, address indexed operator"),
+        _declared(contract_events.OperatorProposed, "uint32 indexed providerId, address indexed operator"),
+        _declared(contract_events.OperatorChanged, "uint32 indexed providerId, address indexed operator"),
+        _declared(contract_events.ProviderDeregistered, "uint32 indexed providerId"),
+        _declared(
+            contract_events.IdentitySet, "uint32 indexed providerId, bytes32 boxKey, bytes evidence, uint64 issuedAt"
+        ),
+        _declared(contract_events.CapacityRequested, "uint32 indexed providerId, uint32 n, uint64 issuedAt"),
+        _declared(contract_events.ProviderListed, "uint32 indexed providerId, bool listed"),
+        _declared(contract_events.CeilingSet, "uint32 indexed providerId, uint32 ceiling"),
+        _declared(contract_events.AllModelsAllowed, "uint32 indexed providerId, bool allowed"),
+        _declared(contract_events.ModelAllowed, "uint32 indexed providerId, uint32 indexed modelId, bool allowed"),
+        _declared(contract_events.StandingSet, "uint32 indexed providerId, uint16 reputation, uint16 grace"),
+        _declared(contract_events.PointPriceSet, "uint96 pointPrice"),
+        _declared(contract_events.AllowlistSet, "bytes32 indexed key, uint8 status, string entry"),
+        _declared(contract_events.JobRegistrySet, "address indexed jobRegistry"),
     )
 )
 _ASKS: Final = dict(
     (
         *_RELAYED,
         _declared(
-            ev.AsksPublished,
+            contract_events.AsksPublished,
             "uint32 indexed providerId, uint64 signedAt, (uint32,uint32,uint128,uint128)[] quotes",
             _AsksReader,
         ),
@@ -148,7 +153,7 @@ class Decoder:
         self.addresses = tuple(hex_of(a) for a in (book.job_registry, book.provider_registry, book.ask_registry))
         self._tables = dict(zip(self.addresses, (_JOBS, _PROVIDERS, _ASKS), strict=True))
 
-    def decode(self, log: ChainLog) -> ev.Event | None:
+    def decode(self, log: ChainLog) -> contract_events.Event | None:
         """The event; None for one that says nothing about the market (an owner's, a pause).
 
         Raises Refused for a log that is none of these registries', or that no registry could have written.
@@ -161,19 +166,19 @@ class Decoder:
         except Refused as wrong:
             raise Refused(f"log {log.log_index} of block {log.block_number} is malformed: {wrong}") from None
 
-    def decode_all(self, logs: Sequence[ChainLog]) -> list[ev.Event | None]:
+    def decode_all(self, logs: Sequence[ChainLog]) -> list[contract_events.Event | None]:
         """The same of each. Those that are alike, as the posts of a busy market are, are read together."""
         alike: dict[tuple[object, ...], list[int]] = {}
         for place, log in enumerate(logs):
             alike.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(place)
-        events: list[ev.Event | None] = [None] * len(logs)
+        events: list[contract_events.Event | None] = [None] * len(logs)
         for places in alike.values():
             some = [logs[place] for place in places]
             for place, event in zip(places, self._together(some) or map(self.decode, some), strict=True):
                 events[place] = event
         return events
 
-    def _together(self, logs: Sequence[ChainLog]) -> list[ev.Event] | None:
+    def _together(self, logs: Sequence[ChainLog]) -> list[contract_events.Event] | None:
         """Events of logs of one event and length; None where they are better read one by one."""
         if len(logs) < _FEW or self.decode(logs[0]) is None:
             return None

@@ -9,20 +9,27 @@ from typing import Final, cast
 
 from common.api.events import OUTCOMES, EventKind
 from common.api.states import EndedBecause, JobState
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
-_JobLog = ev.JobPosted | ev.JobClaimed | ev.JobSettled | ev.JobCancelled | ev.JobFailed | ev.JobReclaimed
+_JobLog = (
+    contract_events.JobPosted
+    | contract_events.JobClaimed
+    | contract_events.JobSettled
+    | contract_events.JobCancelled
+    | contract_events.JobFailed
+    | contract_events.JobReclaimed
+)
 _KINDS: Final[dict[type, EventKind]] = {
-    ev.JobPosted: EventKind.POSTED,
-    ev.JobClaimed: EventKind.CLAIMED,
-    ev.JobSettled: EventKind.SETTLED,
-    ev.JobCancelled: EventKind.CANCELLED,
-    ev.JobFailed: EventKind.FAILED,
-    ev.JobReclaimed: EventKind.RECLAIMED,
+    contract_events.JobPosted: EventKind.POSTED,
+    contract_events.JobClaimed: EventKind.CLAIMED,
+    contract_events.JobSettled: EventKind.SETTLED,
+    contract_events.JobCancelled: EventKind.CANCELLED,
+    contract_events.JobFailed: EventKind.FAILED,
+    contract_events.JobReclaimed: EventKind.RECLAIMED,
 }
 _KEPT: Final = "interval '1 day'"
 _COLUMNS: Final = (
@@ -48,7 +55,7 @@ async def append_events(connection: Connection, blocks: Sequence[BlockRange]) ->
     """What the blocks' events say of jobs, whose rows are there already. Copied, like jobs: what a job's later events
     repeat of its post is looked up where the post is not among the blocks."""
     told = _told(blocks)
-    posts = {event.job_id: _post_of(event) for _, _, event in told if type(event) is ev.JobPosted}
+    posts = {event.job_id: _post_of(event) for _, _, event in told if type(event) is contract_events.JobPosted}
     earlier = {event.job_id for _, _, event in told} - posts.keys()
     if earlier:
         rows = await connection.fetch(
@@ -70,7 +77,7 @@ def _told(blocks: Sequence[BlockRange]) -> list[tuple[BlockHeader, EventKind, _J
     ]
 
 
-def _post_of(posted: ev.JobPosted) -> tuple[str, int, int]:
+def _post_of(posted: contract_events.JobPosted) -> tuple[str, int, int]:
     return posted.owner.hex(), posted.model_id, posted.designated
 
 

@@ -11,7 +11,7 @@ import attrs
 from common.keccak import keccak256
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.events import Event
+from coordinatord.chain.contracts.contract_events import Event
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 

@@ -7,7 +7,7 @@ what an event demands of its job's state is checked here when the job is new and
 from collections.abc import Callable
 from typing import Final
 
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer.changes import (
     BY_FAIL,
     BY_OWNER,
@@ -36,9 +36,9 @@ class Fold:
         self._time_of = time_of
         self._block: int  # of the event at hand
 
-    def add(self, event: ev.Event, block: int, log: int) -> None:
+    def add(self, event: contract_events.Event, block: int, log: int) -> None:
         """Raises Retryable when the event cannot follow what came before it."""
-        if type(event) is ev.JobPosted:
+        if type(event) is contract_events.JobPosted:
             self._job_posted(event, block, log)
             return
         handle = _HANDLERS.get(type(event))
@@ -48,7 +48,7 @@ class Fold:
 
     # --- jobs ---
 
-    def _job_posted(self, event: ev.JobPosted, block: int, log: int) -> None:
+    def _job_posted(self, event: contract_events.JobPosted, block: int, log: int) -> None:
         job_id = event.job_id
         jobs = self.changes.new_jobs
         if job_id in jobs or job_id in self.changes.jobs:
@@ -75,28 +75,28 @@ class Fold:
             log,
         )
 
-    def _job_claimed(self, event: ev.JobClaimed) -> None:
+    def _job_claimed(self, event: contract_events.JobClaimed) -> None:
         job = self._moved(event.job_id, OPEN, CLAIMED)
         job.provider_id = event.provider_id
         job.claimed_at = event.claimed_at
         self._provider(event.provider_id).active_jobs += 1
 
-    def _job_settled(self, event: ev.JobSettled) -> None:
+    def _job_settled(self, event: contract_events.JobSettled) -> None:
         job = self._ended(event.job_id, CLAIMED, SETTLED, BY_SETTLE)
         job.completion_tok = event.completion_tok
         job.cost = event.cost
         job.result_cid = event.result_cid
         self._provider(event.provider_id).active_jobs -= 1
 
-    def _job_failed(self, event: ev.JobFailed) -> None:
+    def _job_failed(self, event: contract_events.JobFailed) -> None:
         self._ended(event.job_id, CLAIMED, CANCELLED, BY_FAIL)
         self._provider(event.provider_id).active_jobs -= 1
 
-    def _job_reclaimed(self, event: ev.JobReclaimed) -> None:
+    def _job_reclaimed(self, event: contract_events.JobReclaimed) -> None:
         self._ended(event.job_id, CLAIMED, CANCELLED, BY_RECLAIM)
         self._provider(event.provider_id).active_jobs -= 1
 
-    def _job_cancelled(self, event: ev.JobCancelled) -> None:
+    def _job_cancelled(self, event: contract_events.JobCancelled) -> None:
         self._ended(event.job_id, OPEN, CANCELLED, BY_OWNER)
 
     def _moved(self, job_id: bytes, was: int, state: int) -> NewJob | JobPatch:
@@ -116,20 +116,20 @@ class Fold:
 
     # --- catalogue ---
 
-    def _model_set(self, event: ev.ModelSet) -> None:
+    def _model_set(self, event: contract_events.ModelSet) -> None:
         self.changes.models[event.model_id] = CatalogueModel(
             event.model_id, event.name, event.enabled, event.owned_by, event.params_schema
         )
 
-    def _sla_set(self, event: ev.SlaSet) -> None:
+    def _sla_set(self, event: contract_events.SlaSet) -> None:
         self.changes.slas[event.sla_secs] = event.allowed
 
-    def _fees_set(self, event: ev.FeesSet) -> None:
+    def _fees_set(self, event: contract_events.FeesSet) -> None:
         self.changes.fees = (event.fee_bps, event.gas_fee)
 
     # --- providers ---
 
-    def _provider_registered(self, event: ev.ProviderRegistered) -> None:
+    def _provider_registered(self, event: contract_events.ProviderRegistered) -> None:
         known = (self.changes.new_providers, self.changes.providers, self.changes.gone_providers)
         if any(event.provider_id in rows for rows in known):
             raise contradiction(f"provider {event.provider_id} is registered twice")
@@ -139,35 +139,35 @@ class Fold:
             event.provider_id, event.operator, identity_at=time, capacity_at=time
         )
 
-    def _operator_changed(self, event: ev.OperatorChanged) -> None:
+    def _operator_changed(self, event: contract_events.OperatorChanged) -> None:
         self._provider(event.provider_id).operator = event.operator
 
-    def _provider_deregistered(self, event: ev.ProviderDeregistered) -> None:
+    def _provider_deregistered(self, event: contract_events.ProviderDeregistered) -> None:
         self.changes.providers.pop(event.provider_id, None)
         if self.changes.new_providers.pop(event.provider_id, None) is None:
             self.changes.gone_providers.add(event.provider_id)
 
-    def _identity_set(self, event: ev.IdentitySet) -> None:
+    def _identity_set(self, event: contract_events.IdentitySet) -> None:
         provider = self._provider(event.provider_id)
         provider.box_key, provider.evidence, provider.identity_at = event.box_key, event.evidence, event.issued_at
 
-    def _capacity_requested(self, event: ev.CapacityRequested) -> None:
+    def _capacity_requested(self, event: contract_events.CapacityRequested) -> None:
         provider = self._provider(event.provider_id)
         provider.requested, provider.capacity_at = event.n, event.issued_at
 
-    def _provider_listed(self, event: ev.ProviderListed) -> None:
+    def _provider_listed(self, event: contract_events.ProviderListed) -> None:
         self._provider(event.provider_id).listed = event.listed
 
-    def _ceiling_set(self, event: ev.CeilingSet) -> None:
+    def _ceiling_set(self, event: contract_events.CeilingSet) -> None:
         self._provider(event.provider_id).ceiling = event.ceiling
 
-    def _all_models_allowed(self, event: ev.AllModelsAllowed) -> None:
+    def _all_models_allowed(self, event: contract_events.AllModelsAllowed) -> None:
         self._provider(event.provider_id).allow_all_models = event.allowed
 
-    def _model_allowed(self, event: ev.ModelAllowed) -> None:
+    def _model_allowed(self, event: contract_events.ModelAllowed) -> None:
         self.changes.provider_models[event.provider_id, event.model_id] = event.allowed
 
-    def _standing_set(self, event: ev.StandingSet) -> None:
+    def _standing_set(self, event: contract_events.StandingSet) -> None:
         self._provider(event.provider_id).reputation = event.reputation
 
     def _provider(self, provider_id: int) -> NewProvider | ProviderPatch:
@@ -180,37 +180,37 @@ class Fold:
 
     # --- asks, allowlist ---
 
-    def _asks_published(self, event: ev.AsksPublished) -> None:
+    def _asks_published(self, event: contract_events.AsksPublished) -> None:
         self.changes.ask_times[event.provider_id] = event.signed_at
         for quote in event.quotes:
             withdrawn = quote.rate_in == 0 and quote.rate_out == 0
             rates = None if withdrawn else (quote.rate_in, quote.rate_out)
             self.changes.asks[event.provider_id, quote.model_id, quote.sla] = rates
 
-    def _allowlist_set(self, event: ev.AllowlistSet) -> None:
+    def _allowlist_set(self, event: contract_events.AllowlistSet) -> None:
         self.changes.allowlist[event.key] = (event.status, event.entry)
 
 
 # Events that are missing here (payouts, roles, refused calls) change no row.
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
-    ev.JobClaimed: Fold._job_claimed,
-    ev.JobSettled: Fold._job_settled,
-    ev.JobFailed: Fold._job_failed,
-    ev.JobReclaimed: Fold._job_reclaimed,
-    ev.JobCancelled: Fold._job_cancelled,
-    ev.ModelSet: Fold._model_set,
-    ev.SlaSet: Fold._sla_set,
-    ev.FeesSet: Fold._fees_set,
-    ev.ProviderRegistered: Fold._provider_registered,
-    ev.OperatorChanged: Fold._operator_changed,
-    ev.ProviderDeregistered: Fold._provider_deregistered,
-    ev.IdentitySet: Fold._identity_set,
-    ev.CapacityRequested: Fold._capacity_requested,
-    ev.ProviderListed: Fold._provider_listed,
-    ev.CeilingSet: Fold._ceiling_set,
-    ev.AllModelsAllowed: Fold._all_models_allowed,
-    ev.ModelAllowed: Fold._model_allowed,
-    ev.StandingSet: Fold._standing_set,
-    ev.AsksPublished: Fold._asks_published,
-    ev.AllowlistSet: Fold._allowlist_set,
+    contract_events.JobClaimed: Fold._job_claimed,
+    contract_events.JobSettled: Fold._job_settled,
+    contract_events.JobFailed: Fold._job_failed,
+    contract_events.JobReclaimed: Fold._job_reclaimed,
+    contract_events.JobCancelled: Fold._job_cancelled,
+    contract_events.ModelSet: Fold._model_set,
+    contract_events.SlaSet: Fold._sla_set,
+    contract_events.FeesSet: Fold._fees_set,
+    contract_events.ProviderRegistered: Fold._provider_registered,
+    contract_events.OperatorChanged: Fold._operator_changed,
+    contract_events.ProviderDeregistered: Fold._provider_deregistered,
+    contract_events.IdentitySet: Fold._identity_set,
+    contract_events.CapacityRequested: Fold._capacity_requested,
+    contract_events.ProviderListed: Fold._provider_listed,
+    contract_events.CeilingSet: Fold._ceiling_set,
+    contract_events.AllModelsAllowed: Fold._all_models_allowed,
+    contract_events.ModelAllowed: Fold._model_allowed,
+    contract_events.StandingSet: Fold._standing_set,
+    contract_events.AsksPublished: Fold._asks_published,
+    contract_events.AllowlistSet: Fold._allowlist_set,
 }

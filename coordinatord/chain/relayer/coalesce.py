@@ -15,8 +15,8 @@ from typing import Final
 
 import attrs
 
+from coordinatord.chain.contracts import relayed_calls
 from coordinatord.chain.contracts.job_registry import claim_posted
-from coordinatord.chain.contracts.relayed_calls import relay as relay_calldata
 from coordinatord.chain.relayer.gas_book import BASE_GAS, FIRST_LOOK, GasBook, OpKind, floor_gas, intrinsic_gas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay
@@ -179,7 +179,7 @@ def _plan(group: _Group, room: TxSize, book: GasBook) -> Planned:
         alone = group.relays[0].gas
         gas = alone + alone * (1 << first.requeued) // 4 + _ALONE_EXTRA
         return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, group.rank, relays, kinds)
-    calldata = relay_calldata([_call(one, before) for before, one in pairwise([None, *group.relays]) if one])
+    calldata = relayed_calls.relay([_call(one, before) for before, one in pairwise([None, *group.relays]) if one])
     together = book.together((one.kind, one.share) for one in group.relays)
     gas = max(intrinsic_gas(calldata) + group.once + together, floor_gas(calldata))
     return Planned(first.target, calldata, gas, min(r.priority for r in relays), group.rank, relays, kinds)

@@ -37,7 +37,7 @@ from coordinatord.run.descriptors import (
 )
 from coordinatord.run.environment import read_fields, set_variables
 from coordinatord.storage.database.connections import open_database, server_facts
-from coordinatord.storage.database.migrate import compare, server_refusal
+from coordinatord.storage.database.migration import compare, server_refusal
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 

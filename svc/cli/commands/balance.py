@@ -10,7 +10,7 @@ from svc.cli.json_form import wire_form
 from svc.errors import OrderRefused
 
 if TYPE_CHECKING:
-    from common.quotes import Terms
+    from common.quotes import FeeTerms
     from svc.records import BookRow
 
 _MOST: Final = 1000  # jobs under way that are added up
@@ -56,7 +56,7 @@ async def balance(connection: Connection, owner: str | None) -> None:
     connection.output.facts(said, wire_form(output | {name: str(value) for name, value in plain.items()}))
 
 
-def _amount(row: "BookRow", terms: "Terms") -> int:
+def _amount(row: "BookRow", terms: "FeeTerms") -> int:
     """What was authorised for a job, by the present charges."""
     from common import quotes  # noqa: PLC0415
 

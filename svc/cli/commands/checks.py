@@ -5,11 +5,10 @@ from typing import Final
 
 import click
 
-from svc.cli import tables
+from svc.cli import money, tables
 from svc.cli.connection import Connection, connected
 from svc.cli.exit_codes import Exit
 from svc.cli.json_form import wire_form
-from svc.cli.money import told as in_money
 from svc.cli.output import Output
 from svc.core.windows import window_words
 from svc.records import Checked, Deployment, Why
@@ -65,7 +64,7 @@ def show_checked(output: Output, checked: Checked, chain: Deployment) -> Exit:
     for failure in checked.failures:
         output.text(f"{failure.code or failure.param or 'refused'}: {failure.message}")
         output.text(f"  {failure.remedy}")
-    facts = [("price", f"{in_money(checked.quote.amount, chain)} at most" if checked.quote is not None else None)]
+    facts = [("price", f"{money.told(checked.quote.amount, chain)} at most" if checked.quote is not None else None)]
     output.facts([*facts, ("live now", tables.live(checked.candidates))], None)
     if checked.ok:
         output.say("no check fails; nothing was posted, and nothing is owed")

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Party, wallet_of
@@ -35,10 +35,10 @@ async def stage(
 
 
 @pytest.fixture
-def party(stage: Stage) -> Callable[[DevnetWallet], Party]:
+def party(stage: Stage) -> Callable[[DevWallet], Party]:
     ground = stage.ground
 
-    def make(wallet: DevnetWallet) -> Party:
+    def make(wallet: DevWallet) -> Party:
         return Party(
             wallet_of(wallet), ground.domains, ground.config.addresses.job_registry, stage.http, wallet.box_key
         )
@@ -47,7 +47,7 @@ def party(stage: Stage) -> Callable[[DevnetWallet], Party]:
 
 
 @pytest.fixture
-def client(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+def client(party: Callable[[DevWallet], Party], world: World) -> Party:
     return party(world.cast.with_role("client")[0])
 
 
@@ -59,12 +59,12 @@ async def batching(client: Party, stage: Stage) -> Batching:
 
 
 @pytest.fixture
-def stranger(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+def stranger(party: Callable[[DevWallet], Party], world: World) -> Party:
     return party(world.cast.with_role("client")[1])
 
 
 @pytest.fixture
-async def provider(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+async def provider(party: Callable[[DevWallet], Party], world: World) -> Party:
     """Registered, listed, allowed every model, signed in."""
     provider = party(world.cast.with_role("provider")[0])
     await provider.sign_in("provider")
@@ -72,7 +72,7 @@ async def provider(party: Callable[[DevnetWallet], Party], world: World) -> Part
 
 
 @pytest.fixture
-async def rival(party: Callable[[DevnetWallet], Party], world: World) -> Party:
+async def rival(party: Callable[[DevWallet], Party], world: World) -> Party:
     """Another such provider."""
     rival = party(world.cast.with_role("provider")[1])
     await rival.sign_in("provider")

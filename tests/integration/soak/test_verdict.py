@@ -9,11 +9,11 @@ import pytest
 
 from common.address_book import AddressBook
 from common.daemon.secrets import Secret
-from coordinatord.api.files.sql import object_key
+from coordinatord.api.files.files_sql import object_key
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.rpc.client import open_rpc
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.store import open_pin_store
 from devnet.contracts import at, connected
 from devnet.world import World

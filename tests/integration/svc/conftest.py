@@ -10,8 +10,7 @@ import pytest
 
 from common.address_book import AddressBook
 from common.domains import Domains
-from devnet.accounts import Cast
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import Cast, DevWallet
 from devnet.anvil import Anvil
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService
@@ -90,7 +89,7 @@ async def provider(shop: Shop, anyio_backend: str) -> AsyncIterator[WorkingProvi
         yield provider
 
 
-def _party(wallet: DevnetWallet, shop: Shop, http: httpx.AsyncClient) -> Party:
+def _party(wallet: DevWallet, shop: Shop, http: httpx.AsyncClient) -> Party:
     book = AddressBook.parse(json.dumps(shop.world.market.address_book).encode())
     return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 

@@ -28,11 +28,11 @@ def run(arguments: list[str]) -> object:
 _PROGRAM = """\
 import json, sys
 from common import canonical_json, strict_json
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.refusal import Refused
 
 def of_job(case):
-    return {"job_id": "0x" + job_id(bytes.fromhex(case["owner"][2:]), bytes.fromhex(case["c"][2:])).hex()}
+    return {"job_id": "0x" + derive_job_id(bytes.fromhex(case["owner"][2:]), bytes.fromhex(case["c"][2:])).hex()}
 
 def of_json(case):
     raw = bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode("utf-8", "surrogatepass")

@@ -9,7 +9,7 @@ import attrs
 import httpx
 
 from common.api.states import JobState
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.scalars import base64_of
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from tests.fakes.submissions import Submitter, jsonl
@@ -147,7 +147,7 @@ class BatchOwner(Insisting):
         await asyncio.sleep(post.at)
         party = self.party
         submitter = Submitter(
-            party.wallet, party.domains, chain_id, party.registry, Terms(FEE_BPS, GAS_FEE), party.box_key
+            party.wallet, party.domains, chain_id, party.registry, FeeTerms(FEE_BPS, GAS_FEE), party.box_key
         )
         lines = [
             submitter.line(b"x" * post.length, sla_secs=post.window, designated=self.only) for _ in range(post.lines)

@@ -12,7 +12,7 @@ import attrs
 from anyio.from_thread import start_blocking_portal
 
 from coordinatord.run.config import Config, read_config
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from devnet import accounts
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil

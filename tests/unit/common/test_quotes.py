@@ -6,7 +6,7 @@ from eth_utils import decode_hex as raw
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from common.quotes import Quote, Settlement, Terms, amount, job_id, quote, settlement
+from common.quotes import FeeTerms, Quote, Settlement, amount, derive_job_id, quote, settlement
 from common.refusal import Refused
 from tests.vectors.vector_file import cases
 
@@ -17,7 +17,7 @@ U16, U32, U128 = 2**16 - 1, 2**32 - 1, 2**128 - 1
 rates = st.integers(0, U128) | st.integers(0, 10**9)
 units = st.integers(0, U32) | st.integers(0, 10**4)
 orders = st.tuples(rates, rates, units, units)
-charges = st.builds(Terms, st.integers(0, U16), st.integers(0, U128))
+charges = st.builds(FeeTerms, st.integers(0, U16), st.integers(0, U128))
 
 
 def order_of(case):
@@ -25,18 +25,18 @@ def order_of(case):
 
 
 def terms_of(case):
-    return Terms(int(case["fee_bps"]), int(case["gas_fee"]))
+    return FeeTerms(int(case["fee_bps"]), int(case["gas_fee"]))
 
 
 @pytest.mark.parametrize("case", cases("job_id.json"), ids=lambda case: case["name"])
 def test_a_job_id_is_as_in_the_vectors(case):
-    assert job_id(raw(case["owner"]), raw(case["c"])) == raw(case["job_id"])
+    assert derive_job_id(raw(case["owner"]), raw(case["c"])) == raw(case["job_id"])
 
 
 @pytest.mark.parametrize(("owner", "c"), [(19, 33), (21, 31), (20, 0), (21, 32), (32, 20)])
 def test_a_job_id_is_made_of_exactly_20_and_32_bytes(owner, c):
     with pytest.raises(ValueError, match="20 bytes and a commitment of 32"):
-        job_id(bytes(owner), bytes(c))
+        derive_job_id(bytes(owner), bytes(c))
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
@@ -97,7 +97,7 @@ def test_the_shares_of_a_settlement_add_up_to_what_was_collected(order, terms, t
 
 
 def test_the_greatest_amount_is_far_inside_a_uint256():
-    greatest = quote(U128, 0, 10**6, 0, Terms(fee_bps=U16, gas_fee=U128))
+    greatest = quote(U128, 0, 10**6, 0, FeeTerms(fee_bps=U16, gas_fee=U128))
     assert greatest.cap == U128
     assert greatest.fee < 2**131
     assert greatest.amount < 2**132
@@ -106,4 +106,4 @@ def test_the_greatest_amount_is_far_inside_a_uint256():
 @pytest.mark.parametrize(("fee_bps", "gas_fee"), [(2**16, 0), (-1, 0), (0, 2**128), (0, -1)])
 def test_terms_that_no_registry_can_hold_are_refused(fee_bps, gas_fee):
     with pytest.raises(ValueError, match="does not fit"):
-        Terms(fee_bps, gas_fee)
+        FeeTerms(fee_bps, gas_fee)

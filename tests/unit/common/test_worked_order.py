@@ -16,7 +16,7 @@ from common.key_derivation import data_key, result_data_key, result_key_from_sig
 from common.messages.jobs import Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment
 from common.messages.sessions import ResultKey
-from common.quotes import Terms, job_id, quote, settlement
+from common.quotes import FeeTerms, derive_job_id, quote, settlement
 from common.sealed_result import open_result
 from common.secp256k1 import Wallet
 from common.strict_json import parse
@@ -92,7 +92,7 @@ def test_order_and_payment_are_signed(one: Case) -> None:
     registry, chain_id = raw(one["job_registry"]), int(one["chain_id"])
     assert order.c == raw(one["c"])
     assert struct_hash(order) == raw(worked_order.ORDER_HASH)
-    assert job_id(wallet.address, order.c) == raw(one["job_id"])
+    assert derive_job_id(wallet.address, order.c) == raw(one["job_id"])
     jobs: SigningDomain[Order | Settle] = SigningDomain(Domain("SVC Jobs", "2", chain_id, registry))
     digest = jobs.digest(order)
     assert (digest, wallet.sign(digest)) == (raw(one["order_digest"]), raw(one["order_signature"]))
@@ -106,7 +106,7 @@ def test_order_and_payment_are_signed(one: Case) -> None:
 
 
 def test_amount_is_shared_out(one: Case) -> None:
-    order, terms = order_of(one), Terms(int(one["fee_bps"]), int(one["gas_fee"]))
+    order, terms = order_of(one), FeeTerms(int(one["fee_bps"]), int(one["gas_fee"]))
     priced = (order.rate_in, order.rate_out, order.units_in, order.units_out)
     assert quote(*priced, terms).amount == int(one["amount"])
     shares = settlement(*priced, terms, completion_tok=int(one["completion_tok"]))

@@ -5,7 +5,7 @@ import pytest
 from common.address_book import AddressBook, TokenDomain
 from common.box import SecretKey
 from common.domains import Domains
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.secp256k1 import Wallet
 from tests.fakes.submissions import Submitter
 
@@ -24,6 +24,6 @@ def submitter() -> Submitter:
         payment_token_decimals=6,
         token_domain=TokenDomain("Token", "1"),
     )
-    terms = Terms(fee_bps=250, gas_fee=7)
+    terms = FeeTerms(fee_bps=250, gas_fee=7)
     box_key = SecretKey(b"\x07" * 32).public
     return Submitter(Wallet(b"\x01" * 32), Domains.of(book), book.chain_id, REGISTRY, terms, box_key.raw)

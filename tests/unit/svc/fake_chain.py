@@ -10,7 +10,7 @@ from common.api.chain import told_book
 from common.artifacts import Artifact, event_topic, load, selector
 from common.keccak import keccak256
 from common.messages.payments import job_payment
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.scalars import hex_of
 from svc.core.market import Market
 from svc.core.orders import SealedOrder
@@ -52,7 +52,7 @@ class FakeNode:
     registry: bytes = TOLD.provider_registry
     decimals: int = 6
     balance: int = 5_000_000
-    fees: Terms = Terms(FEE_BPS, GAS_FEE)
+    fees: FeeTerms = FeeTerms(FEE_BPS, GAS_FEE)
     model: str = "demo/text"
     enabled: bool = True
     windows: tuple[int, ...] = (3_600, 86_400)

@@ -8,7 +8,7 @@ import pytest
 
 from common.container import commit, open_with_secret
 from common.envelope import Envelope
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.scalars import hex_of, read_base64
 from common.secp256k1 import recover
 from svc.client import Client
@@ -85,7 +85,9 @@ async def test_submission_is_signed_sealed_and_paid_as_the_protocol_says(coordin
     envelope = Envelope.parse(open_with_secret(BOX_SECRET, 31337, REGISTRY, WALLET.address, container))
     assert (envelope.input, envelope.model, envelope.custom_id) == ({"input": "hello"}, "demo/text", "mine")
     assert body["c"] == hex_of(commit(container).c)
-    assert body["job_id"] == prepared.id == hex_of(job_id(WALLET.address, commit(container).c)) == submitted.job_id
+    assert (
+        body["job_id"] == prepared.id == hex_of(derive_job_id(WALLET.address, commit(container).c)) == submitted.job_id
+    )
     order = prepared.sealed_order.order
     assert recover(market.domains.jobs.digest(order), bytes.fromhex(body["signature"][2:])) == WALLET.address
     payment = prepared.payment(submitted.amount).digest

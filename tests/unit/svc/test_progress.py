@@ -10,7 +10,7 @@ import pytest
 
 from common.box import SecretKey
 from common.envelope import ResultBody
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.sealed_result import seal_result
 from svc.client import Client
 from svc.core.orders import PreparedOrder
@@ -96,7 +96,7 @@ async def ordered(node: FakeNode | None = None) -> Order:
     options = {} if node is None else {"rpc_url": NODE}
     client = coordinator.client(gateways="http://gateway", cipher_key=CIPHER, **options)
     order = Order(coordinator, client, await client.prepare("demo/text", "hello", window="async", units_out=10))
-    client._account.charges = Terms(FEE_BPS, GAS_FEE)  # as submitting the order would set them
+    client._account.charges = FeeTerms(FEE_BPS, GAS_FEE)  # as submitting the order would set them
     order.holds()
     return order
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.box import SecretKey
 from common.escrow_evidence import report_data
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.scalars import hex_of
 from svc.core.known_market import KnownMarket
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NodeFailed, NoProvider, OrderRefused, SvcError
@@ -229,7 +229,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         "key of provider 7",
     ),
     "no provider": ({"provider": {}}, "provider 7"),
-    "other fees": ({"fees": Terms(1, 2)}, "fees"),
+    "other fees": ({"fees": FeeTerms(1, 2)}, "fees"),
 }
 
 
@@ -269,7 +269,7 @@ async def test_providers_new_key_is_taken_where_the_chain_has_it(
     assert dict(entry.box_keys) == {7: OTHER_KEY.raw.hex()}
 
 
-@pytest.mark.parametrize("changed", [{"decimals": 7}, {"chain_id": 2}, {"fees": Terms(1, 1)}])
+@pytest.mark.parametrize("changed", [{"decimals": 7}, {"chain_id": 2}, {"fees": FeeTerms(1, 1)}])
 async def test_nodes_that_disagree_are_believed_in_nothing(
     coordinator: FakeCoordinator, changed: dict[str, Any]
 ) -> None:

@@ -29,7 +29,7 @@ OWNER = Wallet(b"\x21" * 32)
 C = b"\x0c" * 32
 PROVIDER = 7
 JOB = Job(
-    job_id=quotes.job_id(OWNER.address, C),
+    job_id=quotes.derive_job_id(OWNER.address, C),
     owner=OWNER.address,
     c=C,
     model_id=1,
@@ -46,7 +46,7 @@ JOB = Job(
     task_cid="bafkrei",
     posted_block=500,
 )
-TERMS = quotes.Terms(fee_bps=250, gas_fee=1000)
+TERMS = quotes.FeeTerms(fee_bps=250, gas_fee=1000)
 
 
 @attrs.define

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 APART: Final = os.environ.get("CRASH_POINTS") == "apart"
 _BATCHES: Final = "coordinatord/api/batches/"
 # Modules that no run may leave out: from the file's lines to the files of their ends.
-STEPS: Final = tuple(f"{_BATCHES}{step}.py" for step in ("worker", "expansion", "lines", "lines_sql", "sql"))
+STEPS: Final = tuple(f"{_BATCHES}{step}.py" for step in ("worker", "expansion", "lines", "lines_sql", "batches_sql"))
 
 
 @attrs.frozen

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from coordinatord.api.book import leases_sql
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.candidates_sql import Demand, mark_seen, read_candidates
 from coordinatord.api.book.candidates_sql import Seen as SeenPoll
 from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import (
     add_history,
     add_jobs,

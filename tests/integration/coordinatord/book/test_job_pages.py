@@ -8,11 +8,11 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from coordinatord.api.book.sql import JobFilter, page_statement, read_page, read_summary
+from coordinatord.api.book.book_sql import JobFilter, page_statement, read_page, read_summary
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer.tables_sql import drop_job_indexes
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import (
     add_history,
     add_jobs,

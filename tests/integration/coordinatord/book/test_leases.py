@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from coordinatord.api.book import leases_sql
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.leases_sql import HeldJob, JobPlace, LeaseRequest, PollKey
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.api.book.reads import BlockPace
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 pytestmark = pytest.mark.anyio

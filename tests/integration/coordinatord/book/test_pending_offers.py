@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from common.quotes import Terms, amount
+from common.quotes import FeeTerms, amount
 from coordinatord.base.metrics import REGISTRY
 from tests.integration.coordinatord.relayer.mining import money_moves, until_pooled
 from tests.integration.coordinatord.scene.party import Party
@@ -39,7 +39,7 @@ async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behi
         (offer,) = answer["pending"]
         same = ("job_id", "owner", "c", "rate_in", "units_out", "designated", "expires_at", "signature", "auth_sig")
         assert [offer[name] for name in same] == [str(body[name]) for name in same]
-        terms = Terms(offer["fee_bps"], int(offer["gas_fee"]))
+        terms = FeeTerms(offer["fee_bps"], int(offer["gas_fee"]))
         assert offer["amount"] == body["amount"] == str(amount(1_000_000, 2_000_000, 1000, 1000, terms))
         claimed = running.start(claiming(provider, job))
         await until_true(lambda: stage.fetchval("select true from relays where kind = 'claim'"))

@@ -9,14 +9,14 @@ from typing import cast
 import anyio
 import pytest
 
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.leases_sql import HeldJob, PollKey
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Funding, Polls
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.storage.database.batched_reads import FreshValue
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 

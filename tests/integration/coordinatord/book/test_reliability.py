@@ -13,7 +13,7 @@ from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.registries_sql import read_asks, read_providers
 from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilitySums
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio

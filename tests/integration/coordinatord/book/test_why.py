@@ -7,13 +7,13 @@ import attrs
 import pytest
 
 from coordinatord.api.book import candidates_sql, leases_sql, why_sql
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.api.book.why import explained
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.party import Body, Party

@@ -18,9 +18,9 @@ from common.daemon.secrets import Secret
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.examine import examine
 from coordinatord.run.checks.rows import CheckRow
-from coordinatord.storage.database import migrate as migrating
+from coordinatord.storage.database import migration
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.migrate import Migration, migrate
+from coordinatord.storage.database.migration import Migration, migrate
 from coordinatord.storage.pins.store import Pinned, PinningStore, open_pin_store
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
@@ -274,7 +274,7 @@ async def test_probe_is_removed_when_its_time_is_over(
 
 
 async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinatord.storage.database.migrate.LEAST_SERVER", 99)
+    monkeypatch.setattr("coordinatord.storage.database.migration.LEAST_SERVER", 99)
     row = (await looked(well))["database"]
     assert row.right is False
     assert "must be PostgreSQL 99 or newer" in row.remedy
@@ -283,7 +283,7 @@ async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], mon
 async def test_older_empty_newer_and_changed_databases_are_told_apart(
     well: dict[str, str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = migrating.migrations()
+    files = migrate.migrations()
     later = Migration(9000, "9000_later.sql", "-- least release: 0.1.0\n")
     async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
 
@@ -293,7 +293,7 @@ async def test_older_empty_newer_and_changed_databases_are_told_apart(
             return (await looked(well))["migrations"]
 
         with monkeypatch.context() as newer_release:
-            newer_release.setattr(migrating, "migrations", lambda: files | {9000: later})
+            newer_release.setattr(migration, "migrations", lambda: files | {9000: later})
             older = await migrations_after("select 1")
         newer = await migrations_after(
             "insert into migrations (number, name, sha256, least_release) values (9000, '9000_later.sql', '', '0.1.0')"

@@ -9,13 +9,13 @@ import asyncpg
 import attrs
 import pytest
 
-from coordinatord.api.escrow import sql as escrow_sql
+from coordinatord.api.escrow import escrow_sql
 from coordinatord.chain.indexer import undo_sql
 from coordinatord.chain.indexer.undo_sql import KeptBlock
 from coordinatord.run import janitor
 from coordinatord.run.config import variables
 from coordinatord.storage.database import removal_sql
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio

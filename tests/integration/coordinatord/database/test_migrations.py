@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.storage.database import migrate as migrating
-from coordinatord.storage.database.migrate import Migration, migrate
+from coordinatord.storage.database import migration
+from coordinatord.storage.database.migration import Migration, migrate
 from devnet.postgres import Postgres
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def installed(*files: tuple[int, str]) -> None:
         made = {number: Migration(number, f"{number:04d}_made.sql", sql) for number, sql in files}
-        monkeypatch.setattr(migrating, "migrations", lambda: made)
+        monkeypatch.setattr(migration, "migrations", lambda: made)
 
     return installed
 
@@ -52,7 +52,7 @@ async def test_database_owner_without_further_rights_migrates(postgres: Postgres
     await postgres.execute(f"create database {name} owner {name}")
     try:
         connection = await asyncpg.connect(f"postgresql://{name}:word@127.0.0.1:{postgres.port}/{name}")
-        assert len(await migrate(connection)) == len(migrating.migrations())
+        assert len(await migrate(connection)) == len(migrate.migrations())
         assert await migrate(connection) == []
         await connection.close()
     finally:
@@ -63,7 +63,7 @@ async def test_database_owner_without_further_rights_migrates(postgres: Postgres
 async def test_too_old_server_is_refused_and_left_unchanged(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await asyncpg.connect(database_url)
     major = connection.get_server_version().major
-    monkeypatch.setattr(migrating, "LEAST_SERVER", major + 1)
+    monkeypatch.setattr(migration, "LEAST_SERVER", major + 1)
     with pytest.raises(Fatal, match=f"must be PostgreSQL {major + 1} or newer, and is {major}: upgrade it"):
         await migrate(connection)
     assert await connection.fetchval("select to_regclass('migrations')") is None
@@ -159,17 +159,17 @@ FUTURE = (
 
 def with_future(least: str) -> dict[int, Migration]:
     """Migrations of a release to come."""
-    return migrating.migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
+    return migrate.migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
 
 
 async def test_newer_database_decides_which_releases_may_run(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = await asyncpg.connect(database_url)
-    assert len(await migrate(connection)) == len(migrating.migrations())
+    assert len(await migrate(connection)) == len(migrate.migrations())
     future = with_future("0.3.0")
     with monkeypatch.context() as newer:
-        newer.setattr(migrating, "migrations", lambda: future)
+        newer.setattr(migration, "migrations", lambda: future)
         assert await migrate(connection, "0.4.0") == ["0900_future.sql"]
     for may_run in ("0.3.0", "0.3.1", "1.0.0", "0.10.0", "0.3.0rc1"):
         assert await migrate(connection, may_run) == []

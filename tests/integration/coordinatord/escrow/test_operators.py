@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from common.scalars import base64_of
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.contracts import at, connected
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
@@ -27,7 +27,7 @@ async def until_operated(stage: Stage, provider_id: int, operator: str) -> None:
 
 
 async def test_new_operator_ends_the_claimed_jobs_and_the_old_ones_session_and_signatures_count_no_more(
-    world: World, stage: Stage, client: Party, provider: Party, party: Callable[[DevnetWallet], Party]
+    world: World, stage: Stage, client: Party, provider: Party, party: Callable[[DevWallet], Party]
 ) -> None:
     job, other = [str((await client.post())["job_id"]) for _ in range(2)]
     assert (await provider.run(provider.claim(job))).status_code == 201

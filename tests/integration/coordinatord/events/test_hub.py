@@ -7,13 +7,12 @@ import anyio
 import pytest
 
 from common.api.events import OUTCOMES, EventKind
-from coordinatord.api.events import hub as hubs
+from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import PIECE_EVENTS, Listener
-from coordinatord.api.events.sql import EventFilter, LoggedEvent
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +106,7 @@ async def test_who_comes_back_to_another_process_is_told_what_it_missed(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Out of memory, and out of the table where it is further back than memory goes."""
-    monkeypatch.setattr(hubs, "_KEPT", kept)
+    monkeypatch.setattr("coordinatord.api.events.hub._KEPT", kept)
     async with running(database) as hub, hub.following(EventFilter(), None) as (_, since):
         pass
     ids = await append(database, 1, 2, 3, 4) + await append(database, 5, model=2)
@@ -126,13 +125,13 @@ async def test_who_comes_back_to_another_process_is_told_what_it_missed(
 async def test_who_comes_back_from_where_nobody_knows_is_told_to_read_again(
     database: Database, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr(hubs, "_KEPT", 2)
+    monkeypatch.setattr("coordinatord.api.events.hub._KEPT", 2)
     first, *_ = await append(database, 1, 2, 3, 4, 5)
     if lost == "pruned":
         async with database.connection() as connection:
             await connection.execute("delete from events where id <= $1", first)
     if lost == "too far":
-        monkeypatch.setattr(hubs, "REACH", 3)
+        monkeypatch.setattr("coordinatord.api.events.hub.REACH", 3)
     after = first + 1_000_000 if lost == "never" else first
     async with running(database) as hub, hub.following(EventFilter(model_id=7), after) as (listener, _):
         (event,) = await heard(listener, 1)
@@ -156,7 +155,7 @@ async def test_replay_comes_in_pieces_each_in_its_turn(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Events that come meanwhile are told once, behind it."""
-    monkeypatch.setattr(hubs, "_KEPT", kept)
+    monkeypatch.setattr("coordinatord.api.events.hub._KEPT", kept)
     turns = anyio.Semaphore(0)
     before = await append(database, *range(3 * PIECE_EVENTS))
     async with running(database) as hub, hub.following(EventFilter(), before[0], turns.acquire) as (listener, _):
@@ -184,8 +183,8 @@ async def test_nothing_is_followed_before_the_log_was_read(database: Database) -
 async def test_each_listener_gets_a_heartbeat_once_in_a_while(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hubs, "_BEATS", 0.01)
-    monkeypatch.setattr(hubs, "HEARTBEAT", 0.1)
+    monkeypatch.setattr("coordinatord.api.events.hub._BEATS", 0.01)
+    monkeypatch.setattr("coordinatord.api.events.hub.HEARTBEAT", 0.1)
     async with (
         running(database) as hub,
         hub.following(EventFilter(), None) as (one, _),

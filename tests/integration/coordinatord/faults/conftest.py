@@ -7,7 +7,7 @@ import pytest
 
 from common.address_book import AddressBook
 from common.domains import Domains
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.faults.deployment import Deployed, Deployment
 from tests.integration.coordinatord.faults.deployment import deployed as deployed_in
@@ -21,10 +21,10 @@ def book(world: World) -> AddressBook:
 
 
 @pytest.fixture
-def party_at(book: AddressBook) -> Callable[[DevnetWallet, httpx.AsyncClient], Party]:
+def party_at(book: AddressBook) -> Callable[[DevWallet, httpx.AsyncClient], Party]:
     """Someone who talks to the coordinator that this client is connected to."""
 
-    def make(wallet: DevnetWallet, http: httpx.AsyncClient) -> Party:
+    def make(wallet: DevWallet, http: httpx.AsyncClient) -> Party:
         return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 
     return make
@@ -34,7 +34,7 @@ def party_at(book: AddressBook) -> Callable[[DevnetWallet, httpx.AsyncClient], P
 def deployed(
     world: World,
     database_url: str,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Deployed:

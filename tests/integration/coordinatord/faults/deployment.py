@@ -13,7 +13,7 @@ import anyio
 import attrs
 import httpx
 
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.postgres import binaries
 from devnet.world import World
@@ -86,7 +86,7 @@ async def deployed(
     folder: Path,
     world: World,
     database_url: str,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
     *,
     variables: dict[str, str],
     processes: int,

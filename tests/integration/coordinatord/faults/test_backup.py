@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.postgres import Postgres
 from devnet.world import World
 from tests.fakes.page_shell import chapter
@@ -38,7 +38,7 @@ async def test_lost_machine_is_restored_from_its_backup_and_a_lost_database_from
     world: World,
     postgres: Postgres,
     database_url: str,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
 ) -> None:
     (backup,) = chapter(PAGE, "Backup")
     stop, database, start = chapter(PAGE, "Restore")

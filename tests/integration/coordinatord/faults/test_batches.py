@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.api.batches.lines import Checked, InputLine, LineChecks
 from coordinatord.api.batches.worker import BatchWorker
-from coordinatord.api.files.sql import object_key
+from coordinatord.api.files.files_sql import object_key
 from coordinatord.run import app
 from coordinatord.storage.database.connections import open_database
 from devnet.world import World

@@ -17,7 +17,7 @@ import pytest
 from common.daemon import supervision
 from common.scalars import base64_of
 from coordinatord.api.batches import worker
-from coordinatord.api.files import sql as files_sql
+from coordinatord.api.files import files_sql
 from coordinatord.api.webhooks import delivery
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.run import app, janitor

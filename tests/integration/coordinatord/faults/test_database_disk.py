@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
@@ -70,7 +70,7 @@ async def test_full_disk_is_503_until_there_is_room_and_nothing_is_lost_or_doubl
     url_on_tiny_disk: str,
     tiny_disk: Path,
     book: AddressBook,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
 ) -> None:
     async with (
         running(environment(world, url_on_tiny_disk), pick_free(), pick_free()) as coordinator,

@@ -10,7 +10,7 @@ import pytest
 from common.address_book import AddressBook
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import open_database
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party
@@ -18,7 +18,7 @@ from tests.integration.coordinatord.scene.stage import Stage, configured, staged
 
 pytestmark = pytest.mark.anyio
 
-PartyAt = Callable[[DevnetWallet, httpx.AsyncClient], Party]
+PartyAt = Callable[[DevWallet, httpx.AsyncClient], Party]
 
 
 @asynccontextmanager

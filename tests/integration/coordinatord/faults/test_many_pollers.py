@@ -21,7 +21,7 @@ import pytest
 
 from common.address_book import AddressBook
 from coordinatord.api.sessions.sessions import hash_token
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
 from tests.faults.polling_crowd import token
@@ -81,7 +81,7 @@ async def test_thousands_of_pollers_are_answered_and_nobody_is_kept_from_anythin
     world: World,
     database_url: str,
     book: AddressBook,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
 ) -> None:
     port = pick_free()
     settings = environment(world, database_url, MATCH_LEASE_MS=600_000, CONNECTIONS_MAX=POLLERS + _BESIDES)

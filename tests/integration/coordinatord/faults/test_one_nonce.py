@@ -6,7 +6,7 @@ import anyio
 import httpx
 import pytest
 
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import configured, staged
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_nonce_used_at_two_coordinators_at_once_opens_one_session(
-    world: World, database_url: str, party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party]
+    world: World, database_url: str, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
 ) -> None:
     config = configured(world, database_url)
     async with staged(world, config, []) as one, staged(world, config, []) as other:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.child import running as running_child
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_postgres
@@ -64,7 +64,7 @@ async def test_postgres_restarts_under_load_and_nothing_is_lost_or_doubled(
     world: World,
     own_postgres: Postgres,
     book: AddressBook,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
 ) -> None:
     url = own_postgres.url()
     async with (

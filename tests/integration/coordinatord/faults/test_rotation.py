@@ -17,7 +17,7 @@ from eth_utils import to_checksum_address
 from common.box import PublicKey
 from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.child import Program, running
 from devnet.contracts import at, connected
 from devnet.pins import BUCKET, REGION
@@ -91,7 +91,7 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
 
 @pytest.mark.long
 async def test_escrow_announces_a_new_key_and_opens_with_both_until_the_old_one_is_taken_out(
-    deployed: Deployed, world: World, party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party]
+    deployed: Deployed, world: World, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
 ) -> None:
     add, announce, look, end = chapter(PAGE, "The escrow's key")
     old = escrow_key(bytes.fromhex(OPERATOR)).public

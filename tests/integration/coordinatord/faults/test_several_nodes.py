@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.faults.rpc_proxy import ANY, HttpStatus, rpc_proxy
@@ -36,7 +36,7 @@ async def test_one_of_two_nodes_dies_and_jobs_are_taken_relayed_and_indexed_by_t
     world: World,
     database_url: str,
     book: AddressBook,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
     tmp_path: Path,
 ) -> None:
     jobs: list[str] = []

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -37,7 +37,7 @@ async def test_sigterm_under_load_is_unready_first_finishes_every_request_and_ex
     world: World,
     database_url: str,
     book: AddressBook,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
 ) -> None:
     posts: list[httpx.Response] = []
     reads: list[int] = []

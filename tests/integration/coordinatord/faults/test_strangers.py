@@ -9,7 +9,7 @@ import httpx
 import pytest
 from anyio.abc import SocketStream
 
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
@@ -52,7 +52,7 @@ async def refused_beside_a_silent_one(
 
 
 async def test_silent_uploads_bodies_and_connections_are_bounded_as_the_settings_say(
-    world: World, database_url: str, party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party]
+    world: World, database_url: str, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
 ) -> None:
     port = pick_free()
     async with (

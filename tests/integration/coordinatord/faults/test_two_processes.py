@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -25,7 +25,7 @@ async def test_leader_is_killed_under_load_and_the_other_takes_over_within_10_s(
     world: World,
     database_url: str,
     book: AddressBook,
-    party_at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
 ) -> None:
     settings = environment(world, database_url)
     async with (

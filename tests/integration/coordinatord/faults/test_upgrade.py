@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.storage.database import migrate as migrating
-from coordinatord.storage.database.migrate import migrate
-from devnet.accounts import DevWallet as DevnetWallet
+from coordinatord.storage.database import migration
+from coordinatord.storage.database.migration import migrate
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.database.test_migrations import with_future
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "coordinatord" / "UPGRADING.md"
 NO_HISTORY = "the code of release {version} is not in this checkout (a shallow clone, or a copy without its history)"
-At = Callable[[DevnetWallet, httpx.AsyncClient], Party]
+At = Callable[[DevWallet, httpx.AsyncClient], Party]
 
 
 async def sell(given: dict[str, str], world: World, party_at: At) -> tuple[str, list[str]]:
@@ -47,7 +47,7 @@ async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str
     future = with_future(least)
     connection = await asyncpg.connect(database_url)
     with monkeypatch.context() as newer:
-        newer.setattr(migrating, "migrations", lambda: future)
+        newer.setattr(migration, "migrations", lambda: future)
         assert "0900_future.sql" in await migrate(connection, "99.0.0")
     await connection.close()
 

@@ -22,7 +22,7 @@ from common.box import PublicKey
 from common.container import seal
 from common.envelope import Envelope
 from coordinatord.api.system.readiness import Reason
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.provider import key_variables, write_config
 from devnet.world import World
@@ -40,7 +40,7 @@ _BODIES: Final = 80  # more than are posted before the longest outage is over
 _POST_PAUSE_S: Final = 0.25
 _COORDINATORS_LOG, _PROVIDERS_LOG = "coordinatord.log", "svcd.log"
 
-PartyAt = Callable[[DevnetWallet, httpx.AsyncClient], Party]
+PartyAt = Callable[[DevWallet, httpx.AsyncClient], Party]
 
 
 @attrs.frozen
@@ -230,7 +230,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         await anyio.sleep(0.05)
 
 
-async def _designated(client: Party, account: DevnetWallet, world: World) -> Body:
+async def _designated(client: Party, account: DevWallet, world: World) -> Body:
     """A paid submission that only the running provider may take."""
     own_key = PublicKey(account.box_key)
     envelope = Envelope(client.wallet.address, _MODEL, {"input": "word"}, own_key).encode()

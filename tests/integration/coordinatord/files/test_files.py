@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from coordinatord.api.files.files import Uploads
-from coordinatord.api.files.sql import FileRow, object_key
+from coordinatord.api.files.files_sql import FileRow, object_key
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayBusy, Relaying
 from tests.integration.coordinatord.scene.faults import status, unreachable

@@ -10,12 +10,12 @@ import pytest
 from common.daemon.secrets import Secret
 from common.refusal import Refused
 from coordinatord.api.files.files import FileStore
-from coordinatord.api.files.sql import FileRow, new_id
+from coordinatord.api.files.files_sql import FileRow, new_id
 from coordinatord.base.errors import Retryable
 from coordinatord.http.uploads import HELD_BYTES
 from coordinatord.run.janitor import Janitor
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.containers import Containers
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore, bucket_url, open_pin_store

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinatord.api.files import sql
+from coordinatord.api.files import files_sql
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Connection, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins import objects_sql, storage_budgets
 from coordinatord.storage.pins.objects_sql import NewObject
 from coordinatord.storage.pins.storage_budgets import StorageBudgets
@@ -33,8 +33,8 @@ async def sums(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 async def upload(connection: Connection, size: int, file_id: str = "file-1") -> None:
-    await sql.begin(connection, file_id, OWNER, "input", "name", reserved=size * 2)
-    await sql.complete(connection, file_id, cid="cid", size=size, lines=0, commitment=b"c")
+    await files_sql.begin(connection, file_id, OWNER, "input", "name", reserved=size * 2)
+    await files_sql.complete(connection, file_id, cid="cid", size=size, lines=0, commitment=b"c")
 
 
 async def keep(connection: Connection, job: bytes, key: str) -> None:
@@ -56,9 +56,9 @@ async def lives(connection: Connection, table: str = "objects") -> int:
 
 
 async def test_sums_follow_rows_as_they_come_change_and_go(connection: Connection) -> None:
-    await sql.begin(connection, "file-1", OWNER, "input", "name", reserved=500)
+    await files_sql.begin(connection, "file-1", OWNER, "input", "name", reserved=500)
     assert await sums(connection) == {"inputs": (500, 1)}
-    await sql.complete(connection, "file-1", cid="cid", size=70, lines=0, commitment=b"c")
+    await files_sql.complete(connection, "file-1", cid="cid", size=70, lines=0, commitment=b"c")
     await objects_sql.hold_many(connection, [NewObject("containers/a", b"\1", 10, b"\0" * 32, OWNER)])
     await objects_sql.hold_many(connection, [NewObject("containers/b", b"\1", 10, b"\0" * 32, OWNER)])
     await objects_sql.hold_many(connection, [NewObject("containers/b", b"\1", 30, b"\1" * 32, OWNER)])
@@ -167,7 +167,7 @@ async def test_upload_keeps_the_expiry_its_owner_was_told(connection: Connection
     await add_jobs(connection, 1, models=1)
     job = await connection.fetchval("select job_id from jobs") if ended is not None else b"\7" * 32
     await upload(connection, 5)
-    await sql.attach(connection, "file-1", MONTH, job)
+    await files_sql.attach(connection, "file-1", MONTH, job)
     told = await connection.fetchval("select expires_at from files")
     if ended is not None:
         await connection.execute(f"update jobs set {ended}")  # noqa: S608 - one of the cases above

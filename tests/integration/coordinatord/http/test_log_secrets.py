@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from common.domains import Domains
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party, wallet_of
@@ -21,10 +21,10 @@ PATH_KEY = "a-key-in-the-address-of-the-node"
 
 
 @pytest.fixture
-def at(world: World, database_url: str) -> Callable[[DevnetWallet, httpx.AsyncClient], Party]:
+def at(world: World, database_url: str) -> Callable[[DevWallet, httpx.AsyncClient], Party]:
     book = configured(world, database_url).addresses
 
-    def make(wallet: DevnetWallet, http: httpx.AsyncClient) -> Party:
+    def make(wallet: DevWallet, http: httpx.AsyncClient) -> Party:
         return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
 
     return make
@@ -33,7 +33,7 @@ def at(world: World, database_url: str) -> Callable[[DevnetWallet, httpx.AsyncCl
 async def test_log_at_debug_level_holds_no_secret(
     world: World,
     database_url: str,
-    at: Callable[[DevnetWallet, httpx.AsyncClient], Party],
+    at: Callable[[DevWallet, httpx.AsyncClient], Party],
     tmp_path: Path,
 ) -> None:
     settings = environment(world, database_url, LOG_LEVEL="debug", RPC_URL=f"{world.anvil.rpc_url}/?key={PATH_KEY}")

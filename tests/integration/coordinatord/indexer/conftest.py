@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from devnet.world import World
 from tests.integration.coordinatord.indexer.scene import Scene, open_scene
 

@@ -12,9 +12,9 @@ from common.address_book import AddressBook, TokenDomain
 from common.domains import Domains
 from common.messages.jobs import Order
 from common.messages.payments import ReceiveWithAuthorization
-from common.quotes import Terms, job_id, quote
+from common.quotes import FeeTerms, derive_job_id, quote
 from common.secp256k1 import Wallet
-from devnet.accounts import DevWallet as Account
+from devnet.accounts import DevWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from devnet.contracts import MarketChain, at
@@ -45,7 +45,7 @@ class Moves:
     world: World
     random: Random
     open: list[bytes] = attrs.field(factory=list)
-    claimed: list[tuple[bytes, Account]] = attrs.field(factory=list)
+    claimed: list[tuple[bytes, DevWallet]] = attrs.field(factory=list)
     jobs: list[bytes] = attrs.field(factory=list)
     newcomers: list[str] = attrs.field(factory=list)
     pay_sigs: dict[bytes, bytes] = attrs.field(factory=dict)
@@ -79,7 +79,7 @@ class Moves:
         sent = await contract.functions.post(*arguments).transact({"from": owner.address, "gas": 1_000_000})
         return bytes(sent)
 
-    async def _order(self) -> tuple[Account, tuple[object, ...]]:
+    async def _order(self) -> tuple[DevWallet, tuple[object, ...]]:
         owner = self.random.choice(self.world.cast.with_role("client"))
         wallet, domains = Wallet(bytes.fromhex(owner.private_key[2:])), Domains.of(address_book(self.world))
         order = Order(
@@ -93,8 +93,10 @@ class Moves:
             designated=0,
             expires_at=await self._now() + 80_000,
         )
-        amount = quote(order.rate_in, order.rate_out, order.units_in, order.units_out, Terms(FEE_BPS, GAS_FEE)).amount
-        job = job_id(wallet.address, order.c)
+        amount = quote(
+            order.rate_in, order.rate_out, order.units_in, order.units_out, FeeTerms(FEE_BPS, GAS_FEE)
+        ).amount
+        job = derive_job_id(wallet.address, order.c)
         payment = ReceiveWithAuthorization(
             from_=wallet.address,
             to=domains.jobs.domain.verifying_contract or b"",

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.api.events import EventKind
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.events_sql import drop_old
 from coordinatord.chain.indexer.fetch import Source
@@ -123,8 +123,8 @@ async def test_events_folded_are_the_states_of_all_jobs_after_any_forks(
 
 async def test_each_change_of_a_job_is_told_once_with_its_block_and_parties(connection: Connection) -> None:
     market = Market.of(connection, journal_blocks=64)
-    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + 2))
-    market.chain.mine(ev.JobSettled(POSTED.job_id, 1, 5, 6, 7, 8, "bafkresult"))
+    market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + 2))
+    market.chain.mine(contract_events.JobSettled(POSTED.job_id, 1, 5, 6, 7, 8, "bafkresult"))
     assert await market.at(3) == (2, 1)
     rows = await connection.fetch("select * from events where kind <> 7 order by id")
     assert [
@@ -146,12 +146,12 @@ async def test_reorganisation_takes_back_the_newest_event_first_and_tells_the_ne
     market = Market.of(connection, journal_blocks=64)
     await market.at(1)
     since = await connection.fetchval("select max(id) from events")
-    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + 2))
-    market.chain.mine(ev.JobFailed(POSTED.job_id, 1))
+    market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + 2))
+    market.chain.mine(contract_events.JobFailed(POSTED.job_id, 1))
     assert await market.at(3) == (3, 3)
     market.chain.fork(1)
     market.chain.mine()
-    market.chain.mine(ev.JobCancelled(POSTED.job_id))
+    market.chain.mine(contract_events.JobCancelled(POSTED.job_id))
     assert await market.at(4) == (3, 2)
     assert await told(connection, since) == [
         ("claimed", 2, None),

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from coordinatord.api.book import leases_sql
-from coordinatord.api.book.sql import JobFilter, read_page
-from coordinatord.chain.contracts import events as ev
+from coordinatord.api.book.book_sql import JobFilter, read_page
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexFollower
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 LAST = 4  # the block at whose time the job may still be claimed
 OPEN, EXPIRED = (0, 0), (3, 5)
-POSTED = ev.JobPosted(
+POSTED = contract_events.JobPosted(
     b"\x07" * 32, b"\xaa" * 20, 1, b"\xcc" * 32, 60, rate_in=1, rate_out=1, units_in=1, units_out=1, designated=0,
     expires_at=GENESIS + LAST, fee_bps=0, gas_fee=0, task_cid="bafk", pay_sig=b"\1" * 65,
 )  # fmt: skip
@@ -41,7 +41,7 @@ class Market:
     @classmethod
     def of(cls, connection: "asyncpg.Connection[asyncpg.Record]", journal_blocks: int) -> "Market":
         chain = FakeChain()
-        chain.mine(POSTED, ev.ProviderRegistered(1, b"\x02" * 20))
+        chain.mine(POSTED, contract_events.ProviderRegistered(1, b"\x02" * 20))
         return cls(connection, chain, follower(Source(chain.rpc(), DECODER), journal_blocks))
 
     async def at(self, height: int) -> tuple[int, int]:
@@ -75,7 +75,7 @@ async def test_reorganisation_to_before_the_expiry_opens_the_job_again(
     market = Market.of(connection, journal_blocks=64)
     assert await market.at(LAST + 4) == EXPIRED
     market.chain.fork(LAST - 1)
-    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
+    market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
     assert await market.at(LAST + 5) == (1, 0)
 
 
@@ -94,7 +94,7 @@ async def test_undo_of_a_claim_that_came_with_the_last_moment_marks_the_job(
     """The row that the journal puts back is from before its mark."""
     market = Market.of(connection, journal_blocks=64)
     assert await market.at(LAST - 1) == OPEN
-    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
+    market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
     assert await market.at(LAST + 3) == (1, 0)
     market.chain.fork(LAST - 1)
     assert await market.at(LAST + 4) == EXPIRED
@@ -110,7 +110,7 @@ async def test_lists_count_a_marked_job_as_ended(
         assert (await read_page(database, JobFilter(state=other), 9, 0))[1] == []
 
 
-def burst(jobs: int) -> list[ev.JobPosted]:
+def burst(jobs: int) -> list[contract_events.JobPosted]:
     return [msgspec.structs.replace(POSTED, job_id=bytes([n]) * 32, c=bytes([n]) * 32) for n in range(1, jobs + 1)]
 
 
@@ -119,7 +119,7 @@ async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_
 ) -> None:
     monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
     chain = FakeChain()
-    chain.mine(*burst(7), ev.ProviderRegistered(1, b"\x02" * 20))
+    chain.mine(*burst(7), contract_events.ProviderRegistered(1, b"\x02" * 20))
     source = Source(chain.rpc(), DECODER)
     indexer = follower(source, 64)
     while chain.height < LAST:
@@ -188,7 +188,7 @@ async def test_reorganisation_in_the_middle_of_marking_leaves_what_a_replay_give
         held.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(return_value=False))
         await market.at(LAST + 1)
     market.chain.fork(LAST - 1)
-    market.chain.mine(ev.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
+    market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
     await market.at(LAST + 3)
     rows = await index_rows(connection)
     await forget(connection)

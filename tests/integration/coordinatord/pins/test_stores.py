@@ -18,7 +18,7 @@ from coordinatord.base.http_client import open_http
 from coordinatord.run.config import Config
 from coordinatord.run.dependencies import open_pins
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.addressed import AddressedStore
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.pinned_sql import PinnedKeys

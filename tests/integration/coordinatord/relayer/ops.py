@@ -13,20 +13,20 @@ from common.eip712 import struct_hash
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import RequestCapacity
-from common.quotes import Terms, job_id, quote
+from common.quotes import FeeTerms, derive_job_id, quote
 from common.secp256k1 import Wallet
 from coordinatord.chain.contracts import job_registry, provider_registry
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.budgets import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
 from devnet.market import DevnetMarket
 
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
-# Terms of no job at all.
-NOBODYS = RegisteredJob(PostedOrder(Order(bytes(32), 0, 0, 0, 0, 0, 0, 0, 0), bytes(20), Terms(0, 0)), b"")
+# FeeTerms of no job at all.
+NOBODYS = RegisteredJob(PostedOrder(Order(bytes(32), 0, 0, 0, 0, 0, 0, 0, 0), bytes(20), FeeTerms(0, 0)), b"")
 
 
 def raw(address: str) -> bytes:
@@ -37,7 +37,7 @@ def hexed(address: bytes) -> str:
     return "0x" + address.hex()
 
 
-def signer(wallet: DevnetWallet) -> Wallet:
+def signer(wallet: DevWallet) -> Wallet:
     return Wallet(raw(wallet.private_key))
 
 
@@ -77,11 +77,11 @@ class Ops:
             designated=0,
             expires_at=int(time.time()) + 3000,
         )
-        amount = quote(1000, 1000, 100, 100, Terms(FEE_BPS, GAS_FEE)).amount
-        job = job_id(owner.address, order.c)
+        amount = quote(1000, 1000, 100, 100, FeeTerms(FEE_BPS, GAS_FEE)).amount
+        job = derive_job_id(owner.address, order.c)
         payment = job_payment(owner.address, raw(self.market.jobs), amount, order.expires_at, job)
         signature = owner.sign(self.domains.token.digest(payment))
-        self.posted[job] = RegisteredJob(PostedOrder(order, owner.address, Terms(FEE_BPS, GAS_FEE)), signature)
+        self.posted[job] = RegisteredJob(PostedOrder(order, owner.address, FeeTerms(FEE_BPS, GAS_FEE)), signature)
         calldata = job_registry.post(
             order,
             owner.address,

@@ -26,7 +26,7 @@ from coordinatord.chain.rpc.client import Rpc, open_rpc
 from coordinatord.chain.rpc.nodes import Nodes, open_nodes
 from coordinatord.chain.rpc.pinned import PinnedRpc
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import Notices
 from devnet.anvil import CHAIN_ID, Anvil
 

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.chain.relayer import in_flight as pending
+from coordinatord.chain.relayer import in_flight
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.signers import WalletSigner
@@ -132,7 +132,7 @@ async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
     answer: str,
 ) -> None:
     monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.01)
-    monkeypatch.setattr(pending, "REMIND_AFTER", 0.3)  # a node that said "known" and knew nothing
+    monkeypatch.setattr(in_flight, "REMIND_AFTER", 0.3)  # a node that said "known" and knew nothing
     all_of_it = APART or answer == "taken"
     points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
     async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, patience=0.3) as on:

@@ -23,7 +23,7 @@ from coordinatord.chain.relayer.outbox_sql import (
 from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.chain.relayer.transactions_sql import NewTx, Version
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.chain.relayer import in_flight as pending
+from coordinatord.chain.relayer import in_flight
 from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.anvil import Anvil
 from devnet.world import World
@@ -242,7 +242,7 @@ async def test_a_node_that_lags_behind_the_count_of_another_makes_no_nonce_look_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of many nodes behind one endpoint, one that has the block tells the head, and one that has not tells the rest."""
-    monkeypatch.setattr(pending, "RECEIPTS_LAG", 0.1)
+    monkeypatch.setattr(in_flight, "RECEIPTS_LAG", 0.1)
     behind = (
         Rewrite("eth_getBlockByNumber", lambda _, block: {**block, "transactions": []}),
         Rewrite("eth_getTransactionReceipt", lambda _, __: None),

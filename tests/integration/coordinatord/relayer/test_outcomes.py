@@ -18,7 +18,7 @@ from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priori
 from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.chain.relayer.transactions_sql import NewTx, Version
 from coordinatord.storage.database.connections import Connection, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,12 @@ from common.container import open_with_dek, open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.scalars import base64_of
 from common.sealed_result import seal_result
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
 
 
-async def fulfil(stage: Stage, provider: Party, account: DevnetWallet, job: str) -> Envelope:
+async def fulfil(stage: Stage, provider: Party, account: DevWallet, job: str) -> Envelope:
     """The envelope that the client sealed; the job is settled when this returns."""
     claimed = await provider.run(provider.claim(job))
     assert claimed.status_code == 201, claimed.text
@@ -28,7 +28,7 @@ async def fulfil(stage: Stage, provider: Party, account: DevnetWallet, job: str)
     return envelope
 
 
-async def _opened(stage: Stage, provider: Party, account: DevnetWallet, job: str) -> bytes:
+async def _opened(stage: Stage, provider: Party, account: DevWallet, job: str) -> bytes:
     """With the provider's own key, or for an open bid with what the escrow releases."""
     row = (await stage.http.get(f"/evm/jobs/{job}")).json()
     async with httpx.AsyncClient(trust_env=False) as gateway:

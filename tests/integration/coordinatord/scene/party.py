@@ -17,15 +17,15 @@ from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import SvcSession
-from common.quotes import job_id
+from common.quotes import derive_job_id
 from common.scalars import base64_of, hex_of
 from common.secp256k1 import Wallet
-from devnet.accounts import DevWallet as DevnetWallet
+from devnet.accounts import DevWallet
 
 Body = dict[str, Any]
 
 
-def wallet_of(wallet: DevnetWallet) -> Wallet:
+def wallet_of(wallet: DevWallet) -> Wallet:
     return Wallet(bytes.fromhex(wallet.private_key[2:]))
 
 
@@ -94,7 +94,7 @@ class Party:
             **body,
             "c": hex_of(order.c),
             "owner": self.address,
-            "job_id": hex_of(job_id(self.wallet.address, order.c)),
+            "job_id": hex_of(derive_job_id(self.wallet.address, order.c)),
             "signature": hex_of(signature),
             **changed,
         }

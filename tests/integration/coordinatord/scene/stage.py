@@ -26,7 +26,7 @@ from coordinatord.run.escrow import open_escrow
 from coordinatord.run.janitor import Janitor
 from coordinatord.run.signer import open_signer
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import Notices
 from coordinatord.storage.database.replicas import open_replicas
 from coordinatord.storage.pins.pinned_sql import PinnedKeys

@@ -6,11 +6,11 @@ import attrs
 import pytest
 
 from coordinatord.api.sessions.sessions import SessionCache
-from coordinatord.api.sessions.sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
+from coordinatord.api.sessions.sessions_sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 
 pytestmark = pytest.mark.anyio
 

@@ -15,14 +15,14 @@ import pytest
 from common.api.events import OUTCOMES, EventKind
 from common.daemon.secrets import Secret
 from common.webhooks import read_secret, verify
-from coordinatord.api.webhooks import delivery, sql
+from coordinatord.api.webhooks import delivery, webhooks_sql
 from coordinatord.api.webhooks.delivery import SCHEDULE, run_deliveries
 from coordinatord.api.webhooks.endpoints import AddedEndpoint, SealedSecrets, WebhookBody, WebhookEndpoints
 from coordinatord.api.webhooks.fanout import FanOut
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.indexer.events_sql import take_back_events
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.migrate import migrate
+from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
 from tests.fakes.funded import FUNDED
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
@@ -260,7 +260,7 @@ async def test_message_that_was_posted_by_a_process_that_died_comes_again_under_
         await anyio.sleep_forever()
 
     with monkeypatch.context() as dying:
-        dying.setattr(sql, "end_turn", dies)
+        dying.setattr(webhooks_sql, "end_turn", dies)
         async with delivering(database):
             await receiver.heard(1)
     assert await fetchval(database, "select waiting = 1 and delivered = 0 from webhooks")
@@ -282,7 +282,7 @@ async def test_process_that_dies_between_messages_and_position_tells_nothing_twi
         raise ConnectionResetError("cut off")
 
     with monkeypatch.context() as dying:
-        dying.setattr(sql, "move_position", dies)
+        dying.setattr(webhooks_sql, "move_position", dies)
         with pytest.raises(Exception, match="did not answer"):
             await FanOut(database).round()
     assert await fetchval(database, "select count(*) from webhook_messages") == 0
@@ -344,7 +344,7 @@ async def test_at_most_eight_are_posted_at_once_to_one_endpoint(database: Databa
 async def test_endpoint_for_which_too_many_wait_is_told_so_once_there_is_room(
     database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "MOST_WAITING", 4)
+    monkeypatch.setattr(webhooks_sql, "MOST_WAITING", 4)
     await added(database, receiver.url)
     await append(database, *range(6))
     await FanOut(database).round()

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from common.messages.jobs import Order
-from common.quotes import Terms, amount
+from common.quotes import FeeTerms, amount
 from coordinatord.chain.contracts import job_registry
 from tests.integration.coordinatord.relayer.mining import ahead_of_the_relayer, mining_by_hand
 from tests.integration.coordinatord.scene.party import Body, Party
@@ -15,7 +15,7 @@ from tests.integration.svcd.daemon.scene import Scene, until
 pytestmark = pytest.mark.anyio
 
 
-def swapped_post(client: Party, body: Body, terms: Terms, **changed: int) -> bytes:
+def swapped_post(client: Party, body: Body, terms: FeeTerms, **changed: int) -> bytes:
     """Calldata that posts another order with the commitment of `body`."""
     names = ("model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at")
     values = {name: int(body[name]) for name in names} | changed
@@ -42,7 +42,7 @@ async def test_order_swapped_before_its_block_costs_the_provider_nothing(scene: 
             standing = await reputation(scene)
             body = await client.paid(designated=world.market.provider_ids[world.cast.demo_provider.address])
             quoted = (await client.http.post("/v1/jobs", json=client.order())).json()["quote"]
-            terms = Terms(quoted["fee_bps"], int(quoted["gas_fee"]))
+            terms = FeeTerms(quoted["fee_bps"], int(quoted["gas_fee"]))
             answers = []
 
             async def post() -> None:
@@ -88,7 +88,7 @@ async def test_claim_after_the_swap_was_indexed_runs_nothing(scene: Scene) -> No
         standing = await reputation(scene)
         body = await client.paid(designated=world.market.provider_ids[world.cast.demo_provider.address])
         quoted = (await client.http.post("/v1/jobs", json=client.order())).json()["quote"]
-        terms = Terms(quoted["fee_bps"], int(quoted["gas_fee"]))
+        terms = FeeTerms(quoted["fee_bps"], int(quoted["gas_fee"]))
         answers: list[httpx.Response] = []
 
         async def post() -> None:

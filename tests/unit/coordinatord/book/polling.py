@@ -7,9 +7,9 @@ from typing import Any, Final
 import anyio
 import attrs
 
+from coordinatord.api.book.book_sql import JobFilter, JobRow
 from coordinatord.api.book.leases_sql import START, HeldJob, JobPlace, LeaseRequest, Peek, PollKey
 from coordinatord.api.book.polls import Funding, Leased, Leasing, Polls, PollWaits
-from coordinatord.api.book.sql import JobFilter, JobRow
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.batched_reads import IndexRead

@@ -3,9 +3,9 @@
 import anyio
 import pytest
 
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.leases_sql import START, JobPlace, PollKey
 from coordinatord.api.book.polls import Wish
-from coordinatord.api.book.sql import JobFilter
 from tests.unit.coordinatord.book.polling import KEY, World, held, leasing
 
 pytestmark = pytest.mark.anyio

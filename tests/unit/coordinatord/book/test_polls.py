@@ -4,9 +4,9 @@ import attrs
 import pytest
 
 from common.refusal import Refused
+from coordinatord.api.book.book_sql import JobFilter
 from coordinatord.api.book.leases_sql import START, JobPlace
 from coordinatord.api.book.polls import Leased
-from coordinatord.api.book.sql import JobFilter
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from tests.unit.coordinatord.book.polling import HERE, KEY, NOTHING, RICH, US, WANTED, World, held, looked, of
 

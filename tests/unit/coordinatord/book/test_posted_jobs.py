@@ -8,7 +8,7 @@ import pytest
 
 from coordinatord.api.book.reads import PostedJobs
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.batched_reads import BatchedReads
@@ -18,7 +18,7 @@ from tests.fakes.event_logs import log_of
 pytestmark = pytest.mark.anyio
 
 JOB = b"\x07" * 32
-POSTED = ev.JobPosted(
+POSTED = contract_events.JobPosted(
     JOB, b"\xaa" * 20, 1, b"\xcc" * 32, 60, 10, 20, 30, 40, 0, 9, 250, 3, "bafk", b"\1" * 65
 )  # fmt: skip
 
@@ -95,11 +95,11 @@ async def test_range_that_the_node_finds_too_wide_is_narrowed() -> None:
 
 
 async def test_log_of_another_job_is_not_believed() -> None:
-    node = Node(log=log_of(ev.JobPosted(b"\x08" * 32, *attrs_of(POSTED)[1:]), ADDRESSES))
+    node = Node(log=log_of(contract_events.JobPosted(b"\x08" * 32, *attrs_of(POSTED)[1:]), ADDRESSES))
     with pytest.raises(Retryable) as trouble:
         await posted_jobs(node).find(JOB)
     assert trouble.value.kind == "chain_unreachable"
 
 
-def attrs_of(event: ev.JobPosted) -> tuple[Any, ...]:
+def attrs_of(event: contract_events.JobPosted) -> tuple[Any, ...]:
     return tuple(getattr(event, name) for name in event.__struct_fields__)

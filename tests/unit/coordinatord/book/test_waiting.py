@@ -7,7 +7,7 @@ import pytest
 from common.api.events import OUTCOMES, EventKind
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
-from coordinatord.api.events.sql import LoggedEvent
+from coordinatord.api.events.events_sql import LoggedEvent
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,8 @@ import attrs
 import pytest
 
 from common.api.why import Why
+from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.book.leases_sql import HeldJob, JobPlace
-from coordinatord.api.book.sql import JobRow
 from coordinatord.api.book.why import explained
 from coordinatord.api.book.why_sql import AskedWindow, OpenJob, ProviderFacts
 from coordinatord.chain.contracts.payment_token import Funds

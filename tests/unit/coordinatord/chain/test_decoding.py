@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.refusal import Refused
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
@@ -56,7 +56,7 @@ def test_every_declared_event_decodes_to_what_was_encoded(registry: str, name: s
     @given(values_of(entry))
     def comes_back(values: list[Any]) -> None:
         event = DECODER.decode(log(registry, **encoded(entry, values)))
-        assert type(event) is getattr(ev, name)
+        assert type(event) is getattr(contract_events, name)
         assert event is not None
         fields = msgspec.structs.astuple(event)
         plain = [[msgspec.structs.astuple(q) for q in f] if isinstance(f, tuple) else f for f in fields]
@@ -83,7 +83,7 @@ def settled(cid: bytes = b"bafk") -> dict[str, Any]:
 
 def test_a_string_that_is_not_text_is_read_with_replacements_and_not_refused() -> None:
     event = DECODER.decode(log("JobRegistry", **settled(b"a\xff\0b")))
-    assert isinstance(event, ev.JobSettled)
+    assert isinstance(event, contract_events.JobSettled)
     assert event.result_cid == "a\ufffd\ufffdb"
 
 
@@ -121,7 +121,7 @@ def test_events_read_together_are_those_that_are_read_one_by_one(registry: str, 
 def test_alike_events_are_read_together_whatever_their_values() -> None:
     """Posts as a market writes them: the fast way, and not the word by word that it falls back to."""
     posts = [
-        ev.JobPosted(
+        contract_events.JobPosted(
             bytes([n]) * 32, b"\2" * 20, n, b"\3" * 32, 60, n, 2**64 - 1, 1, 2, 0, 9, 250, n, "a" * 59, b"\4" * 65
         )
         for n in range(1, 40)
@@ -160,7 +160,7 @@ def test_values_that_lie_in_each_other_are_not_read_together() -> None:
     logs = [*(overlapping(5) for _ in range(9)), overlapping(6)]
     events = DECODER.decode_all(logs)
     assert events == one_by_one(logs)
-    assert [len(each.pay_sig) for each in events if isinstance(each, ev.JobPosted)] == [5] * 9 + [6]
+    assert [len(each.pay_sig) for each in events if isinstance(each, contract_events.JobPosted)] == [5] * 9 + [6]
 
 
 def test_the_first_malformed_log_of_many_is_named() -> None:
@@ -198,4 +198,4 @@ def test_a_log_of_a_stranger_is_refused() -> None:
 def test_an_address_in_mixed_case_is_recognised() -> None:
     decoder = Decoder(attrs.evolve(BOOK, job_registry=b"\xab" * 20))
     made = ChainLog("0x" + "aB" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0")
-    assert isinstance(decoder.decode(made), ev.JobSettled)
+    assert isinstance(decoder.decode(made), contract_events.JobSettled)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import RELEASE
-from coordinatord.storage.database.migrate import migrations, release_order
+from coordinatord.storage.database.migration import migrations, release_order
 
 PAGE = Path(__file__).parents[4] / "coordinatord" / "UPGRADING.md"
 MIGRATIONS = migrations()

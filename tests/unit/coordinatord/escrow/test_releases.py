@@ -15,8 +15,7 @@ from common.domains import Domains
 from common.key_derivation import data_key
 from common.messages.escrow import Release
 from common.messages.jobs import Order
-from common.quotes import Terms
-from common.quotes import job_id as job_id_of
+from common.quotes import FeeTerms, derive_job_id
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from coordinatord.api.book.reads import PostedJobs
@@ -49,8 +48,8 @@ OWNER, SEED, CT_HASH = b"\xaa" * 20, bytes(range(32)), b"\xcc" * 32
 KEY: Final = KeyPair.generate()
 WRAP: Final = box.seal(KEY.public, SEED)
 COMMITMENT: Final = commitment(WRAP, CT_HASH)
-JOB: Final = job_id_of(OWNER, COMMITMENT)
-POSTED: Final = RegisteredJob(PostedOrder(Order(COMMITMENT, 1, 60, 10, 20, 30, 40, 0, NOW), OWNER, Terms(1, 2)), b"")
+JOB: Final = derive_job_id(OWNER, COMMITMENT)
+POSTED: Final = RegisteredJob(PostedOrder(Order(COMMITMENT, 1, 60, 10, 20, 30, 40, 0, NOW), OWNER, FeeTerms(1, 2)), b"")
 REVERT: Final = {"code": 3, "message": "execution reverted"}
 REFUSED: Final = {"code": -32603, "message": "Internal error"}
 

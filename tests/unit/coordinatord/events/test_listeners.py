@@ -7,8 +7,8 @@ import pytest
 
 from common.api.events import EventKind
 from coordinatord.api.events import listeners
+from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.listeners import HEARTBEAT, PIECE_EVENTS, Listener, News, Places, message_of, stream
-from coordinatord.api.events.sql import EventFilter, LoggedEvent
 from coordinatord.base.errors import Retryable
 
 pytestmark = pytest.mark.anyio

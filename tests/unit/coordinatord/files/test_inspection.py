@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from common.box import SecretKey
 from common.container import commit, seal
 from common.refusal import Refused
+from coordinatord.api.files.files_sql import Purpose
 from coordinatord.api.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
 from coordinatord.api.files.inspection import BLANK, MOST_LINES, Inspected, inspection_of
-from coordinatord.api.files.sql import Purpose
 
 CONTAINER = seal(SecretKey(b"\x07" * 32).public, 1, b"\x01" * 20, b"\x02" * 20, b"payload" * 20_000)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer.evidence import bloom_mask, check_linked, read_logs, suspects
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 from tests.fakes.chain import DECODER, FakeChain
@@ -14,7 +14,7 @@ from tests.fakes.chain import DECODER, FakeChain
 MASKS = [bloom_mask(address) for address in DECODER.addresses]
 
 
-def told(*blocks: tuple[ev.Event, ...]) -> tuple[list[BlockHeader], list[ChainLog]]:
+def told(*blocks: tuple[contract_events.Event, ...]) -> tuple[list[BlockHeader], list[ChainLog]]:
     """What an honest node tells of blocks 1 and up."""
     chain = FakeChain()
     for events in blocks:
@@ -23,13 +23,13 @@ def told(*blocks: tuple[ev.Event, ...]) -> tuple[list[BlockHeader], list[ChainLo
     return headers, msgspec.convert([log for block in chain.blocks for log in block.logs], list[ChainLog])
 
 
-SLA, FEES = ev.SlaSet(60, True), ev.FeesSet(250, 1)
+SLA, FEES = contract_events.SlaSet(60, True), contract_events.FeesSet(250, 1)
 
 
 def test_events_are_placed_by_block_and_log() -> None:
-    headers, logs = told((SLA, FEES), (), (ev.TreasurySet(b"\1" * 20),))
+    headers, logs = told((SLA, FEES), (), (contract_events.TreasurySet(b"\1" * 20),))
     stretch, silent = read_logs(headers, logs, DECODER)
-    assert stretch.events == [(1, 0, SLA), (1, 1, FEES), (3, 0, ev.TreasurySet(b"\1" * 20))]
+    assert stretch.events == [(1, 0, SLA), (1, 1, FEES), (3, 0, contract_events.TreasurySet(b"\1" * 20))]
     assert silent == [headers[1]]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.chain.contracts import events as ev
+from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer.changes import (
     BY_FAIL,
     BY_OWNER,
@@ -20,15 +20,15 @@ from coordinatord.chain.indexer.fold import Fold
 JOB = b"\x07" * 32
 
 
-def posted(job_id: bytes = JOB, **terms: int) -> ev.JobPosted:
+def posted(job_id: bytes = JOB, **terms: int) -> contract_events.JobPosted:
     values = {"rate_in": 10, "rate_out": 20, "units_in": 1_000_000, "units_out": 500_001} | terms
-    return ev.JobPosted(
+    return contract_events.JobPosted(
         job_id, b"\xaa" * 20, 1, b"\xcc" * 32, 60, **values, designated=0, expires_at=9, fee_bps=250, gas_fee=3,
         task_cid="bafk", pay_sig=b"\1" * 65,
     )  # fmt: skip
 
 
-def folded(*events: ev.Event) -> Changes:
+def folded(*events: contract_events.Event) -> Changes:
     fold = Fold({5: 1000}.__getitem__)
     for log, event in enumerate(events):
         fold.add(event, 5, log)
@@ -36,7 +36,9 @@ def folded(*events: ev.Event) -> Changes:
 
 
 def test_a_life_within_one_stretch_is_one_new_row() -> None:
-    changes = folded(posted(), ev.JobClaimed(JOB, 4, 8), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
+    changes = folded(
+        posted(), contract_events.JobClaimed(JOB, 4, 8), contract_events.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr")
+    )
     (job,) = changes.new_jobs.values()
     assert (job.state, job.ended_because, job.provider_id, job.claimed_at) == (SETTLED, BY_SETTLE, 4, 8)
     assert (job.completion_tok, job.cost, job.result_cid, job.ended_at) == (17, 15, "bafkr", 1000)
@@ -46,7 +48,7 @@ def test_a_life_within_one_stretch_is_one_new_row() -> None:
 
 
 def test_events_of_an_earlier_job_are_one_patch_that_names_the_state_before() -> None:
-    changes = folded(ev.JobClaimed(JOB, 4, 8), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
+    changes = folded(contract_events.JobClaimed(JOB, 4, 8), contract_events.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
     (patch,) = changes.jobs.values()
     assert (patch.was, patch.state, patch.provider_id, patch.cost) == (OPEN, SETTLED, 4, 15)
     assert patch.ended_at == 1000
@@ -64,16 +66,16 @@ def test_cap_is_rounded_up_and_at_least_one(terms: dict[str, int], cap: int) -> 
     "events",
     [
         (posted(), posted()),
-        (posted(), ev.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr")),
-        (posted(), ev.JobClaimed(JOB, 4, 8), ev.JobClaimed(JOB, 5, 8)),
-        (ev.JobClaimed(JOB, 4, 8), ev.JobCancelled(JOB)),
-        (ev.JobCancelled(JOB), posted()),
-        (ev.ProviderRegistered(1, b"\1" * 20), ev.ProviderRegistered(1, b"\2" * 20)),
-        (ev.ProviderDeregistered(1), ev.ProviderListed(1, True)),
-        (ev.ProviderDeregistered(1), ev.ProviderRegistered(1, b"\1" * 20)),
+        (posted(), contract_events.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr")),
+        (posted(), contract_events.JobClaimed(JOB, 4, 8), contract_events.JobClaimed(JOB, 5, 8)),
+        (contract_events.JobClaimed(JOB, 4, 8), contract_events.JobCancelled(JOB)),
+        (contract_events.JobCancelled(JOB), posted()),
+        (contract_events.ProviderRegistered(1, b"\1" * 20), contract_events.ProviderRegistered(1, b"\2" * 20)),
+        (contract_events.ProviderDeregistered(1), contract_events.ProviderListed(1, True)),
+        (contract_events.ProviderDeregistered(1), contract_events.ProviderRegistered(1, b"\1" * 20)),
     ],
 )
-def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[ev.Event, ...]) -> None:
+def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[contract_events.Event, ...]) -> None:
     with pytest.raises(Contradiction):
         folded(*events)
 
@@ -81,13 +83,13 @@ def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[
 @pytest.mark.parametrize(
     ("ending", "was", "state", "because", "freed"),
     [
-        (ev.JobFailed(JOB, 4), CLAIMED, CANCELLED, BY_FAIL, -1),
-        (ev.JobReclaimed(JOB, 4), CLAIMED, CANCELLED, BY_RECLAIM, -1),
-        (ev.JobCancelled(JOB), OPEN, CANCELLED, BY_OWNER, 0),
+        (contract_events.JobFailed(JOB, 4), CLAIMED, CANCELLED, BY_FAIL, -1),
+        (contract_events.JobReclaimed(JOB, 4), CLAIMED, CANCELLED, BY_RECLAIM, -1),
+        (contract_events.JobCancelled(JOB), OPEN, CANCELLED, BY_OWNER, 0),
     ],
 )
 def test_job_that_ends_without_a_result_frees_its_slot(
-    ending: ev.Event, was: int, state: int, because: int, freed: int
+    ending: contract_events.Event, was: int, state: int, because: int, freed: int
 ) -> None:
     changes = folded(ending)
     (patch,) = changes.jobs.values()
@@ -97,12 +99,12 @@ def test_job_that_ends_without_a_result_frees_its_slot(
 
 def test_each_event_of_a_provider_changes_what_it_names() -> None:
     changes = folded(
-        ev.IdentitySet(1, b"\2" * 32, b"evidence", 7),
-        ev.CapacityRequested(1, 64, 8),
-        ev.ProviderListed(1, True),
-        ev.CeilingSet(1, 32),
-        ev.AllModelsAllowed(1, True),
-        ev.StandingSet(1, 600, 40),
+        contract_events.IdentitySet(1, b"\2" * 32, b"evidence", 7),
+        contract_events.CapacityRequested(1, 64, 8),
+        contract_events.ProviderListed(1, True),
+        contract_events.CeilingSet(1, 32),
+        contract_events.AllModelsAllowed(1, True),
+        contract_events.StandingSet(1, 600, 40),
     )
     assert changes.providers == {
         1: ProviderPatch(
@@ -122,12 +124,12 @@ def test_each_event_of_a_provider_changes_what_it_names() -> None:
 
 def test_market_is_as_its_last_events_say() -> None:
     changes = folded(
-        ev.ModelSet(1, "m", True, "us", "{}"),
-        ev.SlaSet(60, True),
-        ev.SlaSet(60, False),
-        ev.FeesSet(250, 3),
-        ev.ModelAllowed(4, 1, True),
-        ev.AllowlistSet(b"key", 1, "entry"),
+        contract_events.ModelSet(1, "m", True, "us", "{}"),
+        contract_events.SlaSet(60, True),
+        contract_events.SlaSet(60, False),
+        contract_events.FeesSet(250, 3),
+        contract_events.ModelAllowed(4, 1, True),
+        contract_events.AllowlistSet(b"key", 1, "entry"),
     )
     assert changes.models == {1: CatalogueModel(1, "m", True, "us", "{}")}
     assert (changes.slas, changes.fees) == ({60: False}, (250, 3))
@@ -135,21 +137,25 @@ def test_market_is_as_its_last_events_say() -> None:
 
 
 def test_an_ask_with_both_rates_zero_is_withdrawn() -> None:
-    quotes = (ev.AskRates(1, 60, 0, 0), ev.AskRates(2, 60, 0, 5), ev.AskRates(3, 60, 5, 0))
-    changes = folded(ev.AsksPublished(3, 77, quotes))
+    quotes = (
+        contract_events.AskRates(1, 60, 0, 0),
+        contract_events.AskRates(2, 60, 0, 5),
+        contract_events.AskRates(3, 60, 5, 0),
+    )
+    changes = folded(contract_events.AsksPublished(3, 77, quotes))
     assert changes.asks == {(3, 1, 60): None, (3, 2, 60): (0, 5), (3, 3, 60): (5, 0)}
     assert changes.ask_times == {3: 77}
 
 
 def test_operator_that_changes_hands_is_the_last_one_of_the_stretch() -> None:
-    changes = folded(ev.ProviderRegistered(1, b"\1" * 20), ev.OperatorChanged(1, b"\2" * 20))
+    changes = folded(contract_events.ProviderRegistered(1, b"\1" * 20), contract_events.OperatorChanged(1, b"\2" * 20))
     assert changes.new_providers[1].operator == b"\2" * 20
-    patched = folded(ev.OperatorChanged(1, b"\2" * 20), ev.OperatorChanged(1, b"\3" * 20))
+    patched = folded(contract_events.OperatorChanged(1, b"\2" * 20), contract_events.OperatorChanged(1, b"\3" * 20))
     assert patched.providers[1].operator == b"\3" * 20
 
 
 def test_provider_that_leaves_takes_its_changes_along() -> None:
-    changes = folded(ev.ProviderListed(1, True), ev.ProviderDeregistered(1))
+    changes = folded(contract_events.ProviderListed(1, True), contract_events.ProviderDeregistered(1))
     assert (changes.providers, changes.gone_providers) == ({}, {1})
-    at_once = folded(ev.ProviderRegistered(2, b"\1" * 20), ev.ProviderDeregistered(2))
+    at_once = folded(contract_events.ProviderRegistered(2, b"\1" * 20), contract_events.ProviderDeregistered(2))
     assert (at_once.new_providers, at_once.gone_providers) == ({}, set())

@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from common.messages.jobs import Cancel
-from common.quotes import Terms
-from coordinatord.api.book import sql
+from common.quotes import FeeTerms
+from coordinatord.api.book import book_sql
 from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, Endings, HasEnded
 from coordinatord.base.clock import ISSUED_WITHIN
 from coordinatord.base.errors import Retryable
@@ -103,7 +103,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(results_sql, "post_under_way", post_under_way)
     monkeypatch.setattr(endings_sql, "ending_of", ending_of)
     monkeypatch.setattr(endings_sql, "remember_ending", remember_ending)
-    monkeypatch.setattr(sql, "read_posted_block", read_posted_block)
+    monkeypatch.setattr(book_sql, "read_posted_block", read_posted_block)
     return World()
 
 
@@ -149,7 +149,7 @@ async def test_search_begins_when_the_index_knows_the_post(world: World) -> None
 async def cancel(world: World, submitter: Submitter, state: int | None, *, issued_at: int = NOW) -> CancelOutcome:
     """By the owner, of a job in this state; None: the chain has none such."""
     body = _paid(submitter.line()).body
-    world.posted = RegisteredJob(PostedOrder(body, submitter.wallet.address, Terms(0, 0)), b"")
+    world.posted = RegisteredJob(PostedOrder(body, submitter.wallet.address, FeeTerms(0, 0)), b"")
     world.job = None if state is None else ChainJob(*[state, *[0] * (len(attrs.fields(ChainJob)) - 1)])
     given: Any = world
     registry: Any = Registry(world)

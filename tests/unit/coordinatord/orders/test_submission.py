@@ -16,12 +16,12 @@ from common import abi
 from common.api.fields import read_object
 from common.artifacts import ERROR_NAMES
 from common.messages.jobs import Order
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from common.refusal import Refused
 from coordinatord.api.book import candidates_sql
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.api.files.sql import FileRow
+from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import submission
 from coordinatord.api.orders import validation as judgement
 from coordinatord.api.orders.submission import (
@@ -64,8 +64,8 @@ _SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 class World:
     """A market that takes everything, and all that a submission asks of it."""
 
-    terms: Terms
-    terms_after: Terms | None = None
+    terms: FeeTerms
+    terms_after: FeeTerms | None = None
     balance: int = 10**12
     refusal: str | None = None  # of the post that is tried
     windows: tuple[int, ...] | None = None
@@ -306,7 +306,7 @@ async def test_container_is_given_up_only_where_nothing_took_effect(
 async def test_fees_that_changed_under_a_post_are_answered_with_a_quote_of_the_new_ones(
     world: World, submitter: Submitter
 ) -> None:
-    world.outcome, world.terms_after = RefusedByChain("WrongAmount", b""), Terms(fee_bps=500, gas_fee=9)
+    world.outcome, world.terms_after = RefusedByChain("WrongAmount", b""), FeeTerms(fee_bps=500, gas_fee=9)
     body = body_of(submitter.line())
     outcome = await submit(world, submitter, body)
     assert isinstance(outcome, QuotedOrder)

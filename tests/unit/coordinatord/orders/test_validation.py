@@ -18,7 +18,7 @@ from common.api.limits import LONGEST_SLA, ORDER_LIFE
 from common.eip712 import struct_hash
 from common.refusal import Refused
 from common.sealed_stream import HEAD_BYTES
-from coordinatord.api.files.sql import FileRow
+from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import validation
 from coordinatord.api.orders.validation import (
     Fault,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from common import abi
 from common.abi import selector
 from common.messages.jobs import Order
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob, claim
 from coordinatord.chain.relayer.coalesce import (
     FOR_EXITS,
@@ -181,7 +181,7 @@ def test_a_chain_rides_in_its_order_whatever_is_more_urgent_alone() -> None:
 
 def test_claim_behind_its_post_takes_the_terms_from_it() -> None:
     order = Order(b"c" * 32, 1, 3600, 1, 2, 3, 4, 0, 2_000_000_000)
-    job = RegisteredJob(PostedOrder(order, b"\x0a" * 20, Terms(fee_bps=250, gas_fee=1500)), b"\x01" * 65)
+    job = RegisteredJob(PostedOrder(order, b"\x0a" * 20, FeeTerms(fee_bps=250, gas_fee=1500)), b"\x01" * 65)
     call = claim(job, 1_900_000_000, b"\x02" * 65)
     short = selector("claimPosted(bytes32,uint64,bytes)") + abi.encode(
         abi.bytes32(job.posted.job_id), abi.uint(1_900_000_000), abi.dynamic(b"\x02" * 65)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.api.pages.sql import PaidRates, RateRange, buckets_of
+from coordinatord.api.pages.pages_sql import PaidRates, RateRange, buckets_of
 
 DAY = 86_400
 

@@ -3,7 +3,7 @@ from typing import Any
 import httpx
 import pytest
 
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from svc.cli.health.chain import ledger
 from svc.cli.health.findings import Finding, Health
 from svc.cli.health.gateways import gateways
@@ -56,7 +56,7 @@ async def test_node_of_another_chain_is_wrong_and_asked_no_further(monkeypatch: 
     [
         ({"separators": {TOLD.job_registry: bytes(32)}, "has_code": TOLD.job_registry}, "domains", "SVC Jobs"),
         ({"token": b"\x66" * 20}, "domains", "payment token"),
-        ({"fees": Terms(1, 2)}, "fees", "250 basis points, the chain 1"),
+        ({"fees": FeeTerms(1, 2)}, "fees", "250 basis points, the chain 1"),
         ({"model": "demo/other"}, "models", "demo/text"),
         ({"enabled": False}, "models", "demo/text"),
         ({"provider": {"boxKey": b"\x66" * 32, "listed": True}}, "providers", "7"),

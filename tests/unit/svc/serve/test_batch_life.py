@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from svc.serve.batch_files import BatchInputs
 from svc.serve.batch_lines import StoredBatch
 from svc.serve.files import LocalFiles
@@ -50,7 +50,7 @@ async def left_behind(caller: Caller, folder: Path, **changed: Any) -> None:
     batch = StoredBatch(OURS, "default", "/v1/responses", file.id, "1h", int(now), **known)
     await ledger.put("batch", OURS, 100, "default", msgspec.json.encode(batch).decode())
     await ledger.add_purchase(LedgerPurchase(OURS, now, "default", "batch", "demo/text", "demo/text", "d", None))
-    await ledger.add_job(LedgerJob(OURS, OURS, now, 0, 5_000, Terms(250, 2_000)))
+    await ledger.add_job(LedgerJob(OURS, OURS, now, 0, 5_000, FeeTerms(250, 2_000)))
 
 
 def listed(*batches: dict[str, Any]) -> Answer:

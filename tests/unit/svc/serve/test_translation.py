@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from svc.records import Model, ModelDetails
 from svc.serve.answers import answer_of, completion, response
 from svc.serve.as_chat import chat_input
@@ -169,7 +169,7 @@ def wanted(route: Route, **input_: Any) -> Wanted:
 
 
 def bought(output: Any, **usage: int) -> Bought:
-    return Bought("0x" + "ab" * 32, 7, 10, 5, Terms(0, 0), 1_700_000_000, output, usage)
+    return Bought("0x" + "ab" * 32, 7, 10, 5, FeeTerms(0, 0), 1_700_000_000, output, usage)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import attrs
 from common.api import limits
 from common.api.states import EndedBecause, JobState
 from common.messages.jobs import Order
-from common.quotes import Terms
+from common.quotes import FeeTerms
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
@@ -338,7 +338,7 @@ class _Listing:
         return [f"from jobs j where {' and '.join([state, *conditions])}" for state in states]
 
 
-# Terms that jobs were posted on, from the index: every call of the registry about a job carries them.
+# FeeTerms that jobs were posted on, from the index: every call of the registry about a job carries them.
 
 POSTED_COLUMNS: Final = (
     "j.job_id, j.c, j.model_id, j.sla_secs, j.rate_in::text as rate_in, j.rate_out::text as rate_out, j.units_in,"
@@ -367,7 +367,9 @@ def posted_job(row: asyncpg.Record) -> RegisteredJob:
         designated=row["designated"],
         expires_at=row["expires_at"],
     )
-    return RegisteredJob(PostedOrder(order, row["owner"], Terms(row["fee_bps"], int(row["gas_fee"]))), row["pay_sig"])
+    return RegisteredJob(
+        PostedOrder(order, row["owner"], FeeTerms(row["fee_bps"], int(row["gas_fee"]))), row["pay_sig"]
+    )
 
 
 # Claimed jobs whose provider missed its window, by the clock of the chain.

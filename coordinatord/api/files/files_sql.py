@@ -9,7 +9,7 @@ import asyncpg
 import attrs
 
 from common.api import files
-from common.quotes import job_id as job_id_of
+from common.quotes import derive_job_id
 from coordinatord.storage.database.connections import Connection
 
 Purpose = files.Purpose
@@ -249,5 +249,5 @@ async def attach_inputs(connection: Connection, uploads: Mapping[Named, FileRow]
     return {
         (owner, cid)
         for (owner, cid), row in uploads.items()
-        if await attach(connection, row.id, retention_seconds, job_id_of(owner, row.commitment or b""))
+        if await attach(connection, row.id, retention_seconds, derive_job_id(owner, row.commitment or b""))
     }
