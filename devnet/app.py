@@ -1,7 +1,7 @@
 """The local world, put together: what runs, in which order it comes up, and hence in which order it ends."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from anyio import create_task_group
 
@@ -11,6 +11,7 @@ from devnet.anvil import Anvil, running_anvil
 from devnet.contracts import connected, deploy_all
 from devnet.coordinator import running_coordinator
 from devnet.market import DevnetMarket, open_market
+from devnet.model import running_model
 from devnet.pins import running_pin_store
 from devnet.postgres import running_postgres
 from devnet.provider import running_provider
@@ -36,6 +37,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
             running_pin_store(listening[settings.PIN_STORE], state.pins, state.logs) as pins,
             running_postgres(listening[settings.DATABASE], state.postgres, state.logs) as postgres,
             create_task_group() as watches,
+            AsyncExitStack() as stack,
         ):
             for part in (anvil, pins, postgres):
                 watches.start_soon(part.child.fail_when_it_ends)
@@ -57,6 +59,12 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                 logs=state.logs,
             ) as coordinator:
                 watches.start_soon(coordinator.child.fail_when_it_ends)
+                model_url = None
+                if chosen.model:
+                    say("starting the language model")
+                    model = await stack.enter_async_context(running_model(state.logs))
+                    watches.start_soon(model.child.fail_when_it_ends)
+                    model_url = model.base_url
                 say("starting the provider: it is up when its asks are on the book (4 of 4)")
                 async with running_provider(
                     account=cast.demo_provider,
@@ -69,6 +77,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                     logs=state.logs,
                     slots=chosen.slots,
                     ahead=chosen.ahead,
+                    model_url=model_url,
                 ) as provider:
                     watches.start_soon(provider.child.fail_when_it_ends)
                     up = Devnet(World(anvil, pins, postgres, cast, market), coordinator, provider)

@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 from common.refusal import Refused
 from common.scalars import read_hex
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
-from devnet import client_environment, demo, funding, stop
+from devnet import client_environment, demo, funding, model, stop
 from devnet.app import local_world
 from devnet.errors import DevnetError
 from devnet.overview import overview
@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         api_port=options.api_port,
         metrics_port=options.metrics_port,
         provider_metrics_port=options.provider_metrics_port,
+        model=options.model is not None or (options.command == "demo" and model.is_installed()),
     )
     command = {"up": _up, "demo": _demo}[options.command]
     try:
@@ -85,6 +86,8 @@ async def _demo(settings: DevnetSettings) -> None:
         _say(overview(up, settings))
         await demo.prove(up, _say)
         _say("all parts work; stopping")
+    if not settings.model:
+        _say("a stand-in gave the answers above, so each repeats its question; `make model demo` runs a real model")
     _say(
         "next: `make devnet` keeps such a market up, README.md (Quick start) buys in it by hand, "
         "and `make test` runs every check"
@@ -160,6 +163,12 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         help="between blocks (default: 1)",
     )
     pace.add_argument("--automine", action="store_true", help="a block for each transaction, at once")
+    command.add_argument(
+        "--model",
+        choices=[model.SMOLLM],
+        help="answer texts and embeddings with a real language model (`make model` installs it; the demo uses it when "
+        "it is installed); without it a stand-in returns each input as its answer",
+    )
     for port in DEFAULTS.listening:
         command.add_argument(
             port.flag,

@@ -19,6 +19,7 @@ def overview(up: Devnet, settings: DevnetSettings) -> str:
         ("database", world.postgres.url().replace(world.postgres.password, "***")),
         ("pin store", f"{world.pins.endpoint}/{world.pins.bucket}"),
         ("gateway", world.pins.gateway),
+        ("language model", "SmolLM2-135M" if settings.model else "a stand-in that returns its input"),
         ("job registry", market.jobs),
         ("provider registry", market.providers),
         ("ask registry", market.asks),

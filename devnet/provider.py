@@ -24,6 +24,7 @@ _SERVES: Final = {
     "/v1/embeddings": "embeddings",
     "/v1/images/generations": "image",
 }
+_MODEL_SERVER_APIS: Final = {"/v1/responses": "responses", "/v1/embeddings": "embeddings"}
 # Base units of the payment token per million units: low enough for any order of a demo to clear them.
 _RATE_IN: Final = 100_000
 _RATE_OUT: Final = 200_000
@@ -51,6 +52,7 @@ async def running_provider(
     logs: Path,
     slots: int = SLOTS,
     ahead: bool = False,
+    model_url: str | None = None,
 ) -> AsyncIterator[ProviderService]:
     """Up when its asks are on the book and its polls are answered: an order finds it as a candidate."""
     config = write_config(
@@ -62,6 +64,7 @@ async def running_provider(
         metrics_port=metrics_port,
         slots=slots,
         ahead=ahead,
+        model_url=model_url,
     )
     program = Program(
         "provider",
@@ -95,9 +98,13 @@ def write_config(
     rpc_url: str | None = None,
     slots: int = SLOTS,
     ahead: bool = False,
+    model_url: str | None = None,
 ) -> Path:
-    """The daemon's configuration; its keys come from the environment (`key_variables`). With `rpc_url` it reads claims
-    from the chain before it works."""
+    """Write the daemon's configuration. The daemon reads its keys from the environment (`key_variables`).
+
+    With `rpc_url` it checks claims on the chain before it works. With `model_url` a model server makes texts and
+    embeddings; without it the `echo` backend does.
+    """
     addresses, path = directory / "addresses.json", directory / "svcd.toml"
     addresses.write_text(json.dumps(address_book), encoding="utf-8")
     lines = [
@@ -115,7 +122,7 @@ def write_config(
         f"port = {metrics_port}",
         "[limits]",
         f"shutdown_grace_seconds = {_GRACE_SECONDS}",
-        *(line for model in MODELS for line in _model(model, slots, ahead=ahead)),
+        *(line for model in MODELS for line in _model(model, slots, model_url, ahead=ahead)),
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -125,7 +132,7 @@ def key_variables(account: DevWallet) -> dict[str, str]:
     return {_WALLET_VARIABLE: account.private_key, _BOX_VARIABLE: "0x" + account.box_secret.hex()}
 
 
-def _model(model: CatalogueModel, slots: int, *, ahead: bool) -> list[str]:
+def _model(model: CatalogueModel, slots: int, model_url: str | None, *, ahead: bool) -> list[str]:
     lines = [
         "[[model]]",
         f"name = {json.dumps(model.name)}",
@@ -138,7 +145,11 @@ def _model(model: CatalogueModel, slots: int, *, ahead: bool) -> list[str]:
         lines += ["[[model.ask]]", f"sla_seconds = {seconds}", f'rate_in = "{_RATE_IN}"', f'rate_out = "{_RATE_OUT}"']
     if ahead:
         lines += ["[model.ahead]", 'most_amount = "1000000"', 'most_in_flight = "100000000"', "settled_jobs = 5"]
-    return [*lines, "[model.backend]", 'kind = "echo"']
+    lines.append("[model.backend]")
+    api = _MODEL_SERVER_APIS.get(model.endpoint)
+    if model_url is None or api is None:
+        return [*lines, 'kind = "echo"']
+    return [*lines, 'kind = "openai"', f'api = "{api}"', f"base_url = {json.dumps(model_url)}", "check_name = false"]
 
 
 def all_polled(metrics: str) -> bool:

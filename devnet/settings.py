@@ -29,6 +29,7 @@ class DevnetSettings:
     provider_metrics_port: int | None = None
     slots: int = SLOTS
     ahead: bool = False  # the demo provider runs jobs ahead of their claims
+    model: bool = False  # a language model answers texts and embeddings; otherwise the stand-in repeats its input
 
     @property
     def listening(self) -> tuple[WantedPort, ...]:

