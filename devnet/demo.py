@@ -54,7 +54,7 @@ async def _served(up: Devnet, folder: Path) -> str:
     }
     line = (sys.executable, "-m", "svc", "serve", "--state", str(folder), "--port", str(port))
     program = Program("svc serve", line, folder / "serve.log", environment=environment, stop_seconds=10)
-    question = {"role": "user", "content": "What is the capital of France?"}
+    question = {"role": "user", "content": "What is the capital of Japan?"}
     body = {"model": MODEL, "messages": [question], "max_completion_tokens": 32}
     async with running(program) as child, httpx.AsyncClient(trust_env=False, timeout=DEMO_TIMEOUT_S) as http:
 

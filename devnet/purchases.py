@@ -26,8 +26,8 @@ MODEL: Final = MODELS[0].name
 _WINDOW: Final = "1h"
 # One line of the batch asks for the capital of each.
 _COUNTRIES: Final = (
-    *("Austria", "Belgium", "Chile", "Cuba", "Denmark", "Egypt", "England", "Finland", "France", "Germany"),
-    *("Greece", "India", "Italy", "Japan", "Kenya", "Norway", "Peru", "Poland", "Russia", "Spain"),
+    *("Austria", "Canada", "Chile", "Cuba", "Egypt", "England", "Finland", "Germany", "Greece", "India"),
+    *("Iran", "Japan", "Kenya", "Nepal", "Norway", "Peru", "Poland", "Russia", "Sweden", "Turkey"),
 )
 DEMO_TIMEOUT_S: Final = 45.0  # for all that is bought
 _LOOK_SECONDS: Final = 0.5
@@ -45,9 +45,8 @@ async def buy(up: Devnet, say: Say) -> None:
                 shop = Shop(client, await client.chain(), say)
                 terms = await shop.open_job(_input("Why is the sky blue?"))
                 await shop.designated_job(_input("Name three uses of copper."))
-                await shop.batch(
-                    [_input(f"Name an animal that begins with {letter}.", 16) for letter in _LETTERS], terms
-                )
+                questions = [_input(f"What is the capital of {country}?", 16) for country in _COUNTRIES]
+                await shop.batch(questions, terms)
     except SvcError as error:
         raise DevnetError(f"the client was refused: {error}") from error
     except TimeoutError:
