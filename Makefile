@@ -137,7 +137,7 @@ test: ## every quick check: style, types, layers, contracts, encodings, services
 		&& $(MAKE) pytest \
 		|| { echo "test: a check failed: what it said stands above; \`make\` lists the checks one by one" >&2; exit 1; }; \
 	echo "test: every check passed in $$(((SECONDS - began) / 60)) min $$(((SECONDS - began) % 60)) s." \
-		"Next: \`make demo\` shows the market at work, README.md (Quick start) lets you buy in it"
+		"Next: \`make demo\` shows the market at work, README.md lets you buy in it"
 	@if test -n "$$(ls -A $(SKIPPED))"; then echo "skipped:"; cat $(SKIPPED)/*; else echo "skipped: nothing"; fi
 
 .PHONY: lint
@@ -161,7 +161,7 @@ pytest: setup ## unit, integration and end-to-end tests
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
 
 .PHONY: test-long
-test-long: setup ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
+test-long: setup model ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
 	@mkdir -p build
 	@export SOAK_SEED=$${SOAK_SEED:-random}; \

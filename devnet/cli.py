@@ -88,10 +88,7 @@ async def _demo(settings: DevnetSettings) -> None:
         _say("all parts work; stopping")
     if not settings.model:
         _say("a stand-in gave the answers above, so each repeats its question; `make model demo` runs a real model")
-    _say(
-        "next: `make devnet` keeps such a market up, README.md (Quick start) buys in it by hand, "
-        "and `make test` runs every check"
-    )
+    _say("next: `make devnet` keeps such a market up, README.md buys in it by hand, and `make test` runs every check")
 
 
 def _at(settings: DevnetSettings) -> str:

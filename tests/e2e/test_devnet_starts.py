@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -120,3 +121,20 @@ def test_demo_uses_every_part_and_ends_by_itself(start: Start) -> None:
     assert len(re.findall("^batch: line .* was answered .*; cost ", said, re.MULTILINE)) == 20
     assert "\nclient: 22 jobs were bought and opened" in said
     assert not (demo.state / "devnet.json").exists()
+
+
+@pytest.mark.long
+def test_real_model_answers_texts_and_embeddings(start: Start) -> None:
+    up = start("--automine", "--model", "smollm")
+    up.wait_up()
+    exported = dict(line.split()[1].split("=", 1) for line in client_environment.exports(up.state).splitlines())
+    environment = {**os.environ, **{name: shlex.split(value)[0] for name, value in exported.items()}}
+
+    def run(model: str, question: str) -> str:
+        command = (sys.executable, "-m", "svc", "run", model, question, "--window", "1h")
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    assert "Tokyo" in run("demo/text-small", "What is the capital of Japan?")
+    vectors = [json.loads(run("demo/embed-small", text))["data"][0]["embedding"] for text in ("blue", "red")]
+    assert vectors[0] != vectors[1]
+    assert len(vectors[0]) == len(vectors[1]) > 100
