@@ -81,6 +81,7 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	@lock="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header"; \
 	$$lock pyproject.toml --extra dev -o config/requirements-dev.lock; \
 	$$lock pyproject.toml --extra coordinator --extra sentry -c config/requirements-dev.lock -o config/requirements-coordinator.lock; \
+	$$lock pyproject.toml --extra coordinator --extra sentry --extra market -c config/requirements-dev.lock -o config/requirements-market.lock; \
 	$$lock pyproject.toml --extra provider -c config/requirements-dev.lock -o config/requirements-provider.lock; \
 	$$lock pyproject.toml --extra client -c config/requirements-dev.lock -o config/requirements-client.lock; \
 	$$lock pyproject.toml --extra client --extra serve -c config/requirements-dev.lock -o config/requirements-serve.lock; \

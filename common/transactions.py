@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from common.keccak import keccak256
 from common.secp256k1 import Wallet
 
-_TYPE: Final = b"\x02"
+TYPE: Final = b"\x02"
 _EMPTY_LIST: Final = b"\xc0"
 
 
@@ -88,7 +88,7 @@ def _string(value: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _head(list_length: int) -> bytes:
-    return _TYPE + _header(0xC0, list_length)
+    return TYPE + _header(0xC0, list_length)
 
 
 # Transactions of the same op have few lengths.

@@ -107,7 +107,7 @@ async def deploy_issued(chain: MarketChain, wallets: Cast) -> tuple[AsyncContrac
 def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
     options = SendOptions(poll_seconds=_RECEIPT_POLL_SECONDS)
     with connect(rpc_url) as node:
-        terms = terms_of_trade(wallets, token, node.chain_id())
+        terms = terms_of_trade(wallets, token, node.eth.chain_id)
         facts, _ = check_chain_and_token(node, terms)
         admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
         return MarketDeployment(node, admin, terms, options, _unheard).carry_out(facts, DeploymentJournal(None, {}))

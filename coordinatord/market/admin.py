@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+from web3 import Web3
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
+from coordinatord.market.admin_events import admin_events
 from coordinatord.market.contracts import ZERO, Contract, ContractCall
 from coordinatord.market.deployment import JOBS, PROVIDERS, REGISTRIES
-from coordinatord.market.node import RetryingNode, admin_events
 from coordinatord.market.reading import STATUSES, contracts_of, provider
 from coordinatord.market.terms import ModelTerms
 
@@ -30,7 +31,7 @@ class Action:
 class Admin:
     """Reads the chain for each action, and sends nothing."""
 
-    node: RetryingNode
+    node: Web3
     book: AddressBook
     span: int
 
@@ -56,12 +57,12 @@ class Admin:
     def allow_model(self, provider_id: int, model_id: int, allowed: bool) -> Action:
         if self._provider(provider_id)["allowAllModels"]:
             raise Fatal(f"provider {provider_id} may run every model: `allow-all-models {provider_id} no` comes first")
-        [now] = self._read(PROVIDERS, "modelAllowed", provider_id, model_id)
+        now = self._read(PROVIDERS, "modelAllowed", provider_id, model_id)
         words = f"{'allow' if allowed else 'forbid'} model {model_id} to provider {provider_id}"
         return self._one(PROVIDERS, words, now == allowed, "setModelAllowed", provider_id, model_id, allowed)
 
     def set_allowlist(self, key: bytes, status: int, entry: str) -> Action:
-        [now] = self._read(PROVIDERS, "allowlistStatus", key)
+        now = self._read(PROVIDERS, "allowlistStatus", key)
         words = f"escrow allowlist: 0x{key.hex()} {STATUSES[status]}{f' ({entry})' if entry else ''}"
         # The entry is in events only, and may be told anew; a tombstone stays one.
         return self._one(PROVIDERS, words, now == status and not entry, "setAllowlist", key, status, entry)
@@ -70,7 +71,7 @@ class Admin:
 
     def set_model(self, model: ModelTerms, enabled: bool) -> Action:
         latest = self._model(model.model_id)
-        same = latest == model and self._read(JOBS, "modelEnabled", model.model_id)[0] == enabled
+        same = latest == model and self._read(JOBS, "modelEnabled", model.model_id) == enabled
         words = f"model {model.model_id} {model.name}, {'enabled' if enabled else 'disabled'}"
         return self._set_model(words, same, model, enabled)
 
@@ -78,13 +79,13 @@ class Admin:
         model = self._model(model_id)
         if model is None:
             raise Fatal(f"model {model_id} was never set: `set-model {model_id} --name …` comes first")
-        [now] = self._read(JOBS, "modelEnabled", model_id)
+        now = self._read(JOBS, "modelEnabled", model_id)
         return self._set_model(
             f"{'enable' if enabled else 'disable'} model {model_id} {model.name}", now == enabled, model, enabled
         )
 
     def allow_sla(self, seconds: int, allowed: bool) -> Action:
-        [now] = self._read(JOBS, "slaAllowed", seconds)
+        now = self._read(JOBS, "slaAllowed", seconds)
         return self._one(
             JOBS,
             f"{'allow' if allowed else 'forbid'} windows of {seconds} s",
@@ -95,25 +96,25 @@ class Admin:
         )
 
     def set_fees(self, fee_bps: int, gas_fee: int) -> Action:
-        now, [most] = self._read(JOBS, "fees"), self._read(JOBS, "maxGasFee")
+        now, most = tuple(self._read(JOBS, "fees")), self._read(JOBS, "maxGasFee")
         if gas_fee > most:
             raise Fatal(f"the gas fee must be at most {most}, which this registry was deployed with for good")
         words = f"fees of {fee_bps} bps and {gas_fee} for jobs posted from now on"
         return self._one(JOBS, words, now == (fee_bps, gas_fee), "setFees", fee_bps, gas_fee)
 
     def set_token_gas(self, gas: int) -> Action:
-        [now] = self._read(JOBS, "tokenGas")
+        now = self._read(JOBS, "tokenGas")
         return self._one(JOBS, f"let a call of the token use {gas} gas", now == gas, "setTokenGas", gas)
 
     def set_point_price(self, price: int) -> Action:
-        [now] = self._read(PROVIDERS, "pointPrice")
+        now = self._read(PROVIDERS, "pointPrice")
         words = f"a point of reputation for each {price} that the treasury gets"
         return self._one(PROVIDERS, words, now == price, "setPointPrice", price)
 
     def set_treasury(self, treasury: str) -> Action:
-        if treasury in {self._contracts()[name].address for name in REGISTRIES} | {self._read(JOBS, "token")[0]}:
+        if treasury in {self._contracts()[name].address for name in REGISTRIES} | {self._read(JOBS, "token")}:
             raise Fatal(f"treasury must not be a registry or the token: what is paid to {treasury} is lost")
-        [now] = self._read(JOBS, "treasury")
+        now = self._read(JOBS, "treasury")
         return self._one(JOBS, f"treasury {treasury}", now == treasury, "setTreasury", treasury)
 
     # --- the registries ---
@@ -122,32 +123,32 @@ class Admin:
         words = f"{'grant' if allowed else 'revoke'} relayer {relayer}"
         return self._everywhere(
             words,
-            lambda contract: bool(self.node.read(contract, "isRelayer", relayer)[0]) == allowed,
+            lambda contract: bool(contract.read(self.node, "isRelayer", relayer)) == allowed,
             "setRelayer",
             relayer,
             allowed,
         )
 
     def pause(self, paused: bool) -> Action:
-        [now] = self._read(JOBS, "paused")
+        now = self._read(JOBS, "paused")
         words = "stop posts and claims" if paused else "let posts and claims go on"
         return self._one(JOBS, words, now == paused, "pause" if paused else "unpause")
 
     def transfer_ownership(self, owner: str) -> Action:
         def already(contract: Contract) -> bool:
-            pending = self.node.read(contract, "pendingOwner")[0]
-            return bool(owner == pending or (pending == ZERO and owner == self.node.read(contract, "owner")[0]))
+            pending = contract.read(self.node, "pendingOwner")
+            return bool(owner == pending or (pending == ZERO and owner == contract.read(self.node, "owner")))
 
         return self._everywhere(f"offer ownership to {owner}", already, "transferOwnership", owner)
 
     def take_back_offer(self) -> Action:
         def already(contract: Contract) -> bool:
-            return bool(self.node.read(contract, "pendingOwner")[0] == ZERO)
+            return bool(contract.read(self.node, "pendingOwner") == ZERO)
 
         return self._everywhere("take back the offer of ownership", already, "transferOwnership", ZERO)
 
     def accept_ownership(self) -> Action:
-        pending = {name: self._read(name, "pendingOwner")[0] for name in REGISTRIES}
+        pending = {name: self._read(name, "pendingOwner") for name in REGISTRIES}
         heirs = set(pending.values()) - {ZERO}
         if not heirs:
             return Action(ZERO, (), "no registry's ownership is offered to anybody")
@@ -176,7 +177,7 @@ class Admin:
         return Action(self._owner(changed or contracts), calls, "" if calls else f"it is so already: {words}")
 
     def _owner(self, contracts: Sequence[Contract]) -> str:
-        owners = {contract.name: self.node.read(contract, "owner")[0] for contract in contracts}
+        owners = {contract.name: contract.read(self.node, "owner") for contract in contracts}
         if len(set(owners.values())) > 1:
             said = ", ".join(f"{name} {owner}" for name, owner in owners.items())
             raise Fatal(f"the registries have different owners ({said}): let one account own them all first")
@@ -188,19 +189,20 @@ class Admin:
 
     def _model(self, model_id: int) -> ModelTerms | None:
         """As it was set last; the chain keeps names in events only."""
-        events = admin_events(self.node, self._contracts(), self.book.deploy_block, self.node.head(), self.span)
+        head = self.node.eth.block_number
+        events = admin_events(self.node, self._contracts(), self.book.deploy_block, head, self.span)
         told = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]
         return ModelTerms(model_id, told[-1]["name"], told[-1]["ownedBy"], told[-1]["paramsSchema"]) if told else None
 
     def _provider(self, provider_id: int) -> dict[str, Any]:
         state = provider(self.node, self._contracts()[PROVIDERS], provider_id)
         if state["operator"] == ZERO:
-            [count] = self._read(PROVIDERS, "providerCount")
+            count = self._read(PROVIDERS, "providerCount")
             raise Fatal(f"there is no provider {provider_id}: ids go from 1 to {count}, and some may have left")
         return state
 
-    def _read(self, registry: str, function: str, *arguments: object) -> tuple[Any, ...]:
-        return self.node.read(self._contracts()[registry], function, *arguments)
+    def _read(self, registry: str, function: str, *arguments: object) -> Any:
+        return self._contracts()[registry].read(self.node, function, *arguments)
 
     def _contracts(self) -> dict[str, Contract]:
         return contracts_of(self.book)

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from web3 import Web3
+
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.refusal import Refused
@@ -23,7 +25,7 @@ from coordinatord.market.contracts import read_address
 from coordinatord.market.deploy import MarketDeployment, deploy, dry_run
 from coordinatord.market.fees import GWEI, FeeOptions
 from coordinatord.market.journal import DeploymentJournal
-from coordinatord.market.node import RetryingNode, connect
+from coordinatord.market.node import connect, eth_call
 from coordinatord.market.reading import read_market
 from coordinatord.market.rows import table
 from coordinatord.market.sending import Sender, SendingStep, SendOptions, refusal
@@ -91,7 +93,7 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _deploy(arguments: Namespace, node: RetryingNode) -> None:
+def _deploy(arguments: Namespace, node: Web3) -> None:
     terms = _terms(arguments)
     send = _send_options(arguments)
     if arguments.dry_run:
@@ -106,15 +108,15 @@ def _deploy(arguments: Namespace, node: RetryingNode) -> None:
     deploy(deployment, arguments.out, arguments.span, arguments.verification)
 
 
-def _deploy_test_token(arguments: Namespace, node: RetryingNode) -> None:
-    chain_id = node.chain_id()
+def _deploy_test_token(arguments: Namespace, node: Web3) -> None:
+    chain_id = node.eth.chain_id
     trial_token.require_trial_chain(chain_id)  # before a password is asked for
     # Not resumed by a journal: a token whose address was lost is deployed again.
     sender = Sender(node, _signer(arguments), chain_id, _send_options(arguments), DeploymentJournal(None, {}), _aside)
     print(trial_token.deploy_test_token(sender, arguments.mints))
 
 
-def _verify(arguments: Namespace, node: RetryingNode) -> None:
+def _verify(arguments: Namespace, node: Web3) -> None:
     terms, book = _terms(arguments), _book(arguments)
     market = read_market(node, book, arguments.span, _aside)
     rows = soundness(market, book) + conformity(market, terms)
@@ -123,7 +125,7 @@ def _verify(arguments: Namespace, node: RetryingNode) -> None:
         sys.exit(1)
 
 
-def _status(arguments: Namespace, node: RetryingNode) -> None:
+def _status(arguments: Namespace, node: Web3) -> None:
     book = _book(arguments)
     market = read_market(node, book, arguments.span, _aside)
     rows = status.facts(market, book)
@@ -132,14 +134,14 @@ def _status(arguments: Namespace, node: RetryingNode) -> None:
         sys.exit(1)
 
 
-def _explorer(arguments: Namespace, node: RetryingNode) -> None:
+def _explorer(arguments: Namespace, node: Web3) -> None:
     market = read_market(node, _book(arguments), arguments.span, _aside)
     print("\n".join(map(str, explorer.write_folder(arguments.out, node, market))))
 
 
-def _admin(arguments: Namespace, node: RetryingNode) -> None:
+def _admin(arguments: Namespace, node: Web3) -> None:
     book = _book(arguments)
-    if node.chain_id() != book.chain_id:
+    if node.eth.chain_id != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves another")
     action = actions.take(Admin(node, book, arguments.span), arguments)
     if not action.calls:
@@ -159,11 +161,11 @@ def _admin(arguments: Namespace, node: RetryingNode) -> None:
     print("done")
 
 
-def _try_out(node: RetryingNode, action: Action) -> None:
+def _try_out(node: Web3, action: Action) -> None:
     """Fatal when a contract would refuse one of the calls now: none rests on those before it."""
     for call in action.calls:
         try:
-            node.call(str(call.to), call.data, action.by)
+            eth_call(node, str(call.to), call.data, action.by)
         except RpcError as error:
             raise Fatal(f"{call.words}: {refusal(error, action.by)}") from error
 

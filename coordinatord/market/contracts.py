@@ -1,31 +1,39 @@
-"""Calls, answers, events and revert data of the contracts, by the ABI that this package carries."""
+"""Contracts of this package, through web3 and their ABI: calldata, reads, creation code and revert reasons."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
 
 import attrs
-from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
-from eth_utils.abi import collapse_if_tuple
+from eth_typing import ChecksumAddress
+from eth_utils.abi import get_abi_input_types
 from eth_utils.address import to_checksum_address
+from hexbytes import HexBytes
+from web3 import Web3
+from web3.contract import contract as web3_contract
+from web3.exceptions import BadFunctionCallOutput
+from web3.providers import BaseProvider
 
 from common import abi, artifacts
-from common.artifacts import AbiEntry
+from common.daemon.process import Fatal
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
+from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 ZERO: Final = "0x" + "00" * 20
 _PUSH32: Final = 0x7F
-# No ABI lists them.
-_LANGUAGE_ERRORS: Final[Mapping[bytes, tuple[str, Sequence[str]]]] = {
-    abi.selector("Error(string)"): ("Error", ("string",)),
-    abi.selector("Panic(uint256)"): ("Panic", ("uint256",)),
+_OFFLINE: Final = Web3(BaseProvider(), middleware=[])  # encodes and decodes without a node
+# Errors that every Solidity contract can revert with. No ABI lists them.
+_LANGUAGE_ERRORS: Final = {
+    abi.selector("Error(string)"): ("Error", ["string"]),
+    abi.selector("Panic(uint256)"): ("Panic", ["uint256"]),
 }
 
 
 @attrs.frozen(slots=True)
 class ContractCall:
-    """One transaction to be made: `to` is None for a deployment. `words` tell a person what it does."""
+    """One transaction to be made: `to` is None for a deployment. `words` describes it to a person."""
 
     words: str
     to: str | None
@@ -33,45 +41,31 @@ class ContractCall:
 
 
 @attrs.frozen(slots=True)
-class Event:
-    """One log of one of the registries, decoded. Addresses in it are checksummed."""
-
-    contract: str
-    name: str
-    values: Mapping[str, Any]
-    block: int
-    transaction: str
-
-
-@attrs.frozen(slots=True)
 class Contract:
-    """The contract whose artifact is `name`, at `address` (checksummed)."""
+    """The contract whose artifact is `name`, at `address`."""
 
     name: str
-    address: str
+    address: ChecksumAddress = attrs.field(converter=to_checksum_address)
+
+    def on(self, node: Web3) -> web3_contract.Contract:
+        return node.eth.contract(self.address, abi=_abi(self.name), decode_tuples=True)
 
     def calldata(self, function: str, *arguments: object) -> bytes:
-        artifact = artifacts.load(self.name)
-        return artifacts.selector(artifact, function) + encode(_types(self._function(function)["inputs"]), arguments)
+        return bytes(HexBytes(_factory(self.name).encode_abi(function, arguments)))
 
     def call(self, words: str, function: str, *arguments: object) -> ContractCall:
         return ContractCall(words, self.address, self.calldata(function, *arguments))
 
-    def answer(self, function: str, data: bytes) -> tuple[Any, ...]:
-        """Values that a call of `function` answered; Refused when that is not what the function returns."""
+    def read(self, node: Web3, function: str, *arguments: object) -> Any:
+        """Call a view. Raise Fatal or Refused when another contract is at this address."""
         try:
-            values = decode(_types(self._function(function)["outputs"]), data)
-        except DecodingError:
+            return self.on(node).functions[function](*arguments).call()
+        except RpcError as error:
+            if error.meaning is not Meaning.REVERTED:
+                raise
+            raise Fatal(f"{self.address} is no {self.name}: its {function} reverts") from error
+        except BadFunctionCallOutput:
             raise Refused(f"{self.name} at {self.address} does not answer {function} as the contract does") from None
-        return tuple(_plain(value) for value in values)
-
-    def members(self, function: str) -> list[str]:
-        """The names of the struct that `function` returns."""
-        [returned] = self._function(function)["outputs"]
-        return [member["name"] for member in returned["components"]]
-
-    def _function(self, name: str) -> AbiEntry:
-        return _entry(self.name, "function", name)
 
 
 def checksum(address: bytes | str) -> str:
@@ -91,13 +85,12 @@ def read_address(text: object, param: str) -> str:
 
 
 def creation(name: str, *arguments: object) -> bytes:
-    """The data of the transaction that deploys a contract."""
-    return artifacts.load(name).bytecode + constructor_arguments(name, *arguments)
+    """Return the data of the transaction that deploys a contract."""
+    return bytes(HexBytes(_factory(name).constructor(*arguments).data_in_transaction))
 
 
 def constructor_arguments(name: str, *arguments: object) -> bytes:
-    constructors = [entry for entry in artifacts.load(name).abi if entry["type"] == "constructor"]
-    return encode(_types(constructors[0]["inputs"] if constructors else ()), arguments)
+    return creation(name, *arguments)[len(artifacts.load(name).bytecode) :]
 
 
 def is_code_of(name: str, code: bytes) -> bool:
@@ -121,35 +114,19 @@ def is_code_of(name: str, code: bytes) -> bool:
     return True
 
 
-def topic(name: str, event: str) -> str:
-    return hex_of(artifacts.event_topic(artifacts.load(name), event))
-
-
-def read_event(name: str, event: str, log: Mapping[str, Any]) -> Event:
-    inputs = _entry(name, "event", event)["inputs"]
-    indexed = [field for field in inputs if field["indexed"]]
-    others = [field for field in inputs if not field["indexed"]]
-    values = {
-        field["name"]: _plain(decode(_types([field]), bytes.fromhex(word[2:]))[0])
-        for field, word in zip(indexed, log["topics"][1:], strict=True)
-    }
-    for field, value in zip(others, decode(_types(others), bytes.fromhex(log["data"][2:])), strict=True):
-        values[field["name"]] = _plain(value)
-    return Event(name, event, values, int(log["blockNumber"], 16), str(log["transactionHash"]))
-
-
 def explained(revert: bytes) -> str:
-    """The error that a call reverted with, by its name and values."""
+    """Return the name and values of the error that a call reverted with."""
     if not revert:
         return "it reverted and said no reason"
     name, types = _error(revert[:4])
     if name is None:
         return f"an error of another contract: {hex_of(revert[:68])}"
     try:
-        values = [str(_plain(value)) for value in decode(types, revert[4:])]
+        values = _OFFLINE.codec.decode(types, revert[4:])
     except (DecodingError, UnicodeDecodeError):
         return f"{name}: {hex_of(revert[:68])}"
-    return values[0] if name == "Error" else f"{name}({', '.join(values)})"
+    shown = [checksum(value) if kind == "address" else str(value) for kind, value in zip(types, values, strict=True)]
+    return shown[0] if name == "Error" else f"{name}({', '.join(shown)})"
 
 
 def _error(selector: bytes) -> tuple[str | None, Sequence[str]]:
@@ -158,22 +135,15 @@ def _error(selector: bytes) -> tuple[str | None, Sequence[str]]:
     for contract in artifacts.CONTRACTS:
         name = artifacts.load(contract).errors.get(selector)
         if name is not None:
-            return name, _types(_entry(contract, "error", name)["inputs"])
+            entry = next(entry for entry in _abi(contract) if entry["type"] == "error" and entry["name"] == name)
+            return name, get_abi_input_types(entry)
     return None, ()
 
 
-def _entry(contract: str, kind: str, name: str) -> AbiEntry:
-    return next(entry for entry in artifacts.load(contract).abi if entry["type"] == kind and entry["name"] == name)
+def _abi(name: str) -> Any:
+    return list(artifacts.load(name).abi)
 
 
-def _types(inputs: Iterable[AbiEntry]) -> Sequence[str]:
-    return [collapse_if_tuple(cast("Any", entry)) for entry in inputs]
-
-
-def _plain(value: Any) -> Any:
-    """eth_abi writes addresses in lower case; a struct is a tuple of its members."""
-    if isinstance(value, str) and len(value) == 42 and value.startswith("0x"):
-        return checksum(value)
-    if isinstance(value, tuple):
-        return tuple(_plain(member) for member in value)
-    return value
+@cache
+def _factory(name: str) -> type[web3_contract.Contract]:
+    return _OFFLINE.eth.contract(abi=_abi(name), bytecode=artifacts.load(name).bytecode)

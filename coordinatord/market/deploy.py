@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+from web3 import Web3
 
 from common import artifacts
 from common.address_book import AddressBook
@@ -21,7 +22,7 @@ from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
 from coordinatord.market.fees import current_fees
 from coordinatord.market.journal import DeploymentJournal, opened, replace_file
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import balance_of, genesis
 from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
 from coordinatord.market.rows import Row, table
@@ -36,7 +37,7 @@ from coordinatord.market.unsigned_calls import as_text
 class MarketDeployment:
     """One market, by one account, on one chain."""
 
-    node: RetryingNode
+    node: Web3
     signer: TransactionSigner
     terms: MarketTerms
     options: SendOptions
@@ -63,7 +64,7 @@ class MarketDeployment:
     def identity(self) -> dict[str, object]:
         """Identity of this deployment: gone on with anything else, it would be half one and half another."""
         return {
-            "genesis": self.node.genesis(),
+            "genesis": genesis(self.node),
             "deployer": self.signer.address,
             "contracts": {name: hex_of(keccak256(artifacts.load(name).bytecode)) for name in REGISTRIES},
             "terms": self.terms.as_json(),
@@ -101,15 +102,15 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
     return book
 
 
-def dry_run(node: RetryingNode, deployer: str, terms: MarketTerms, options: SendOptions, say: Say) -> None:
+def dry_run(node: Web3, deployer: str, terms: MarketTerms, options: SendOptions, say: Say) -> None:
     """The checks, the plan and its costs; nothing is signed."""
     _, rows = check_chain_and_token(node, terms)
     say(table(rows))
     _show_costs(node, deployer, steps(terms, deployer), options, say)
 
 
-def _show_costs(node: RetryingNode, deployer: str, left: Sequence[SendingStep], options: SendOptions, say: Say) -> None:
-    of, fees, balance = costs(node, deployer, left), current_fees(node, options.fees), node.balance(deployer)
+def _show_costs(node: Web3, deployer: str, left: Sequence[SendingStep], options: SendOptions, say: Say) -> None:
+    of, fees, balance = costs(node, deployer, left), current_fees(node, options.fees), balance_of(node, deployer)
     say("\n" + plan(of, fees, balance, deployer) + "\n")
     require_funds(of, fees, balance, deployer)
 

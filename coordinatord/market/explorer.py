@@ -5,11 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from eth_typing import HexStr
+from hexbytes import HexBytes
+from web3 import Web3
+from web3.exceptions import TransactionNotFound
+
 from common import artifacts
 from common.daemon.process import Fatal
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.journal import replace_file
-from coordinatord.market.node import RetryingNode
 from coordinatord.market.reading import MarketState
 
 
@@ -24,7 +28,7 @@ def standard_input(name: str) -> dict[str, Any]:
     }
 
 
-def write_folder(folder: Path, node: RetryingNode, market: MarketState) -> list[Path]:
+def write_folder(folder: Path, node: Web3, market: MarketState) -> list[Path]:
     """Two files for each registry, and one that says what to fill into an explorer's form. The files written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,14 +59,16 @@ def write_folder(folder: Path, node: RetryingNode, market: MarketState) -> list[
     return [*written, folder / "contracts.json"]
 
 
-def creation_arguments(node: RetryingNode, market: MarketState, name: str) -> bytes:
+def creation_arguments(node: Web3, market: MarketState, name: str) -> bytes:
     """The encoded arguments that a registry was deployed with: what follows the bytecode in its transaction."""
     created = market.registries[name].created
     if created is None:
         raise Fatal(f"{name}: its deployment is before the address book's deployBlock: correct that first")
-    transaction = node.request("eth_getTransactionByHash", created[1])
-    data = bytes.fromhex(transaction["input"][2:]) if transaction else b""
+    try:
+        data = node.eth.get_transaction(HexStr(created[1]))["input"]
+    except TransactionNotFound:
+        data = HexBytes("0x")
     bytecode = artifacts.load(name).bytecode
     if not data.startswith(bytecode):
         raise Fatal(f"{name}: transaction {created[1]} did not deploy the bytecode of this release")
-    return data[len(bytecode) :]
+    return bytes(data[len(bytecode) :])

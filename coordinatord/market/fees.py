@@ -4,10 +4,10 @@ from decimal import Decimal
 from typing import Final
 
 import attrs
+from web3 import Web3
 
 from common.daemon.process import Fatal
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.market.node import RetryingNode
 
 GWEI: Final = 10**9
 _DEFAULT_TIP: Final = GWEI
@@ -36,7 +36,7 @@ class Fees:
         return attrs.evolve(self, most=max(self.most, most * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
 
 
-def current_fees(node: RetryingNode, options: FeeOptions) -> Fees:
+def current_fees(node: Web3, options: FeeOptions) -> Fees:
     """Fatal when the ceiling is below what the chain asks now."""
     base = _base_fee(node)
     tip = _proposed_tip(node) if options.tip is None else options.tip
@@ -57,15 +57,15 @@ def in_ether(wei: int) -> str:
     return f"{Decimal(wei) / 10**18:.6f}"
 
 
-def _base_fee(node: RetryingNode) -> int:
-    block = node.request("eth_getBlockByNumber", "latest", False)
-    if not block or "baseFeePerGas" not in block:
+def _base_fee(node: Web3) -> int:
+    block = node.eth.get_block("latest")
+    if "baseFeePerGas" not in block:
         raise Fatal("the chain has no base fee (EIP-1559), which the contracts' chain must have")
-    return int(block["baseFeePerGas"], 16)
+    return block["baseFeePerGas"]
 
 
-def _proposed_tip(node: RetryingNode) -> int:
+def _proposed_tip(node: Web3) -> int:
     try:
-        return node.number("eth_maxPriorityFeePerGas")
+        return node.eth.max_priority_fee
     except RpcError:  # not every node proposes one
         return _DEFAULT_TIP

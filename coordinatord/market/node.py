@@ -1,191 +1,151 @@
-"""Node of the market tool: JSON-RPC, one request at a time, sent again when the node stumbles; its logs and fees."""
+"""Connection of the market tool to a node: web3, with retries and with the errors of this package."""
 
-import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import Any, Final, NoReturn
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import attrs
-import msgspec
-from anyio.from_thread import start_blocking_portal
+import requests
+from eth_typing import HexStr
+from hexbytes import HexBytes
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
+from web3 import HTTPProvider, Web3
+from web3.exceptions import BlockNotFound, TransactionNotFound
+from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams, TxReceipt
 
 from common.daemon.process import Fatal
-from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.rpc.client import open_transport
 from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
-from coordinatord.market.contracts import Contract, Event, read_event, topic
 
-_TIMEOUT_SECONDS: Final = 30.0
+_TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 5
-_FIRST_PAUSE_SECONDS: Final = 0.25
-_ASK_AGAIN: Final = (429, 500, 502, 503, 504)
+_FIRST_WAIT_S: Final = 0.25
+_TRANSIENT_STATUSES: Final = (429, 500, 502, 503, 504)
 
 
 @attrs.frozen(slots=True)
-class RetryingNode:
-    """Every method raises Retryable when the node does not answer, RpcError when it answers with an error."""
+class _NoAnswer(Exception):
+    """The node sent no JSON-RPC answer. `transient`: another attempt may succeed."""
 
-    _post: Callable[[bytes], tuple[int, bytes]]  # raises NoAnswer
-    _url: str = attrs.field(repr=False)  # it may hold a key
-    _sleep: Callable[[float], None] = time.sleep
+    reason: str
+    transient: bool
 
-    def request(self, method: str, *params: object) -> Any:
-        for attempt in range(_ATTEMPTS):
-            last = attempt == _ATTEMPTS - 1
-            try:
-                return self._once(method, params, last)
-            except _Stumbled:
-                self._sleep(_FIRST_PAUSE_SECONDS * 2**attempt)
-        raise AssertionError("the last attempt answers or raises")
 
-    def _once(self, method: str, params: tuple[object, ...], last: bool) -> Any:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        status = 0
+def _is_transient(error: BaseException) -> bool:
+    if isinstance(error, RpcError):
+        return error.meaning is Meaning.RATE_LIMITED
+    return isinstance(error, _NoAnswer) and error.transient
+
+
+class RetryingProvider(HTTPProvider):
+    """Raises Retryable when the node does not answer, and RpcError when it answers with an error.
+
+    web3 itself then never sees an error. It reads fewer wordings of nodes, and would fetch any address for a contract
+    that reverts with OffchainLookup.
+    """
+
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         try:
-            status, raw = self._post(msgspec.json.encode(body))
-            answer = json.loads(raw)
-        except NoResponse as error:
-            self._stumble(last, str(error))
-        except ValueError:
-            self._stumble(last or status not in _ASK_AGAIN, f"HTTP {status}, no JSON")
+            return self._answer(method, params)
+        except _NoAnswer as silence:
+            host = urlsplit(str(self.endpoint_uri)).netloc.rpartition("@")[2]  # the rest may hold a key
+            raise Retryable(
+                "chain_unreachable",
+                f"the node at {host} does not answer ({silence.reason}): try again, or another node",
+            ) from None
+
+    @retry(
+        retry=retry_if_exception(_is_transient),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(_FIRST_WAIT_S),
+        reraise=True,
+    )
+    def _answer(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        answer: Any = self._post(method, params)
         if not isinstance(answer, Mapping) or ("error" not in answer and "result" not in answer):
-            self._stumble(last or status not in _ASK_AGAIN, f"HTTP {status}")
-        if answer.get("error") is None:
-            return answer.get("result")
-        refused = read_error(answer["error"] if isinstance(answer["error"], Mapping) else {"message": answer["error"]})
-        if refused.meaning is Meaning.RATE_LIMITED and not last:
-            raise _Stumbled
-        raise refused
+            raise _NoAnswer("no JSON-RPC answer", transient=False)
+        error = answer.get("error")
+        if error is not None:
+            raise read_error(error if isinstance(error, Mapping) else {"message": error})
+        return cast("RPCResponse", answer)
 
-    def _stumble(self, last: bool, how: str) -> NoReturn:
-        if not last:
-            raise _Stumbled
-        host = urlsplit(self._url).netloc.rpartition("@")[2]
-        raise Retryable("chain_unreachable", f"the node at {host} does not answer ({how}): try again, or another node")
-
-    # --- the chain ---
-
-    def number(self, method: str, *params: object) -> int:
-        return int(self.request(method, *params), 16)
-
-    def chain_id(self) -> int:
-        return self.number("eth_chainId")
-
-    def genesis(self) -> str:
-        """The hash of block 0; empty for a node that has pruned it."""
-        block = self.request("eth_getBlockByNumber", "0x0", False)
-        return str(block["hash"]) if block else ""
-
-    def head(self) -> int:
-        return self.number("eth_blockNumber")
-
-    def balance(self, account: str) -> int:
-        return self.number("eth_getBalance", account, "latest")
-
-    def nonce(self, account: str, block: int | str) -> int:
-        return self.number("eth_getTransactionCount", account, hex(block) if isinstance(block, int) else block)
-
-    def code(self, address: str) -> bytes:
-        return bytes.fromhex(self.request("eth_getCode", address, "latest")[2:])
-
-    # --- calls ---
-
-    def call(self, to: str, data: bytes, sender: str | None = None, block: int | str = "latest") -> bytes:
-        transaction = {"to": to, "data": hex_of(data)} | ({} if sender is None else {"from": sender})
-        answer = self.request("eth_call", transaction, hex(block) if isinstance(block, int) else block)
-        return bytes.fromhex(answer[2:])
-
-    def read(self, contract: Contract, function: str, *arguments: object) -> tuple[Any, ...]:
-        """Answer of a view of one of our contracts; Fatal when something else stands at its address."""
+    def _post(self, method: RPCEndpoint, params: Any) -> Any:
         try:
-            data = self.call(contract.address, contract.calldata(function, *arguments))
-        except RpcError as error:
-            if error.meaning is not Meaning.REVERTED:
-                raise
-            raise Fatal(f"{contract.address} is no {contract.name}: its {function} reverts") from error
-        return contract.answer(function, data)
-
-    # --- transactions ---
-
-    def estimate(self, sender: str, to: str | None, data: bytes) -> int:
-        transaction = {"from": sender, "data": hex_of(data)} | ({} if to is None else {"to": to})
-        return self.number("eth_estimateGas", transaction)
-
-    def send(self, raw: bytes) -> None:
-        """Broadcast signed bytes; that the node has them already is no error."""
-        try:
-            self.request("eth_sendRawTransaction", hex_of(raw))
-        except RpcError as error:
-            if error.meaning is not Meaning.ALREADY_KNOWN:
-                raise
-
-    def receipt(self, transaction_hash: str) -> Mapping[str, Any] | None:
-        receipt = self.request("eth_getTransactionReceipt", transaction_hash)
-        # Some nodes answer for a transaction that waits, without a block.
-        return receipt if receipt and receipt.get("blockNumber") else None
+            return super().make_request(method, params)
+        except requests.HTTPError as refusal:
+            response = refusal.response
+            if _has_error(response):
+                return response.json()
+            raise _NoAnswer(f"HTTP {response.status_code}", response.status_code in _TRANSIENT_STATUSES) from None
+        except requests.RequestException as failure:
+            raise _NoAnswer(type(failure).__name__, transient=True) from None
+        except ValueError:
+            raise _NoAnswer("no JSON", transient=False) from None
 
 
-class _Stumbled(Exception):
-    """Asked once more."""
-
-
-def connect(rpc_url: str) -> AbstractContextManager[RetryingNode]:
-    """Node to be asked within a block. Raises Fatal for an address that is not HTTP's."""
-    if urlsplit(rpc_url).scheme not in ("http", "https") or not urlsplit(rpc_url).hostname:
-        raise Fatal("the RPC endpoint must be an http:// or https:// address")
-    return _connected(rpc_url)
+def _has_error(response: requests.Response) -> bool:
+    """Some nodes send the error of a call with an HTTP status of 400 or 500."""
+    try:
+        answer = response.json()
+    except ValueError:
+        return False
+    return isinstance(answer, Mapping) and answer.get("error") is not None
 
 
 @contextmanager
-def _connected(rpc_url: str) -> Iterator[RetryingNode]:
-    """Over the daemon's own HTTP client, in an event loop beside this thread."""
-    transport = open_transport(rpc_url, connections=1, patience=_TIMEOUT_SECONDS, trust_env=True)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(transport) as post:
-        yield RetryingNode(partial(portal.call, post), rpc_url)
+def connect(rpc_url: str) -> Iterator[Web3]:
+    """Connect to a node over HTTP. Raise Fatal for any other address."""
+    if urlsplit(rpc_url).scheme not in ("http", "https") or not urlsplit(rpc_url).hostname:
+        raise Fatal("the RPC endpoint must be an http:// or https:// address")
+    with requests.Session() as session:
+        yield over(session, rpc_url)
 
 
-# By contract; a contract's log with another topic is none of an admin's.
-_EVENTS: Final = {
-    "ProviderRegistry": ("OwnershipTransferred", "RelayerSet", "AllowlistSet", "ModelAllowed"),
-    "JobRegistry": ("OwnershipTransferred", "RelayerSet", "ModelSet", "SlaSet"),
-    "AskRegistry": ("OwnershipTransferred", "RelayerSet"),
-}
-_TOO_MUCH: Final = (Meaning.RANGE_TOO_WIDE, Meaning.INTERNAL)
+def over(session: requests.Session, rpc_url: str) -> Web3:
+    provider = RetryingProvider(rpc_url, {"timeout": _TIMEOUT_S}, session=session, exception_retry_configuration=None)
+    # web3's default middleware resolves ENS names and rejects the blocks of some chains.
+    return Web3(provider, middleware=[])
 
 
-def admin_events(
-    node: RetryingNode, registries: Mapping[str, Contract], first: int, last: int, span: int
-) -> Iterator[Event]:
-    """Events of admins from `first` to `last`, in the order of the chain: mappings can only be listed by them.
-
-    `span`: the widest range of blocks asked for; halved where a node refuses it.
-    """
-    names = {contract.address.lower(): name for name, contract in registries.items()}
-    known = {(name, topic(name, event)): event for name, events in _EVENTS.items() for event in events}
-    topics = sorted({hashed for _, hashed in known})
-    while first <= last:
-        end = min(last, first + span - 1)
-        try:
-            logs = _logs(node, sorted(names), topics, first, end)
-        except RpcError as error:
-            if error.meaning not in _TOO_MUCH or span == 1:
-                raise
-            span = max(1, span // 2)
-            continue
-        for log in logs:
-            name = names[log["address"].lower()]  # a node that answers with others' logs is not believed
-            event = known.get((name, log["topics"][0]))
-            if event is not None:
-                yield read_event(name, event, log)
-        first = end + 1
+def genesis(node: Web3) -> str:
+    """Return the hash of block 0, or nothing for a node that has pruned it."""
+    try:
+        return node.eth.get_block(0)["hash"].to_0x_hex()
+    except BlockNotFound:
+        return ""
 
 
-def _logs(node: RetryingNode, addresses: list[str], topics: list[str], first: int, last: int) -> list[dict[str, Any]]:
-    asked = {"address": addresses, "topics": [topics], "fromBlock": hex(first), "toBlock": hex(last)}
-    logs = node.request("eth_getLogs", asked)
-    return sorted(logs, key=lambda log: (int(log["blockNumber"], 16), int(log["logIndex"], 16)))
+def code_at(node: Web3, address: str) -> bytes:
+    return node.eth.get_code(Web3.to_checksum_address(address))
+
+
+def balance_of(node: Web3, account: str) -> int:
+    return node.eth.get_balance(Web3.to_checksum_address(account))
+
+
+def nonce_of(node: Web3, account: str, block: BlockIdentifier) -> int:
+    return node.eth.get_transaction_count(Web3.to_checksum_address(account), block)
+
+
+def eth_call(node: Web3, to: str, data: bytes, sender: str | None = None) -> bytes:
+    transaction: TxParams = {"to": to, "data": HexBytes(data)}
+    return node.eth.call(transaction if sender is None else {**transaction, "from": sender})
+
+
+def broadcast(node: Web3, raw: bytes) -> None:
+    """Send signed bytes. A node that has them already raises nothing."""
+    try:
+        node.eth.send_raw_transaction(HexBytes(raw))
+    except RpcError as error:
+        if error.meaning is not Meaning.ALREADY_KNOWN:
+            raise
+
+
+def receipt_of(node: Web3, transaction_hash: str) -> TxReceipt | None:
+    """Return the receipt of a mined transaction. Some nodes send one without a block for a pending transaction."""
+    try:
+        receipt = node.eth.get_transaction_receipt(HexStr(transaction_hash))
+    except TransactionNotFound:
+        return None
+    return receipt if receipt["blockNumber"] is not None else None

@@ -4,20 +4,22 @@ from collections.abc import Sequence
 from typing import Final
 
 import attrs
+from hexbytes import HexBytes
+from web3 import Web3
 
 from common.daemon.process import Fatal
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.fees import Fees, in_ether, in_gwei
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import code_at
 from coordinatord.market.rows import Row, checked, columns, table, told
 from coordinatord.market.sending import SendingStep, gas_for
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts, check_token
 
 # PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: as creation code it returns a word of transient storage.
-_READS_TRANSIENT_STORAGE: Final = "0x5f5c5f5260205ff3"
+_READS_TRANSIENT_STORAGE: Final = HexBytes("0x5f5c5f5260205ff3")
 # Above what the admin functions use besides their data: the transaction, two fresh slots, an event.
 _GAS_OF_A_SETTING: Final = 90_000
 _GAS_OF_A_BYTE: Final = 16 + 8  # as calldata, and in the event
@@ -33,14 +35,14 @@ class EstimatedCost:
     gas: int
 
 
-def check_chain_and_token(node: RetryingNode, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
+def check_chain_and_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
     """Fatal, with the whole table, when anything differs from what the terms expect."""
-    chain_id = node.chain_id()
+    chain_id = node.eth.chain_id
     if chain_id != terms.chain_id:
         raise Fatal(f"chain_id: the terms are for chain {terms.chain_id}, the RPC endpoint serves {chain_id}")
     facts, rows = check_token(node, terms)
     rows = [checked("chain", chain_id, terms.chain_id), _transient_storage(node), *rows]
-    if terms.owner != terms.treasury and not node.code(terms.owner):
+    if terms.owner != terms.treasury and not code_at(node, terms.owner):
         rows.append(told("owner", f"{terms.owner} is an account without code: one key, no multisig"))
     wrong = [row.fact for row in rows if row.wrong]
     if wrong:
@@ -48,7 +50,7 @@ def check_chain_and_token(node: RetryingNode, terms: MarketTerms) -> tuple[Token
     return facts, rows
 
 
-def costs(node: RetryingNode, deployer: str, steps: Sequence[SendingStep]) -> list[EstimatedCost]:
+def costs(node: Web3, deployer: str, steps: Sequence[SendingStep]) -> list[EstimatedCost]:
     """Estimated by the node where it can; calls of contracts that are not there yet by their length."""
     addresses = dict.fromkeys(REGISTRIES, _SOMEWHERE)
     calls = [step.build(addresses) for step in steps]
@@ -85,9 +87,9 @@ def require_funds(of: Sequence[EstimatedCost], fees: Fees, balance: int, deploye
         )
 
 
-def _transient_storage(node: RetryingNode) -> Row:
+def _transient_storage(node: Web3) -> Row:
     try:
-        node.request("eth_call", {"data": _READS_TRANSIENT_STORAGE}, "latest")
+        node.eth.call({"data": _READS_TRANSIENT_STORAGE})
         found = True
     except RpcError as error:
         if error.meaning not in (Meaning.REVERTED, Meaning.INTERNAL):

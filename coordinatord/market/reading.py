@@ -4,14 +4,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
+from web3 import Web3
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord.market.contracts import ZERO, Contract, Event, checksum, is_code_of
+from coordinatord.market.admin_events import Event, admin_events
+from coordinatord.market.contracts import ZERO, Contract, checksum, is_code_of
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
-from coordinatord.market.node import RetryingNode, admin_events
+from coordinatord.market.node import balance_of, code_at
 from coordinatord.market.terms import ModelTerms
 
 _TOKEN: Final = "DevToken"  # noqa: S105 - the contract whose interface every payment token has
@@ -81,50 +83,50 @@ class MarketState:
     native: Mapping[str, int]  # by account: the owners, the relayers
 
 
-def read_market(node: RetryingNode, book: AddressBook, span: int, progress: Callable[[str], None]) -> MarketState:
+def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[str], None]) -> MarketState:
     """Fatal when the chain is not the book's, or when something else than a registry stands at an address."""
-    chain_id = node.chain_id()
+    chain_id = node.eth.chain_id
     if chain_id != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
-    head = node.head()
+    head = node.eth.block_number
     contracts = contracts_of(book)
     for name, contract in contracts.items():
-        if not node.code(contract.address):
+        if not code_at(node, contract.address):
             raise Fatal(f"{name}: there is no contract at {contract.address}")
     progress(f"reading the events of blocks {book.deploy_block} to {head}")
     events = list(admin_events(node, contracts, book.deploy_block, head, span))
     registries = {name: _registry(node, contract, events) for name, contract in contracts.items()}
     jobs, providers, asks = contracts[JOBS], contracts[PROVIDERS], contracts[ASKS]
     token = Contract(_TOKEN, checksum(book.paytoken))
-    treasury = node.read(jobs, "treasury")[0]
+    treasury = jobs.read(node, "treasury")
     accounts = {registry.owner for registry in registries.values()}.union(*(r.relayers for r in registries.values()))
-    fee_bps, gas_fee = node.read(jobs, "fees")
+    fee_bps, gas_fee = jobs.read(node, "fees")
     return MarketState(
         block=head,
         chain_id=chain_id,
         registries=registries,
-        token=node.read(jobs, "token")[0],
+        token=jobs.read(node, "token"),
         treasury=treasury,
         fee_bps=fee_bps,
         gas_fee=gas_fee,
-        max_gas_fee=node.read(jobs, "maxGasFee")[0],
-        point_price=node.read(providers, "pointPrice")[0],
-        token_gas=node.read(jobs, "tokenGas")[0],
-        paused=node.read(jobs, "paused")[0],
-        providers_of_jobs=node.read(jobs, "providers")[0],
-        providers_of_asks=node.read(asks, "providers")[0],
-        jobs_of_providers=node.read(providers, "jobRegistry")[0],
-        slas=frozenset(s for s in _seen(events, "SlaSet", "slaSecs") if node.read(jobs, "slaAllowed", s)[0]),
+        max_gas_fee=jobs.read(node, "maxGasFee"),
+        point_price=providers.read(node, "pointPrice"),
+        token_gas=jobs.read(node, "tokenGas"),
+        paused=jobs.read(node, "paused"),
+        providers_of_jobs=jobs.read(node, "providers"),
+        providers_of_asks=asks.read(node, "providers"),
+        jobs_of_providers=providers.read(node, "jobRegistry"),
+        slas=frozenset(s for s in _seen(events, "SlaSet", "slaSecs") if jobs.read(node, "slaAllowed", s)),
         models=_models(node, jobs, events),
         listings=tuple(_listings(node, providers, events)),
         allowlist=_allowlist(node, providers, events),
-        token_decimals=node.read(token, "decimals")[0],
-        token_separator=node.read(token, "DOMAIN_SEPARATOR")[0],
-        escrowed=node.read(jobs, "escrowed")[0],
-        credits=node.read(jobs, "totalCredits")[0],
-        held=node.read(token, "balanceOf", jobs.address)[0],
-        treasury_holds=node.read(token, "balanceOf", treasury)[0],
-        native={account: node.balance(account) for account in sorted(accounts - {ZERO})},
+        token_decimals=token.read(node, "decimals"),
+        token_separator=token.read(node, "DOMAIN_SEPARATOR"),
+        escrowed=jobs.read(node, "escrowed"),
+        credits=jobs.read(node, "totalCredits"),
+        held=token.read(node, "balanceOf", jobs.address),
+        treasury_holds=token.read(node, "balanceOf", treasury),
+        native={account: balance_of(node, account) for account in sorted(accounts - {ZERO})},
     )
 
 
@@ -139,40 +141,40 @@ def separators_of(book: AddressBook) -> dict[str, bytes]:
     return {PROVIDERS: domains.providers.separator, JOBS: domains.jobs.separator, ASKS: domains.asks.separator}
 
 
-def _registry(node: RetryingNode, contract: Contract, events: list[Event]) -> Registry:
+def _registry(node: Web3, contract: Contract, events: list[Event]) -> Registry:
     own = [event for event in events if event.contract == contract.name]
     first = next((e for e in own if e.name == "OwnershipTransferred" and e.values["previousOwner"] == ZERO), None)
-    pending = node.read(contract, "pendingOwner")[0]
+    pending = contract.read(node, "pendingOwner")
     return Registry(
         contract,
-        is_code_of(contract.name, node.code(contract.address)),
-        node.read(contract, "DOMAIN_SEPARATOR")[0],
-        node.read(contract, "owner")[0],
+        is_code_of(contract.name, code_at(node, contract.address)),
+        contract.read(node, "DOMAIN_SEPARATOR"),
+        contract.read(node, "owner"),
         None if pending == ZERO else pending,
-        frozenset(r for r in _seen(own, "RelayerSet", "relayer") if node.read(contract, "isRelayer", r)[0]),
+        frozenset(r for r in _seen(own, "RelayerSet", "relayer") if contract.read(node, "isRelayer", r)),
         None if first is None else (first.block, first.transaction),
     )
 
 
-def _models(node: RetryingNode, jobs: Contract, events: list[Event]) -> dict[int, tuple[ModelTerms, bool]]:
+def _models(node: Web3, jobs: Contract, events: list[Event]) -> dict[int, tuple[ModelTerms, bool]]:
     latest = {event.values["modelId"]: event.values for event in events if event.name == "ModelSet"}
     return {
         model_id: (
             ModelTerms(model_id, values["name"], values["ownedBy"], values["paramsSchema"]),
-            node.read(jobs, "modelEnabled", model_id)[0],
+            jobs.read(node, "modelEnabled", model_id),
         )
         for model_id, values in sorted(latest.items())
     }
 
 
-def _listings(node: RetryingNode, providers: Contract, events: list[Event]) -> list[Listing]:
+def _listings(node: Web3, providers: Contract, events: list[Event]) -> list[Listing]:
     pairs = {(e.values["providerId"], e.values["modelId"]) for e in events if e.name == "ModelAllowed"}
-    ids = range(1, node.read(providers, "providerCount")[0] + 1)
+    ids = range(1, providers.read(node, "providerCount") + 1)
     listings = (_listing(node, providers, n, pairs) for n in ids)
     return [one for one in listings if one.operator != ZERO]  # the others have left
 
 
-def _listing(node: RetryingNode, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
+def _listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
     told = provider(node, providers, provider_id)
     models = sorted(model for owner, model in pairs if owner == provider_id)
     return Listing(
@@ -182,28 +184,28 @@ def _listing(node: RetryingNode, providers: Contract, provider_id: int, pairs: s
         all_models=told["allowAllModels"],
         # `modelAllowed` answers yes for every model where all are allowed.
         models=frozenset(
-            m for m in models if not told["allowAllModels"] and node.read(providers, "modelAllowed", provider_id, m)[0]
+            m for m in models if not told["allowAllModels"] and providers.read(node, "modelAllowed", provider_id, m)
         ),
         reputation=told["reputation"],
         grace=told["grace"],
         requested=told["requested"],
         ceiling=told["ceiling"],
-        capacity=node.read(providers, "capacityOf", provider_id)[0],
+        capacity=providers.read(node, "capacityOf", provider_id),
         active_jobs=told["activeJobs"],
         has_box_key=any(told["boxKey"]),
     )
 
 
-def provider(node: RetryingNode, providers: Contract, provider_id: int) -> dict[str, Any]:
-    """The struct `Provider`, by the names of its members."""
-    [values] = node.read(providers, "provider", provider_id)
-    return dict(zip(providers.members("provider"), values, strict=True))
+def provider(node: Web3, providers: Contract, provider_id: int) -> dict[str, Any]:
+    """Return the struct `Provider`, by the names of its members."""
+    values: dict[str, Any] = providers.read(node, "provider", provider_id)._asdict()
+    return values
 
 
-def _allowlist(node: RetryingNode, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
+def _allowlist(node: Web3, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
     latest = {event.values["key"]: event.values["entry"] for event in events if event.name == "AllowlistSet"}
     return {
-        hex_of(key): (STATUSES[node.read(providers, "allowlistStatus", key)[0]], entry) for key, entry in latest.items()
+        hex_of(key): (STATUSES[providers.read(node, "allowlistStatus", key)], entry) for key, entry in latest.items()
     }
 
 

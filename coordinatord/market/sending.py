@@ -10,10 +10,14 @@ higher fee, and both count from then on. A nonce that somebody else's transactio
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import attrs
+from hexbytes import HexBytes
+from web3 import Web3
+from web3.types import TxParams, TxReceipt
 
 from common.daemon.process import Fatal
 from common.keccak import keccak256
@@ -22,10 +26,10 @@ from common.transactions import Transaction
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.chain.signing.signers import TransactionSigner
-from coordinatord.market.contracts import ContractCall, checksum, explained
+from coordinatord.market.contracts import ContractCall, explained
 from coordinatord.market.fees import FeeOptions, Fees, current_fees, in_gwei
 from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import broadcast, code_at, nonce_of, receipt_of
 
 Say = Callable[[str], None]
 Addresses = Mapping[str, str]  # of the contracts that are deployed, by name
@@ -62,7 +66,7 @@ class SendOptions:
 class Sender:
     """Runs steps as one account on one chain."""
 
-    node: RetryingNode
+    node: Web3
     signer: TransactionSigner
     chain_id: int
     options: SendOptions
@@ -105,16 +109,16 @@ class Sender:
 
     def _sign(self, step: SendingStep, call: ContractCall) -> None:
         fees = current_fees(self.node, self.options.fees)
-        if call.to is not None and not self.node.code(call.to):
+        if call.to is not None and not code_at(self.node, call.to):
             # A call of an address without code succeeds, and does nothing.
             raise Retryable("chain_unreachable", f"{step.key}: the node has no contract at {call.to}: is it behind?")
         gas = gas_for(self.node, self.signer.address, call)
-        nonce = max(self.node.nonce(self.signer.address, "pending"), self.journal.last_nonce() + 1)
+        nonce = max(nonce_of(self.node, self.signer.address, "pending"), self.journal.last_nonce() + 1)
         attempt = self._signed(call, nonce, gas, fees)
         self.journal.write(step.key, DeploymentEntry(nonce, (attempt,)))
         self.say(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {in_gwei(fees.most)} gwei)")
         try:
-            self.node.send(bytes.fromhex(attempt.raw[2:]))
+            broadcast(self.node, bytes.fromhex(attempt.raw[2:]))
         except RpcError as error:
             self._refused(step, error)
 
@@ -141,7 +145,7 @@ class Sender:
 
     def _broadcast_again(self, step: SendingStep, entry: DeploymentEntry) -> None:
         try:
-            self.node.send(bytes.fromhex(entry.attempts[-1].raw[2:]))
+            broadcast(self.node, bytes.fromhex(entry.attempts[-1].raw[2:]))
         except RpcError as error:
             # Mined meanwhile, or a node that keeps an earlier attempt: the receipts tell.
             if error.meaning not in (Meaning.NONCE_TOO_LOW, Meaning.UNDERPRICED):
@@ -163,7 +167,7 @@ class Sender:
         while waiting:
             again = patience.time_to_send_again()
             try:
-                head = self.node.head()
+                head = self.node.eth.block_number
                 waiting = [step for step in waiting if not self._confirmed(step, head, sightings, again)]
             except Retryable as silence:
                 self.say(f"waiting: {silence}")
@@ -180,23 +184,20 @@ class Sender:
             if again:
                 self._broadcast_again(step, entry)
             return False
-        block = int(receipt["blockNumber"], 16)
+        block = receipt["blockNumber"]
         if head < block + self.options.confirmations - 1:
             return False
-        if int(receipt["status"], 16) != 1:
+        mined = receipt["transactionHash"].to_0x_hex()
+        if receipt["status"] != 1:
             self.journal.write(step.key, None)
-            raise Fatal(
-                f"{step.key}: {receipt['transactionHash']} reverted in block {block}; run again to send it anew"
-            )
-        address = checksum(receipt["contractAddress"]) if step.creates is not None else None
-        self.journal.write(
-            step.key, attrs.evolve(entry, block=block, address=address, mined=str(receipt["transactionHash"]))
-        )
+            raise Fatal(f"{step.key}: {mined} reverted in block {block}; run again to send it anew")
+        address = str(receipt["contractAddress"]) if step.creates is not None else None
+        self.journal.write(step.key, attrs.evolve(entry, block=block, address=address, mined=mined))
         return True
 
     def _watch_nonce(self, step: SendingStep, entry: DeploymentEntry, head: int, sightings: dict[str, int]) -> None:
         deep = max(0, head - self.options.confirmations + 1)
-        if self.node.nonce(self.signer.address, deep) <= entry.nonce or self._receipt(entry) is not None:
+        if nonce_of(self.node, self.signer.address, deep) <= entry.nonce or self._receipt(entry) is not None:
             sightings.pop(step.key, None)
             return
         sightings[step.key] = sightings.get(step.key, 0) + 1
@@ -208,8 +209,8 @@ class Sender:
             f"{entry.attempts[-1].hash} can never be mined. Let nothing else use the account; run again to sign it anew"
         )
 
-    def _receipt(self, entry: DeploymentEntry) -> Mapping[str, Any] | None:
-        return next((found for found in map(self.node.receipt, _hashes(entry)) if found is not None), None)
+    def _receipt(self, entry: DeploymentEntry) -> TxReceipt | None:
+        return next((found for found in map(partial(receipt_of, self.node), _hashes(entry)) if found is not None), None)
 
     def _not_mined(self, step: SendingStep) -> Fatal:
         last = self.journal.entries[step.key].attempts[-1]
@@ -221,15 +222,20 @@ class Sender:
         )
 
 
-def gas_for(node: RetryingNode, sender: str, call: ContractCall) -> int:
+def gas_for(node: Web3, sender: str, call: ContractCall) -> int:
     """The gas limit of a transaction: a fifth above what the node says. Fatal when the contract would refuse it."""
     try:
-        needed = node.estimate(sender, call.to, call.data)
+        needed = node.eth.estimate_gas(_unsigned(sender, call))
     except RpcError as error:
         raise Fatal(f"{call.words}: {refusal(error, sender)}") from error
     if needed > MOST_GAS:
         raise Fatal(f"{call.words}: needs {needed} gas, and a transaction takes {MOST_GAS} at most")
     return min(needed * 6 // 5, MOST_GAS)
+
+
+def _unsigned(sender: str, call: ContractCall) -> TxParams:
+    transaction: TxParams = {"from": sender, "data": HexBytes(call.data)}
+    return transaction if call.to is None else {**transaction, "to": call.to}
 
 
 def refusal(error: RpcError, sender: str) -> str:

@@ -120,7 +120,7 @@ def test_coordinator_is_installed_from_its_page_and_serves(machine: Machine, wor
         **{"PIN_STORE_ENDPOINT": world.pins.endpoint, "PIN_STORE_BUCKET": world.pins.bucket},
         **{"PIN_STORE_KEY": world.pins.key, "PIN_STORE_SECRET": world.pins.secret},
     }
-    program(machine, "coordinatord", COORDINATOR, "The program")
+    program(machine, "coordinatord", COORDINATOR, "The program", blocks=2)
     machine.follow(COORDINATOR, "The units")
     machine.follow(COORDINATOR, "The configuration")
     changed = {"PORT": port, "METRICS_PORT": pick_free(), "BLOCK_TIME_MS": 100}

@@ -23,7 +23,7 @@ EXTRAS: Final = {
 }
 _TOOLS: Final = ("pip", "setuptools", "wheel")
 # Of a program, what needs another extra beside its own, and is tried with both.
-BESIDE: Final = {"svc": ("serve", "svc.serve")}
+BESIDE: Final = {"svc": ("serve", "svc.serve"), "coordinatord": ("market", "coordinatord.market")}
 _IMPORT_ALL: Final = """
 import importlib, pkgutil, sys, warnings
 warnings.simplefilter("error")
@@ -168,6 +168,7 @@ def main() -> int:
             for extra in EXTRAS:
                 try_extra(extra, wheels, folder)
             try_beside("client", wheels, folder)
+            try_beside("coordinator", wheels, folder)
         except Failed as failure:
             print(f"wheel: {failure}", file=sys.stderr)
             return 1

@@ -26,6 +26,7 @@ LOCKS: Final = {
     "serve": EVERYWHERE,
     "provider": LINUX,
     "coordinator": LINUX,
+    "market": LINUX,
     "dev": LINUX,
     "node": LINUX,
     "slither": LINUX,
@@ -38,7 +39,7 @@ LOCKS: Final = {
 }
 # (package, Python): what takes the place of the wheel.
 NO_WHEEL: Final = {
-    ("ckzg", "3.15"): "eth-account brings it: devnet, `coordinatord market` and slither need a C compiler",
+    ("ckzg", "3.15"): "web3 brings it: devnet, `coordinatord market` and slither need a C compiler",
     ("orjson", "3.15"): "its wheel needs glibc 2.39: `make serve-clients` needs a newer Linux",
     ("zstandard", "3.15"): "`make serve-clients` needs a C compiler",
     ("atheris", "3.14"): "`make fuzz` needs Python 3.11 to 3.13",

@@ -8,18 +8,22 @@ import json
 import shlex
 import subprocess
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from common.daemon.process import Fatal
+from common.inclusion import rlp
+from common.keccak import keccak256
 from common.refusal import Refused
 from common.scalars import checksummed, read_hex_upto
-from common.secp256k1 import Wallet
-from common.transactions import Transaction
+from common.secp256k1 import Wallet, recover
+from common.transactions import TYPE, Transaction
 
 SIGNER_SECONDS: Final = 600  # somebody may have to press a button
 _LONGEST_RAW: Final = 1 << 18
+# In the order of an EIP-1559 transaction. The access list and the signature follow.
+_FIELDS: Final = ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "data")
 
 
 class SigningFailed(Fatal):
@@ -117,41 +121,39 @@ def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
 
 
 def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -> None:
-    """SigningFailed, with the setting's name, unless `raw` is the transaction asked for, field for field, signed by
+    """Raise SigningFailed, with the setting's name, unless `raw` is exactly the transaction asked for, signed by
     `address`."""
     try:
-        signer, signed = _decoded(raw)
-    except Exception as strange:  # a decoder of foreign bytes raises whatever it likes
-        raise SigningFailed(
-            f"{setting} must answer with a signed transaction of type 2: {type(strange).__name__}"
-        ) from None
-    wanted = {
-        "chainId": asked.chain_id,
-        "nonce": asked.nonce,
-        "maxFeePerGas": asked.max_fee_per_gas,
-        "maxPriorityFeePerGas": asked.max_priority_fee_per_gas,
-        "gas": asked.gas,
-        "to": asked.to or b"",
-        "value": asked.value,
-        "data": asked.data,
-    }
-    for name, value in wanted.items():
-        found = signed[name]
-        if (bytes(found) if isinstance(value, bytes) else found) != value:
+        fields, signer = _decoded(raw)
+    except Refused as wrong:
+        raise SigningFailed(f"{setting} must answer with a signed transaction of type 2: {wrong}") from None
+    wanted = (
+        *map(rlp.integer, (asked.chain_id, asked.nonce, asked.max_priority_fee_per_gas, asked.max_fee_per_gas)),
+        *(rlp.integer(asked.gas), asked.to or b"", rlp.integer(asked.value), asked.data),
+    )
+    for name, value, found in zip(_FIELDS, wanted, fields, strict=False):
+        if found != value:
             raise SigningFailed(f"{setting} signed another transaction than asked: its {name} differs")
-    if tuple(signed["accessList"]):
+    if fields[len(_FIELDS)]:
         raise SigningFailed(f"{setting} signed another transaction than asked: it has an access list")
     if signer != address:
         raise SigningFailed(f"{setting} signed as {signer}, not as {address}")
 
 
-def _decoded(raw: bytes) -> tuple[str, Mapping[str, Any]]:
-    # Imported by the first signature from outside: half of a daemon's start, for few.
-    from eth_account import Account  # noqa: PLC0415
-    from eth_account.typed_transactions.typed_transaction import TypedTransaction  # noqa: PLC0415
-    from hexbytes import HexBytes  # noqa: PLC0415
-
-    return str(Account.recover_transaction(raw)), TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
+def _decoded(raw: bytes) -> tuple[list[rlp.Item], str]:
+    """Return the fields up to the access list, and the signer. Raise Refused."""
+    items = rlp.decode_list(raw[1:], "its output")
+    if raw[:1] != TYPE or len(items) != len(_FIELDS) + 4:
+        raise Refused("its output must be an EIP-1559 transaction with its signature")
+    fields = items[: len(_FIELDS) + 1]
+    parity, *scalars = (rlp.integer_of(item, "its output") for item in items[len(fields) :])
+    if parity > 1 or max(scalars) >> 256:
+        raise Refused("its output holds no signature")
+    r_s = b"".join(scalar.to_bytes(32, "big") for scalar in scalars)
+    signer = recover(keccak256(TYPE + rlp.encode(fields)), r_s + bytes([27 + parity]))
+    if signer is None:
+        raise Refused("its output holds no signature")
+    return fields, checksummed(signer)
 
 
 def from_command(command: str, address: str, setting: str = "--signer") -> SigningProgram:

@@ -15,12 +15,13 @@ from typing import Final
 import attrs
 import httpx
 import pytest
+from web3 import Web3
 
-from coordinatord.market.node import RetryingNode, connect
+from coordinatord.market.node import connect
 from devnet.accounts import Cast
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
-from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, public_chain
+from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, public_chain, rpc
 
 PAGE: Final = Path(__file__).parents[3] / "coordinatord" / "README.md"
 MARKET_FILE: Final = PAGE.with_name("MARKET.md")
@@ -54,7 +55,7 @@ class Operator:
 
     folder: Path
     environment: dict[str, str]
-    node: RetryingNode
+    node: Web3
 
     def type(self, command: str) -> str:
         state = self.folder / ".state"
@@ -75,7 +76,7 @@ class Operator:
     def fund(self, said: str) -> None:
         """Somebody sends native funds to an account that was made."""
         for account in re.findall(r"0x[0-9a-fA-F]{40}\b", said):
-            self.node.request("anvil_setBalance", account, hex(10**18))
+            rpc(self.node, "anvil_setBalance", account, hex(10**18))
 
     def write_files(self, relayer: str, token: str, cast: Cast) -> None:
         """What the page says to write: the market's terms, as MARKET.md has them, and the environment."""

@@ -17,6 +17,7 @@ from common.extras import OURS, missing_extra
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PROGRAMS = {"client": "svc", "provider": "svcd", "coordinator": "coordinatord"}
+MARKET = "coordinatord/market"  # the extra `market` brings what this folder imports
 # Imported where their extra is installed, and left alone where it is not.
 OPTIONAL = {
     "eth-account": "keystore",
@@ -51,11 +52,13 @@ def imported(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def needed(package: str) -> dict[str, str]:
-    """Distributions that a package's modules and those of ours that they reach import, with one file of each."""
+def needed(folder: str, *, without: str | None = None) -> dict[str, str]:
+    """Return the distributions that a folder's modules import, or modules of ours that they reach, with one file of
+    each."""
     distributions, found = packages_distributions(), dict[str, str]()
-    waiting = [file for file in (ROOT / package).rglob("*.py") if "node_modules" not in file.parts]
-    seen = set(waiting)
+    seen = set((ROOT / without).rglob("*.py")) if without is not None else set()
+    waiting = [file for file in (ROOT / folder).rglob("*.py") if "node_modules" not in file.parts and file not in seen]
+    seen |= set(waiting)
     while waiting:
         file = waiting.pop()
         for module in imported(file):
@@ -78,10 +81,20 @@ def locked(extra: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("extra", PROGRAMS)
 def test_extra_brings_what_its_program_imports_and_nothing_else(extra: str) -> None:
-    imports = needed(PROGRAMS[extra])
+    imports = needed(PROGRAMS[extra], without=MARKET)
     brought = declared(None) | declared(extra)
     assert {name: file for name, file in imports.items() if name not in brought | OPTIONAL.keys()} == {}
     assert declared(extra) - imports.keys() == BY_NAME.get(extra, set())
+
+
+def test_market_extra_alone_brings_what_its_tool_imports() -> None:
+    imports, brought = needed(MARKET), declared(None) | declared("market")
+    assert {name: file for name, file in imports.items() if name not in brought} == {}
+    assert declared("market") - imports.keys() == set()
+
+
+def test_daemon_of_an_operator_installs_few_packages() -> None:
+    assert len(locked("coordinator")) <= 36
 
 
 def test_distribution_without_an_extra_brings_what_common_imports_for_every_program() -> None:
@@ -93,7 +106,7 @@ def test_optional_packages_have_the_extra_that_the_pages_name() -> None:
     assert {name: extra for name, extra in OPTIONAL.items() if name in declared(extra)} == OPTIONAL
 
 
-@pytest.mark.parametrize("extra", PROGRAMS)
+@pytest.mark.parametrize("extra", [*PROGRAMS, "market"])
 def test_lock_of_an_extra_holds_its_packages_at_the_versions_that_are_tested(extra: str) -> None:
     packages = locked(extra)
     assert (declared(None) | declared(extra)) - packages.keys() == set()

@@ -7,7 +7,7 @@ import pytest
 from packaging.version import Version
 
 CONFIG = Path(__file__).parents[3] / "config"
-LOCKS = tuple(f"requirements-{part}.lock" for part in ("coordinator", "provider", "client", "dev"))
+LOCKS = tuple(f"requirements-{part}.lock" for part in ("coordinator", "market", "provider", "client", "dev"))
 
 # The lowest safe version, and what an older one gives away here.
 FLOORS = {

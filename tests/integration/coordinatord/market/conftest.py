@@ -6,12 +6,12 @@ import pytest
 from coordinatord.market.node import connect
 from devnet.accounts import Cast
 from devnet.anvil import Anvil
-from tests.integration.coordinatord.market.ground import Ground, created, key_of
+from tests.integration.coordinatord.market.ground import Ground, created, key_of, rpc
 
 
 @pytest.fixture
 def ground(anvil: Anvil, cast: Cast, tmp_path: Path) -> Iterator[Ground]:
     with connect(anvil.rpc_url) as node:
         deployer = key_of(cast.with_role("client")[3])
-        node.request("anvil_setNonce", deployer.address, "0x0")
+        rpc(node, "anvil_setNonce", deployer.address, "0x0")
         yield Ground(node, cast, deployer, created(node, deployer, "DevToken", deployer.address), tmp_path)

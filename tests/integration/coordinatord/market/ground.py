@@ -7,13 +7,15 @@ from typing import Any, Final
 
 import attrs
 from anyio.from_thread import start_blocking_portal
+from web3 import Web3
+from web3.types import RPCEndpoint
 
 from common.address_book import AddressBook
 from coordinatord.chain.signing.signers import LocalKey
 from coordinatord.market.contracts import Contract, ContractCall, creation
 from coordinatord.market.deploy import MarketDeployment, deploy
 from coordinatord.market.journal import DeploymentJournal
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import nonce_of
 from coordinatord.market.sending import Sender, SendingStep, SendOptions
 from coordinatord.market.terms import MarketTerms, ModelTerms
 from devnet.accounts import Cast, DevWallet
@@ -30,7 +32,7 @@ MODELS = (ModelTerms(7, "lab/words", "lab", '{"type":"object"}'), ModelTerms(9, 
 class Ground:
     """`deployer` has sent one transaction: the token's deployment."""
 
-    node: RetryingNode
+    node: Web3
     cast: Cast
     deployer: LocalKey
     token: Contract
@@ -65,7 +67,7 @@ class Ground:
     def deployment(
         self,
         terms: MarketTerms | None = None,
-        node: RetryingNode | None = None,
+        node: Web3 | None = None,
         options: SendOptions = QUICK,
         say: Callable[[str], None] = lambda _: None,
     ) -> MarketDeployment:
@@ -76,25 +78,29 @@ class Ground:
 
     def sent(self) -> int:
         """Transactions of the deployer, the token's left out."""
-        return self.node.nonce(self.deployer.address, "latest") - 1
+        return nonce_of(self.node, self.deployer.address, "latest") - 1
 
     def send(self, key: LocalKey, *calls: ContractCall) -> None:
         send(self.node, key, *calls)
 
     def rpc(self, method: str, *params: object) -> Any:
-        return self.node.request(method, *params)
+        return rpc(self.node, method, *params)
+
+
+def rpc(node: Web3, method: str, *params: object) -> Any:
+    return node.provider.make_request(RPCEndpoint(method), list(params))["result"]
 
 
 def key_of(wallet: DevWallet) -> LocalKey:
     return LocalKey.of(bytes.fromhex(wallet.private_key[2:]))
 
 
-def send(node: RetryingNode, key: LocalKey, *calls: ContractCall, chain_id: int = CHAIN_ID) -> None:
+def send(node: Web3, key: LocalKey, *calls: ContractCall, chain_id: int = CHAIN_ID) -> None:
     steps = [SendingStep(call.words, n, None, lambda _, call=call: call) for n, call in enumerate(calls)]  # type: ignore[misc]
     Sender(node, key, chain_id, QUICK, DeploymentJournal(None, {}), lambda _: None).run(steps)
 
 
-def created(node: RetryingNode, key: LocalKey, name: str, *arguments: object, chain_id: int = CHAIN_ID) -> Contract:
+def created(node: Web3, key: LocalKey, name: str, *arguments: object, chain_id: int = CHAIN_ID) -> Contract:
     step = SendingStep("new", 0, name, lambda _: ContractCall("new", None, creation(name, *arguments)))
     sender = Sender(node, key, chain_id, QUICK, DeploymentJournal(None, {}), lambda _: None)
     sender.run([step])
@@ -119,7 +125,7 @@ def public_chain(folder: Path) -> Iterator[str]:
         yield url
 
 
-def issued_token(node: RetryingNode, cast: Cast) -> str:
+def issued_token(node: Web3, cast: Cast) -> str:
     """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
     maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
     implementation = created(node, maker, "IssuedToken", chain_id=PUBLIC_CHAIN)

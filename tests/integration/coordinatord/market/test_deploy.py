@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import attrs
 import pytest
+from web3 import Web3
+from web3.types import RPCEndpoint, RPCResponse
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
@@ -20,7 +22,7 @@ from coordinatord.market.contracts import Contract, ContractCall
 from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
 from coordinatord.market.deployment import steps
 from coordinatord.market.fees import FeeOptions
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import RetryingProvider
 from coordinatord.market.preflight import costs
 from coordinatord.market.reading import read_market
 from devnet.anvil import Anvil
@@ -34,25 +36,26 @@ class Killed(BaseException):
     """As a signal would, it passes every handler of errors."""
 
 
-@attrs.frozen
-class MortalNode:
+class MortalProvider(RetryingProvider):
     """Kills the run that broadcasts a transaction for the first time before the node has it, and the one that
     broadcasts it for the second time after. `others`: these go through at once."""
 
-    node: RetryingNode
-    others: int = 0
-    seen: Counter[bytes] = attrs.field(factory=Counter)
+    def __init__(self, url: str, others: int) -> None:
+        super().__init__(url)
+        self.others = others
+        self.seen: Counter[str] = Counter()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.node, name)
-
-    def send(self, raw: bytes) -> None:
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        if method != "eth_sendRawTransaction":
+            return super().make_request(method, params)
+        [raw] = params
         self.seen[raw] += 1
         if self.seen[raw] == 1 and len(self.seen) > self.others:
             raise Killed
-        self.node.send(raw)
+        answer = super().make_request(method, params)
         if self.seen[raw] == 2:
             raise Killed
+        return answer
 
 
 def killed(ground: Ground, others: int = 0) -> None:
@@ -61,8 +64,9 @@ def killed(ground: Ground, others: int = 0) -> None:
         deploy(ground.deployment(node=mortal(ground, others)), ground.out, SPAN)
 
 
-def mortal(ground: Ground, others: int = 0) -> RetryingNode:
-    return cast("RetryingNode", MortalNode(ground.node, others))
+def mortal(ground: Ground, others: int = 0) -> Web3:
+    url = str(cast("RetryingProvider", ground.node.provider).endpoint_uri)
+    return Web3(MortalProvider(url, others), middleware=[])
 
 
 @pytest.mark.anyio

@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from web3 import Web3
 
 from common.address_book import AddressBook
 from coordinatord.market.actions import VERBS
 from coordinatord.market.contracts import Contract
-from coordinatord.market.node import RetryingNode, connect
+from coordinatord.market.node import connect
 from devnet.accounts import Cast
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
-from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, key_of, public_chain, send
+from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, key_of, public_chain, rpc, send
 
 PAGE = Path(__file__).parents[4] / "coordinatord" / "MARKET.md"
 ETHER = 10**18
@@ -77,7 +78,7 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
     assert (folder / "deployer.json").stat().st_mode & 0o077 == 0
 
 
-def follow(shell: Shell, node: RetryingNode, cast: Cast) -> dict[str, str]:
+def follow(shell: Shell, node: Web3, cast: Cast) -> dict[str, str]:
     """The page from its first block to its last; what each command of interest printed. Between blocks happens what
     the page says that others do: funds arrive, a provider registers itself."""
     blocks = blocks_of(PAGE)
@@ -94,7 +95,7 @@ def follow(shell: Shell, node: RetryingNode, cast: Cast) -> dict[str, str]:
                 printed[command] = output
         if "new-key" in block:
             [deployer] = re.findall(r"0x[0-9a-fA-F]{40}", output)
-            node.request("anvil_setBalance", deployer, hex(ETHER))
+            rpc(node, "anvil_setBalance", deployer, hex(ETHER))
     return printed
 
 

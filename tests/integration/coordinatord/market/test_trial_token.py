@@ -28,8 +28,8 @@ def test_test_token_is_deployed_minted_and_good_for_a_market(
     commands.main(command(ground, anvil.rpc_url, "--mint", f"{buyer}=250"))
     address = capsys.readouterr().out.strip()
     token = attrs.evolve(ground.token, address=address)
-    assert ground.node.read(token, "balanceOf", buyer) == (250 * 10**6,)
-    assert ground.node.read(token, "owner")[0].lower() == ground.deployer.address.lower()
+    assert token.read(ground.node, "balanceOf", buyer) == 250 * 10**6
+    assert token.read(ground.node, "owner").lower() == ground.deployer.address.lower()
     terms = attrs.evolve(ground.terms, token=address)
     book = deploy(ground.deployment(terms), ground.out, SPAN)
     assert "0x" + book.paytoken.hex() == address.lower()

@@ -5,26 +5,41 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import requests
+from requests.adapters import BaseAdapter
+from web3 import Web3
 
-from coordinatord.base.http_client import NoResponse
-from coordinatord.market.node import RetryingNode
+from coordinatord.market.node import over
 
 URL = "https://user:word@node.example/v1/key-of-mine"
 Answer = Callable[[str, list[Any]], httpx.Response]
 
 
-def node_that(answer: Answer) -> RetryingNode:
-    """Whose sleeps take no time."""
+class _Answers(BaseAdapter):
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
 
-    def post(request: bytes) -> tuple[int, bytes]:
-        body = json.loads(request)
+    def send(self, request: requests.PreparedRequest, *_: object, **__: object) -> requests.Response:
+        body = json.loads(request.body or b"")
         try:
-            response = answer(body["method"], body["params"])
+            answer = self.answer(body["method"], body["params"])
         except httpx.HTTPError as error:
-            raise NoResponse(type(error).__name__) from error
-        return response.status_code, response.content
+            raise requests.ConnectionError(f"{request.url}: {error}") from error
+        response = requests.Response()
+        response.status_code = answer.status_code
+        response._content = answer.content
+        response.url = str(request.url)
+        return response
 
-    return RetryingNode(post, URL, lambda _: None)
+    def close(self) -> None:
+        pass
+
+
+def node_that(answer: Answer) -> Web3:
+    session = requests.Session()
+    session.mount("https://", _Answers(answer))
+    return over(session, URL)
 
 
 def result(value: object) -> httpx.Response:
@@ -36,6 +51,6 @@ def error(code: int, message: str, data: str | None = None, status: int = 200) -
     return httpx.Response(status, json={"jsonrpc": "2.0", "id": 1, "error": told})
 
 
-def answering(**results: object) -> RetryingNode:
+def answering(**results: object) -> Web3:
     """By method; Exceptions are raised."""
     return node_that(lambda method, _: result(results[method]))

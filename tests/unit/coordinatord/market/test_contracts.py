@@ -5,6 +5,7 @@ from eth_utils.crypto import keccak
 from common import artifacts
 from common.refusal import Refused
 from coordinatord.market.contracts import Contract, checksum, explained, is_code_of, read_address
+from tests.unit.coordinatord.market.nodes import answering
 
 ADDRESS = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
 
@@ -61,4 +62,4 @@ def test_revert_that_is_cut_off_is_shown_as_it_is() -> None:
 
 def test_answer_of_another_contract_is_refused() -> None:
     with pytest.raises(Refused, match="does not answer fees as the contract does"):
-        Contract("JobRegistry", ADDRESS).answer("fees", b"\x01")
+        Contract("JobRegistry", ADDRESS).read(answering(eth_call="0x01"), "fees")

@@ -1,13 +1,13 @@
 import httpx
 import pytest
+from web3 import Web3
 
 from common.daemon.process import Fatal
 from coordinatord.market.fees import GWEI, FeeOptions, Fees, current_fees
-from coordinatord.market.node import RetryingNode
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 
-def chain(base: int | None, tip: int | None) -> RetryingNode:
+def chain(base: int | None, tip: int | None) -> Web3:
     def answer(method: str, _: object) -> httpx.Response:
         if method == "eth_maxPriorityFeePerGas":
             return error(-32601, "method not found") if tip is None else result(hex(tip))

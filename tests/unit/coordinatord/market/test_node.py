@@ -6,7 +6,7 @@ import pytest
 from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.market.node import connect
+from coordinatord.market.node import broadcast, connect, eth_call, receipt_of
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 
@@ -31,13 +31,13 @@ def test_node_that_stumbles_is_asked_again(stumble: Callable[[], httpx.Response]
         asked.append(method)
         return stumble() if len(asked) < 3 else result("0x2a")
 
-    assert node_that(answer).head() == 42
+    assert node_that(answer).eth.block_number == 42
     assert asked == ["eth_blockNumber"] * 3
 
 
 def test_node_that_stays_silent_is_named_without_the_key_in_its_address() -> None:
     with pytest.raises(Retryable) as silence:
-        node_that(lambda *_: unreachable()).head()
+        node_that(lambda *_: unreachable()).eth.get_block("latest")
     assert "node.example" in str(silence.value)
     for secret in ("word", "key-of-mine"):
         assert secret not in str(silence.value)
@@ -45,8 +45,8 @@ def test_node_that_stays_silent_is_named_without_the_key_in_its_address() -> Non
 
 @pytest.mark.parametrize("url", ["", "node.example", "ws://node.example", "http://", "file:///etc/passwd"])
 def test_address_that_is_none_of_http_is_refused(url: str) -> None:
-    with pytest.raises(Fatal, match="must be an http"):
-        connect(url)
+    with pytest.raises(Fatal, match="must be an http"), connect(url):
+        pass
 
 
 def test_refusal_is_not_asked_again() -> None:
@@ -57,16 +57,16 @@ def test_refusal_is_not_asked_again() -> None:
         return error(3, "execution reverted", "0x1234")
 
     with pytest.raises(RpcError, match="execution reverted"):
-        node_that(answer).call("0x" + "11" * 20, b"")
+        eth_call(node_that(answer), "0x" + "11" * 20, b"")
     assert len(asked) == 1
 
 
 def test_bytes_that_the_node_has_already_count_as_sent() -> None:
-    node_that(lambda *_: error(-32000, "already known")).send(b"\x02")
+    broadcast(node_that(lambda *_: error(-32000, "already known")), b"\x02")
     with pytest.raises(RpcError):
-        node_that(lambda *_: error(-32000, "nonce too low")).send(b"\x02")
+        broadcast(node_that(lambda *_: error(-32000, "nonce too low")), b"\x02")
 
 
 def test_receipt_of_a_transaction_that_waits_is_none() -> None:
-    assert node_that(lambda *_: result({"blockNumber": None})).receipt("0x") is None
-    assert node_that(lambda *_: result(None)).receipt("0x") is None
+    assert receipt_of(node_that(lambda *_: result({"blockNumber": None})), "0x") is None
+    assert receipt_of(node_that(lambda *_: result(None)), "0x") is None

@@ -3,9 +3,11 @@
 import httpx
 import pytest
 
+from common import artifacts
+from common.scalars import hex_of
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.market.contracts import Contract, topic
-from coordinatord.market.node import admin_events
+from coordinatord.market.admin_events import admin_events
+from coordinatord.market.contracts import Contract
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
 JOBS = Contract("JobRegistry", "0x" + "11" * 20)
@@ -21,12 +23,14 @@ def test_range_that_is_too_wide_is_halved_and_every_block_is_read_once() -> None
         asked.append((first, last))
         word = "0x" + (60).to_bytes(32, "big").hex()
         log = {
-            **{
-                "address": JOBS.address,
-                "topics": [topic("JobRegistry", "SlaSet"), word],
-                "data": "0x" + "00" * 31 + "01",
-            },
-            **{"blockNumber": hex(last), "logIndex": "0x0", "transactionHash": "0x"},
+            "address": JOBS.address,
+            "topics": [hex_of(artifacts.event_topic(artifacts.load("JobRegistry"), "SlaSet")), word],
+            "data": "0x" + "00" * 31 + "01",
+            "blockNumber": hex(last),
+            "blockHash": "0x" + "33" * 32,
+            "logIndex": "0x0",
+            "transactionHash": "0x" + "22" * 32,
+            "transactionIndex": "0x0",
         }
         return result([log])
 

@@ -1,0 +1,8 @@
+import pytest
+
+from coordinatord.market.node import RetryingProvider
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetryingProvider._answer.retry, "sleep", lambda _: None)
