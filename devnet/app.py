@@ -34,13 +34,15 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
         say("starting the chain, the pin store and the database (1 of 4)")
         async with (
             running_anvil(listening[settings.RPC], state.anvil, state.logs, chain_id=chain_id) as anvil,
-            running_pin_store(listening[settings.PIN_STORE], state.pins, state.logs) as pins,
+            running_pin_store(
+                listening[settings.PIN_STORE], listening[settings.GATEWAY], state.pins, state.logs
+            ) as pins,
             running_postgres(listening[settings.DATABASE], state.postgres, state.logs) as postgres,
             create_task_group() as watches,
             AsyncExitStack() as stack,
         ):
-            for part in (anvil, pins, postgres):
-                watches.start_soon(part.child.fail_when_it_ends)
+            for child in (anvil.child, *pins.children, postgres.child):
+                watches.start_soon(child.fail_when_it_ends)
             say("deploying the contracts and opening the market (2 of 4)")
             cast = accounts.derive()
             market = await deployed_market(anvil, cast)

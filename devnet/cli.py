@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         rpc_port=options.rpc_port,
         database_port=options.database_port,
         pin_store_port=options.pin_store_port,
+        gateway_port=options.gateway_port,
         api_port=options.api_port,
         metrics_port=options.metrics_port,
         provider_metrics_port=options.provider_metrics_port,

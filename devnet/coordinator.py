@@ -56,6 +56,7 @@ async def running_coordinator(
             "BIND_HOST": LOOPBACK,  # its wallets' keys are public
             "METRICS_PORT": str(metrics_port),
             "BLOCK_TIME_MS": str(_BLOCK_TIME_MS),
+            "PIN_STORE": pins.kind,
             "PIN_STORE_ENDPOINT": pins.endpoint,
             "PIN_STORE_KEY": pins.key,
             "PIN_STORE_SECRET": pins.secret,

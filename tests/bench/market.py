@@ -149,7 +149,7 @@ class Taken:
 def processes(up: Devnet) -> dict[str, int]:
     return {
         "anvil": up.world.anvil.child.pid,
-        "pin store": up.world.pins.child.pid,
+        **{child.program.name: child.pid for child in up.world.pins.children},
         "postgresql": up.world.postgres.child.pid,
         "coordinatord": up.coordinator.child.pid,
         "svcd": up.provider.child.pid,

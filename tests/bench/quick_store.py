@@ -37,7 +37,8 @@ async def quick_store(port: int, logs: Path) -> AsyncIterator[PinStoreService]:
             return True
 
         await child.wait_until(answers)
-        yield PinStoreService(f"http://{LOOPBACK}:{port}", "key", "secret", BUCKET, REGION, child)
+        url = f"http://{LOOPBACK}:{port}"
+        yield PinStoreService("filebase", url, url, "key", "secret", BUCKET, REGION, (child,))
 
 
 class _Connection(asyncio.Protocol):

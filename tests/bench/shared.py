@@ -20,12 +20,12 @@ from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market
 from devnet.coordinator import CoordinatorService, running_coordinator
-from devnet.pins import running_pin_store
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.provider import running_provider
 from devnet.settings import SLOTS
 from devnet.world import Devnet, World
+from tests.support.cid_store import running_cid_store
 
 T = TypeVar("T")
 Opened = TypeVar("Opened")
@@ -122,7 +122,7 @@ async def _ground() -> AsyncIterator[Ground]:
             (folder / part).mkdir()
         async with (
             running_anvil(pick_free(), folder / "anvil", folder) as anvil,
-            running_pin_store(pick_free(), folder / "pins", folder) as pins,
+            running_cid_store(pick_free(), folder / "pins", folder) as pins,
             running_postgres(pick_free(), folder / "postgres", folder) as postgres,
         ):
             market = await deployed_market(anvil, cast)

@@ -17,7 +17,7 @@ from devnet import client_environment
 from devnet.ports import pick_free
 
 PORT_FLAGS = (
-    *("--rpc-port", "--database-port", "--pin-store-port"),
+    *("--rpc-port", "--database-port", "--pin-store-port", "--gateway-port"),
     *("--api-port", "--metrics-port", "--provider-metrics-port"),
 )
 

@@ -36,7 +36,7 @@ def test_devnet_killed_while_it_starts_leaves_no_process(start: Start) -> None:
 
 
 @LONG
-@pytest.mark.parametrize("service", ["anvil", "postgres", "pin store"])
+@pytest.mark.parametrize("service", ["anvil", "postgres", "pin store", "gateway"])
 def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, service: str) -> None:
     devnet = start()
     manifest = devnet.wait_up()

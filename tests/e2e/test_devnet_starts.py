@@ -29,7 +29,7 @@ def test_manifest_holds_all_that_a_program_needs_to_attach(market: Market) -> No
     assert isinstance(command, list)
     assert described["base_url"] == f"http://127.0.0.1:{command[command.index('--api-port') + 1]}"
     assert {"gateway", "rpc_url", "metrics_url", "database_url"} < described.keys()
-    assert described["pin_store"].keys() == {"endpoint", "key", "secret", "bucket", "region"}
+    assert described["pin_store"].keys() == {"kind", "endpoint", "key", "secret", "bucket", "region"}
     assert described["addresses"].keys() == {
         *("chainId", "deployBlock", "jobRegistry", "providerRegistry", "askRegistry"),
         *("paytoken", "paymentTokenDecimals", "tokenDomain"),

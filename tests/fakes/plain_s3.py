@@ -1,36 +1,37 @@
-"""A plain S3 that knows nothing of content ids: rclone serves a folder, and checks every signature."""
+"""A plain S3 that knows nothing of content ids: the devnet's, which rclone serves."""
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 import attrs
 
-from devnet.ports import LOOPBACK, pick_free
-
-RCLONE = Path(sys.executable).parent / "rclone"
+from devnet.pins import PinStoreService, running_pin_store
+from devnet.ports import pick_free
 
 
 @attrs.frozen
 class PlainS3:
-    endpoint: str
-    bucket: str
-    key: str
-    secret: str
+    service: PinStoreService
     folder: Path
+
+    @property
+    def endpoint(self) -> str:
+        return self.service.endpoint
+
+    @property
+    def bucket(self) -> str:
+        return self.service.bucket
 
     @property
     def settings(self) -> dict[str, object]:
         """Of a coordinator that keeps its content here."""
         return {
-            "PIN_STORE": "s3",
-            "PIN_STORE_ENDPOINT": self.endpoint,
-            "PIN_STORE_KEY": self.key,
-            "PIN_STORE_SECRET": self.secret,
-            "PIN_STORE_BUCKET": self.bucket,
+            "PIN_STORE": self.service.kind,
+            "PIN_STORE_ENDPOINT": self.service.endpoint,
+            "PIN_STORE_KEY": self.service.key,
+            "PIN_STORE_SECRET": self.service.secret,
+            "PIN_STORE_BUCKET": self.service.bucket,
         }
 
     def served(self, cid: str) -> bytes | None:
@@ -46,22 +47,5 @@ class PlainS3:
 
 @asynccontextmanager
 async def running_plain_s3(folder: Path) -> AsyncIterator[PlainS3]:
-    port = pick_free()
-    store = PlainS3(f"http://{LOOPBACK}:{port}", "market", "KEY", "SECRET", folder)
-    (folder / store.bucket).mkdir(parents=True)
-    command = (str(RCLONE), "serve", "s3", "--addr", f"{LOOPBACK}:{port}", "--config", "/dev/null", str(folder))
-    environment = {"RCLONE_AUTH_KEY": f'"{store.key},{store.secret}"', "HOME": str(folder)}
-    with (folder.parent / "rclone.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: ASYNC220 - it is a moment
-        try:
-            with anyio.fail_after(60):
-                while True:
-                    try:
-                        await (await anyio.connect_tcp(LOOPBACK, port)).aclose()
-                        break
-                    except OSError:
-                        await anyio.sleep(0.05)
-            yield store
-        finally:
-            process.kill()
-            process.wait()
+    async with running_pin_store(pick_free(), pick_free(), folder, folder.parent) as service:
+        yield PlainS3(service, folder)

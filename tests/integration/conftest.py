@@ -25,10 +25,11 @@ from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
 from devnet.market import DevnetMarket
-from devnet.pins import PinStoreService, running_pin_store
+from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, major_version, running_postgres
 from devnet.world import World
+from tests.support.cid_store import running_cid_store
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ def postgres(services: Services, database_folder: Path) -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def pin_store(services: Services) -> Iterator[PinStoreService]:
     """Shared by all tests: each uses keys of its own."""
-    yield from services.run(running_pin_store(pick_free(), services.folder("pins"), services.folder("logs")))
+    yield from services.run(running_cid_store(pick_free(), services.folder("pins"), services.folder("logs")))
 
 
 @pytest.fixture(scope="session")

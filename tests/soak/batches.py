@@ -30,7 +30,6 @@ from coordinatord.run.dependencies import open_dependencies
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market
-from devnet.pins import running_pin_store
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.world import World
@@ -42,6 +41,7 @@ from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 from tests.invariants.batches import broken_batches
+from tests.support.cid_store import running_cid_store
 
 _BAD_EVERY: Final = 10  # every so many lines one is no submission
 _SETTLED: Final = 25
@@ -159,7 +159,7 @@ async def run(lines: int, kills: int, seed: int) -> list[str]:
         async with (
             running_anvil(pick_free(), directory / "anvil", directory) as anvil,
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
-            running_pin_store(pick_free(), directory / "pins", directory) as pins,
+            running_cid_store(pick_free(), directory / "pins", directory) as pins,
         ):
             cast = accounts.derive()
             market = await deployed_market(anvil, cast)

@@ -18,7 +18,7 @@ from devnet.accounts import Cast, DevWallet
 from devnet.anvil import Anvil, running_anvil
 from devnet.app import deployed_market
 from devnet.market import DevnetMarket
-from devnet.pins import PinStoreService, running_pin_store
+from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
 from tests.faults.rpc_proxy import RpcProxy, rpc_proxy
@@ -27,6 +27,7 @@ from tests.faults.write_ahead import WriteAhead
 from tests.soak.answering import accepts_sql, answers_ok, listens
 from tests.soak.daemon import Daemon
 from tests.soak.programs import coordinator_program, provider_program
+from tests.support.cid_store import running_cid_store
 
 BLOCK_SECONDS: Final = 1
 COORDINATORS_ROLE: Final = "coordinators"  # PostgreSQL role that faults lock out; checks use the superuser
@@ -83,7 +84,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
         (folder / name).mkdir(parents=True)
     async with (
         running_anvil(pick_free(), folder / "anvil", logs) as anvil,
-        running_pin_store(pick_free(), folder / "pins", logs) as pins,
+        running_cid_store(pick_free(), folder / "pins", logs) as pins,
         running_postgres(pick_free(), folder / "postgres", logs, *_DURABLE) as postgres,
         rpc_proxy(anvil.rpc_url, write_ahead := WriteAhead(postgres.url())) as rpc,
         rpc_proxy(anvil.rpc_url, write_ahead) as second_rpc,
@@ -137,7 +138,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             anvil=anvil,
             postgres=Daemon(postgres.child.program, accepts_sql(postgres), postgres.child),
             database_url=postgres.url(),
-            pins=Daemon(pins.child.program, listens(f"{pins.gateway}/ipfs/"), pins.child),
+            pins=Daemon(pins.children[0].program, listens(f"{pins.gateway}/ipfs/"), pins.children[0]),
             pin_store=pins,
             cast=cast,
             market=market,

@@ -191,7 +191,7 @@ class ComingContent:
 
 
 class PinningStore:
-    """An S3 store that pins what it is given, and says under which content id (Filebase, and the devnet's)."""
+    """An S3 store that pins what it is given, and says under which content id (Filebase, for one)."""
 
     def __init__(self, requests: StoreRequests) -> None:
         self._requests = requests

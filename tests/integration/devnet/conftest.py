@@ -5,7 +5,15 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
-from devnet.pins import PinStoreService
+from devnet.pins import PinStoreService, running_pin_store
+from devnet.ports import pick_free
+from tests.integration.conftest import Services
+
+
+@pytest.fixture(scope="module")
+def devnet_store(services: Services) -> Iterator[PinStoreService]:
+    ports = pick_free(), pick_free()
+    yield from services.run(running_pin_store(*ports, services.folder("devnet_pins"), services.folder("logs")))
 
 
 def client_of(store: PinStoreService, *, secret: str | None = None) -> Any:
@@ -21,7 +29,7 @@ def client_of(store: PinStoreService, *, secret: str | None = None) -> Any:
 
 
 @pytest.fixture
-def s3(pin_store: PinStoreService) -> Iterator[Any]:
-    client = client_of(pin_store)
+def s3(devnet_store: PinStoreService) -> Iterator[Any]:
+    client = client_of(devnet_store)
     yield client
     client.close()

@@ -13,7 +13,7 @@ import pytest
 from common.address_book import AddressBook
 from coordinatord.base.errors import Retryable
 from devnet.child import running as running_child
-from devnet.pins import PinStoreService, running_pin_store
+from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
@@ -21,6 +21,7 @@ from tests.integration.coordinatord.relayer.ops import CID
 from tests.integration.coordinatord.scene.faults import Rule
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
+from tests.support.cid_store import running_cid_store
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def own_stage(world: World, database_url: str, data: Path, logs: Path) -> AsyncIterator[Stage]:
     """A coordinator with a pin store of its own."""
-    async with running_pin_store(pick_free(), data, logs) as pins:
+    async with running_cid_store(pick_free(), data, logs) as pins:
         own = attrs.evolve(world, pins=pins)
         async with staged(own, configured(own, database_url), []) as stage:
             yield stage
@@ -55,7 +56,7 @@ async def started_again(pins: PinStoreService) -> AsyncIterator[None]:
                 return False
         return True
 
-    async with running_child(pins.child.program) as process:
+    async with running_child(pins.children[0].program) as process:
         await process.wait_until(answers)
         yield
 
@@ -67,7 +68,7 @@ async def test_store_killed_and_started_again_costs_a_retry_and_no_relay(
         client = client_of(stage, book)
         first = await client.post()
         body = await client.paid(client.container(b"second"))
-        await stage.world.pins.child.kill()
+        await stage.world.pins.children[0].kill()
         assert await told(stage, body) == (503, "pinner_unavailable", "store_unavailable", "true")
         assert await stage.fetchval("select count(*) from relays") == 1
         async with started_again(stage.world.pins):

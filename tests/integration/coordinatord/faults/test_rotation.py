@@ -4,9 +4,7 @@ that none has to wait for another, one where the steps are the same for each."""
 import os
 import re
 import secrets
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -20,7 +18,7 @@ from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
 from devnet.child import Program, running
 from devnet.contracts import at, connected
-from devnet.pins import BUCKET, REGION
+from devnet.pins import BUCKET
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
@@ -28,6 +26,7 @@ from tests.fakes.page_shell import chapter, way_back
 from tests.integration.coordinatord.faults.deployment import PAGE, Deployed, Deployment
 from tests.integration.coordinatord.scene.escrows import claimed, code, opened, released
 from tests.integration.coordinatord.scene.party import Party
+from tests.support.cid_store import running_cid_store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
@@ -127,32 +126,6 @@ async def _key(on: Deployment) -> str:
     return str((await on.http.get("/key")).json()["escrow_public_key"])
 
 
-@asynccontextmanager
-async def pin_store(folder: Path, port: int, keys: dict[str, str]) -> AsyncIterator[str]:
-    """A store that these keys may write to, on the same content each time."""
-    url = f"http://127.0.0.1:{port}"
-    program = Program(
-        "pin store",
-        (sys.executable, "-m", "devnet.pinstore", "--port", str(port), "--data", str(folder)),
-        folder.parent / "pins.log",
-        environment={
-            **{"PIN_STORE_KEY": ",".join(keys), "PIN_STORE_SECRET": ",".join(keys.values())},
-            **{"PIN_STORE_BUCKET": BUCKET, "PIN_STORE_REGION": REGION},
-        },
-    )
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
-
-        async def answers() -> bool:
-            try:
-                await client.get(f"{url}/ipfs/")
-            except httpx.TransportError:
-                return False
-            return True
-
-        await child.wait_until(answers)
-        yield url
-
-
 @pytest.mark.long
 async def test_pin_store_is_written_with_a_new_key_before_the_old_one_is_deleted(
     deployed: Deployed, world: World, tmp_path: Path
@@ -165,9 +138,9 @@ async def test_pin_store_is_written_with_a_new_key_before_the_old_one_is_deleted
         (tmp_path / name).write_text(value)
     variables = {"NEW_STORE_KEY": str(tmp_path / "key"), "NEW_STORE_SECRET": str(tmp_path / "secret")}
     store = {"PIN_STORE_ENDPOINT": f"http://127.0.0.1:{port}", "PIN_STORE_KEY": "OLD", "PIN_STORE_SECRET": old["OLD"]}
-    async with pin_store(content, port, old | new) as url:
+    async with running_cid_store(port, content, tmp_path, old | new) as store_service:
         async with deployed(variables, processes=1, **store, PIN_STORE_BUCKET=BUCKET) as on:
-            assert on.shell.environment["URL"] != url
+            assert on.shell.environment["URL"] != store_service.endpoint
             await on.follow(change)
             await on.follow(look)
             assert on.credential("pin_store_key.former") == "OLD"

@@ -1,5 +1,5 @@
-"""Every kind of pin store behind the one port, each against a server that speaks its language: the devnet's, which pins
-and says the content id; rclone's S3, which does not; Kubo's RPC."""
+"""Every kind of pin store behind the one port, each against a server that speaks its language: a fake that pins and
+returns the content id; rclone's S3, which does not; Kubo's RPC."""
 
 import os
 import time
@@ -38,7 +38,7 @@ LARGE = SINGLE_BYTES + PART_BYTES
 
 @pytest.fixture
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PlainS3 | KuboNode | None]:
-    """The server of the kind; None for the devnet's, which is shared."""
+    """The server of the kind; None for the fake that pins, which is shared."""
     if request.param == "s3":
         async with running_plain_s3(tmp_path / "s3") as s3:
             yield s3
