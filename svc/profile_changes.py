@@ -1,9 +1,11 @@
-"""Changes of the file of profiles, line by line: what its owner wrote beside the settings stays."""
+"""Change one setting in the file of profiles. tomlkit keeps the owner's comments, order and spacing."""
 
-import json
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import tomlkit
+from tomlkit.items import AbstractTable
 
 from common.refusal import Refused
 from common.scalars import read_decimal
@@ -16,25 +18,53 @@ _FLAGGED: Final = frozenset({"insecure_http", "signer_deterministic"})
 
 
 def change_setting(path: Path, profile: str, key: str, value: str | None) -> None:
-    """Sets a key of a profile, or takes it away. Raises Refused, and OSError where nothing can be written."""
+    """Set a key of a profile, or remove it. Raise Refused, and OSError where nothing can be written."""
     if key not in KEYS:
         raise Refused(f"there is no setting {key!r} (there are: {', '.join(KEYS)})", key)
     if not _NAME.fullmatch(profile):
         raise Refused("a profile's name must have 1 to 64 letters, digits, - and _", NAME_VARIABLE)
-    held = None if value is None else _typed(key, value)
+    typed = None if value is None else _typed(key, value)
     with own_file(path).changing() as file:
         raw = file.read() or b""
-        before = parsed(path, raw)
-        text = _edited(raw.decode("utf-8"), f"[profile.{profile}]", key, held)
-        wanted = {name: dict(table) for name, table in before.items()}
-        if held is not None:
-            wanted.setdefault(profile, {})[key] = held
-        else:
-            wanted.get(profile, {}).pop(key, None)
-        if parsed(path, text.encode()) != wanted:
-            raise Refused(f"{path} is written in a way that cannot be changed here: edit it by hand", FILE_VARIABLE)
-        as_variables(wanted.get(profile, {}), f"{path}: [profile.{profile}]")
+        wanted = {name: dict(table) for name, table in parsed(path, raw).items()}
+        if typed is not None:
+            wanted.setdefault(profile, {})[key] = typed
+        elif wanted.get(profile, {}).pop(key, None) is None:
+            return
+        try:
+            text = _edited(raw, profile, key, typed)
+            if parsed(path, text.encode()) != wanted:
+                raise ValueError
+        except ValueError:  # such as a new profile in an inline table, which tomlkit cannot write
+            raise Refused(
+                f"{path} is written in a way that cannot be changed here: edit it by hand", FILE_VARIABLE
+            ) from None
+        as_variables(wanted[profile], f"{path}: [profile.{profile}]")
         file.write(text)
+
+
+def _edited(raw: bytes, profile: str, key: str, value: str | int | bool | None) -> str:
+    document: Any = tomlkit.parse(raw)
+    if value is None:
+        del document["profile"][profile][key]
+    else:
+        profiles = document.setdefault("profile", tomlkit.table(is_super_table=True))
+        _set(profiles.setdefault(profile, tomlkit.table()), key, value)
+    return tomlkit.dumps(document)
+
+
+def _set(table: AbstractTable, key: str, value: str | int | bool) -> None:
+    """Set a key. A new one comes before the blank lines and comments that end the table: they belong to the next."""
+    if key in table:
+        table[key] = value
+        return
+    body = table.value.body
+    end: list[Any] = []
+    while body and body[-1][0] is None:
+        end.append(body.pop()[1])
+    table[key] = value
+    for item in reversed(end):
+        table.add(item)
 
 
 def _typed(key: str, value: str) -> str | int | bool:
@@ -47,23 +77,3 @@ def _typed(key: str, value: str) -> str | int | bool:
     if not value.isprintable():
         raise Refused(f"{key} must be a text without line breaks and control characters", key)
     return value
-
-
-def _edited(text: str, head: str, key: str, value: str | int | bool | None) -> str:
-    lines = text.splitlines()
-    if head not in (line.strip() for line in lines):
-        if value is None:
-            return text
-        lines += [*([""] if lines else []), head]
-    first = next(at for at, line in enumerate(lines) if line.strip() == head) + 1
-    last = next((at for at in range(first, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
-    at = next((at for at in range(first, last) if lines[at].partition("=")[0].strip() == key), None)
-    # A basic string of TOML is written as one of JSON; printable text needs no escapes that only one of them has.
-    written = [] if value is None else [f"{key} = {json.dumps(value, ensure_ascii=False)}"]
-    if at is not None:
-        lines[at : at + 1] = written
-    else:
-        while last > first and not lines[last - 1].partition("#")[0].strip():
-            last -= 1  # blank lines and comments there are the next profile's
-        lines[last:last] = written
-    return "\n".join(lines) + "\n"

@@ -23,8 +23,7 @@ from svcd.backends.discount import AskRates
 from svcd.backends.load_settings import ProbeSettings, SlotsSettings
 from svcd.backends.settings import BackendSettings, with_api_key
 from svcd.base.keys import KeySource, read_key, read_wallet
-from svcd.base.toml import Mistake, Text, TomlTable, Url, read_file, read_table
-from svcd.base.toml_positions import KeyPath
+from svcd.base.toml import KeyPath, Mistake, Text, TomlTable, Url, read_file, read_table
 
 T = TypeVar("T")
 Port = Annotated[int, Meta(ge=0, le=65_535)]

@@ -1,4 +1,4 @@
-"""TOML read into typed structs. A mistake names its key, what must stand there, and the line of the file."""
+"""TOML read into typed structs. An error names the file, the key and what the key must be."""
 
 import re
 import tomllib
@@ -13,7 +13,9 @@ from msgspec import inspect
 
 from common.daemon.process import Fatal
 from common.refusal import Refused
-from svcd.base.toml_positions import KeyPath, line_of
+
+KeyPath = tuple[str | int, ...]
+"""Place of a value: `("model", 1, "slots")`. Elements of arrays are counted from 0."""
 
 T = TypeVar("T")
 
@@ -96,10 +98,9 @@ def dotted(path: KeyPath) -> str:
 
 
 def read_file(path: Path, read: Callable[[Mapping[str, object]], T]) -> T:
-    """`read` applied to the file's values. Fatal, as one line with file, line and key, when anything is wrong."""
+    """Apply `read` to the file's values. Raise Fatal, as one line with file and key, when anything is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # no TOML, no UTF-8, or an integer of thousands of digits
         raise Fatal(f"{path}: {error}") from None
     except RecursionError:
@@ -109,9 +110,7 @@ def read_file(path: Path, read: Callable[[Mapping[str, object]], T]) -> T:
     try:
         return read(values)
     except Mistake as mistake:
-        line = line_of(text, mistake.path)
-        where = f"{path}:{line}" if line is not None else str(path)
-        raise Fatal(f"{where}: {mistake.param}: {mistake.message}") from None
+        raise Fatal(f"{path}: {mistake.param}: {mistake.message}") from None
 
 
 def read_table(values: Mapping[str, object], kind: type[T]) -> T:

@@ -12,7 +12,6 @@ from coordinatord.run.environment import unknown_variables
 from svc import profiles
 from svc.serve.settings import read_settings
 from svcd.base.toml import read_file, read_table
-from svcd.base.toml_positions import line_of
 from svcd.config import ConfigFile, _models, _with_default_probes
 from tests.fuzz.target import Target, own_folder, refused
 
@@ -34,7 +33,6 @@ def check_provider(data: bytes) -> None:
     else:
         assert len(file.model) > 0
         refused(lambda: _models(file.model, {}))
-        assert line_of(data.decode(), ("model", 0)) is not None
 
 
 def check_environment(data: bytes) -> None:
