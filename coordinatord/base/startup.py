@@ -6,30 +6,35 @@ from typing import Final, TypeVar
 import anyio
 import structlog
 
+from common.daemon.retries import retry
 from coordinatord.base.errors import Retryable
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-_PAUSE: Final = 1.0  # seconds between attempts
+_FIRST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 5.0
 
 
 class StartupPatience:
-    """Retries at boot, of whatever is still starting: a machine that comes up starts everything at once. `seconds`: for
-    all attempts together."""
+    """Retries at boot: a machine that comes up starts all services at once. `seconds`: for all attempts together."""
 
-    def __init__(self, seconds: float, pause: float = _PAUSE) -> None:
+    def __init__(self, seconds: float, pause: float = _FIRST_PAUSE_S) -> None:
         self._until = anyio.current_time() + seconds
         self._pause = pause
 
     async def retry_until_ready(self, there: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Result of the first attempt that raises no `Retryable`. Raises that of the last attempt when time is over.
-        `there`: what is waited for, in the log's words."""
-        while True:
-            try:
-                return await attempt()
-            except Retryable as error:
-                if anyio.current_time() >= self._until:
-                    raise
-                log.warning(f"waiting for {there}", reason=error.message)
-            await anyio.sleep(self._pause)
+        """Return the result of the first attempt that raises no Retryable. Raise the last one when time is over.
+        `there`: name of the service, for the log."""
+
+        def report(error: Exception) -> None:
+            log.warning(f"waiting for {there}", reason=str(error))
+
+        return await retry(
+            attempt,
+            on=Retryable,
+            first_s=self._pause,
+            max_s=_MAX_PAUSE_S,
+            until=lambda: self._until,
+            report=report,
+        )

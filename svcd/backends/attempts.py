@@ -1,19 +1,17 @@
-"""Retries with growing pauses, until a call succeeds, cannot succeed, or the job's time is up."""
+"""Retries with backoff, until a call succeeds, cannot succeed, or the job's time is up."""
 
-import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import attrs
+import tenacity
 import trio
 
 from svcd.base import metrics
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 
-# Jobs that fail together would otherwise come back together. It guards nothing; the system's source is merely at hand.
-_JITTER: Final = random.SystemRandom()
-_JITTER_SHARE: Final = 0.25
+_JITTER_SHARE: Final = 0.25  # jobs that fail together would otherwise come back together
 
 
 @attrs.frozen(slots=True)
@@ -41,31 +39,39 @@ class Attempts:
     longest_backoff_seconds: float
 
     async def run(self, work: ModelWork, attempt: Callable[[Signs], Awaitable[WorkOutput]]) -> WorkOutput:
-        """The first output. `WorkFailed` of an attempt ends it at once; `TryAgain` is followed by a wait and another
+        """Return the first output. Raise WorkFailed of an attempt at once. TryAgain is followed by a wait and another
         attempt while there is one left (`backend_exhausted`) and time for it (`deadline_wait`)."""
-        error: TryAgain | None = None
         signs = Signs()
-        for number in range(1, self.most + 1):
-            with trio.move_on_at(work.deadline):
-                try:
-                    return await attempt(signs)
-                except TryAgain as failed:
-                    error = failed
-                    if number == self.most:
-                        break
-                    wait = self._wait(number, failed)
-            if trio.current_time() >= work.deadline:
-                # An attempt may be merely long. After a failure, or without any sign, the backend is not well.
-                fault = error is not None or not signs.of_life
-                raise WorkFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
-            if trio.current_time() + wait >= work.deadline:
-                raise WorkFailed("deadline_wait", f"{error}; {wait:.1f} s more would end past the deadline", True)
-            metrics.backend_retries.labels(work.model).inc()
-            await trio.sleep(wait)
-        raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {error}", True)
+        retry = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(TryAgain),
+            wait=self._wait,
+            stop=lambda state: state.attempt_number >= self.most or _ends_late(state, work),
+            before_sleep=lambda _: metrics.backend_retries.labels(work.model).inc(),
+            sleep=trio.sleep,
+            reraise=True,
+        )
+        with trio.move_on_at(work.deadline):
+            try:
+                return await retry(attempt, signs)
+            except TryAgain as last:
+                if retry.statistics["attempt_number"] >= self.most:
+                    raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {last}", True) from None
+                raise WorkFailed("deadline_wait", f"{last}; a wait would end past the deadline", True) from None
+        number = retry.statistics["attempt_number"]
+        # An attempt may be merely long. After a failure, or without any sign, the backend is not well.
+        fault = number > 1 or not signs.of_life
+        raise WorkFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
 
-    def _wait(self, number: int, failed: TryAgain) -> float:
-        if failed.after is not None:
-            return failed.after
-        wait = min(self.backoff_seconds * float(2 ** (number - 1)), self.longest_backoff_seconds)
-        return wait * (1 + _JITTER.random() * _JITTER_SHARE)
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if isinstance(error, TryAgain) and error.after is not None:
+            return error.after
+        jitter = _JITTER_SHARE * self.backoff_seconds
+        wait = tenacity.wait_exponential_jitter(
+            multiplier=self.backoff_seconds, max=self.longest_backoff_seconds, jitter=jitter
+        )
+        return wait(state)
+
+
+def _ends_late(state: tenacity.RetryCallState, work: ModelWork) -> bool:
+    return trio.current_time() + state.upcoming_sleep >= work.deadline

@@ -1,6 +1,7 @@
 """`svcd register`: the one transaction that the wallet sends itself, tried and priced first; then the admin's part."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import attrs
@@ -11,6 +12,7 @@ from common import abi
 from common.artifacts import load
 from common.contract_events import call_data, returned_values
 from common.daemon.process import Fatal
+from common.daemon.retries import retry
 from common.inclusion.node_values import quantity
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -27,6 +29,7 @@ Say = Callable[[str], None]
 _REGISTER: Final = call_data(load("ProviderRegistry"), "register")
 _PATIENCE: Final = 120.0  # for a block that has the transaction
 _LOOK_AGAIN: Final = 1.0
+_INDEX_TIME_S: Final = 10.0  # until the coordinator has indexed the registration
 _WAIT_AGAIN: Final = 5.0  # for an admin
 _ROOM: Final = (6, 5)  # gas above the estimate, which is of now
 _FULL_REPUTATION: Final = 1000
@@ -171,15 +174,11 @@ async def _published(config: DaemonConfig, registered: Registered, say: Say) -> 
     """The coordinator relays it: it costs the wallet nothing, and can be done again."""
     if config.box is None or registered.box_key == config.box.public.raw:
         return
-    last: Fatal | None = None
-    for _ in range(10):  # until its index has the registration
-        try:
-            say(await publish_identity(config))
-            return
-        except Fatal as failed:
-            last = failed
-            await trio.sleep(_LOOK_AGAIN)
-    say(f"the box key is not published: {last}; `svcd identity` does it")
+    until = trio.current_time() + _INDEX_TIME_S
+    try:
+        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_LOOK_AGAIN, until=lambda: until))
+    except Fatal as failed:
+        say(f"the box key is not published: {failed}; `svcd identity` does it")
 
 
 @attrs.frozen(slots=True)

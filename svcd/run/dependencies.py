@@ -2,16 +2,17 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import attrs
 import httpx
 import structlog
-import trio
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
+from common.daemon.retries import retry
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -36,7 +37,7 @@ from svcd.payload.gateway import PayloadGateways
 
 log = structlog.get_logger(__name__)
 
-_RETRY: Final = 2.0
+_MAX_WAIT_S: Final = 5.0  # for a coordinator that is starting
 _OP_SECONDS: Final = 100.0  # the coordinator answers an op after its receipt: up to a minute, and its queue before
 
 
@@ -120,15 +121,13 @@ def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
 
 
 async def _deployment(config: DaemonConfig, requests: Requests) -> AddressBook:
-    while True:
-        try:
-            deployment = await read_deployment(requests)
-            break
-        except Unavailable as error:
-            log.warning("waiting for the coordinator", reason=str(error))
-            await trio.sleep(_RETRY)
-        except Refused as malformed:
-            raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
+    def report(error: Exception) -> None:
+        log.warning("waiting for the coordinator", reason=str(error))
+
+    try:
+        deployment = await retry(partial(read_deployment, requests), on=Unavailable, max_s=_MAX_WAIT_S, report=report)
+    except Refused as malformed:
+        raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
     if config.addresses is not None:
         found = config.addresses.differences(deployment)
         if found:
@@ -154,24 +153,25 @@ async def _chain(
 
 
 async def _session(coordinator: Coordinator) -> ProviderSession:
-    while True:
+    def report(error: Exception) -> None:
+        log.warning("waiting for a session", reason=str(error))
+
+    async def signed_in() -> ProviderSession:
         session = await coordinator.sessions.current()
         if isinstance(session, ProviderSession):
             return session
         if session.final:
             raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
-        log.warning("waiting for a session", reason=session.detail)
-        await trio.sleep(_RETRY)
+        raise Unavailable(session.detail)
+
+    return await retry(signed_in, on=Unavailable, max_s=_MAX_WAIT_S, report=report)
 
 
 async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
-    while True:
-        try:
-            known = await coordinator.models()
-            break
-        except (Unavailable, Refused) as error:
-            log.warning("waiting for the catalogue", reason=str(error))
-            await trio.sleep(_RETRY)
+    def report(error: Exception) -> None:
+        log.warning("waiting for the catalogue", reason=str(error))
+
+    known = await retry(coordinator.models, on=(Unavailable, Refused), max_s=_MAX_WAIT_S, report=report)
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
     return known

@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from common.api.states import JobState
+from common.daemon.retries import retry
 from common.refusal import Refused
 from svcd.base import metrics
 from svcd.base.clock import Clock
@@ -29,7 +30,7 @@ from svcd.stages.uploader import needs_upload
 log = structlog.get_logger(__name__)
 
 _EVERY: Final = 30.0
-_RETRY: Final = 2.0
+_MAX_WAIT_S: Final = 5.0  # for a coordinator that is starting
 _CLOCKS_DIFFER: Final = 60.0  # seconds that the chain's time may be ahead of the coordinator's
 
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
@@ -76,14 +77,12 @@ class Reconciler:
 
     async def at_start(self) -> None:
         """Returns when every job that an earlier run held is on its way. Waits for a coordinator that is not there."""
-        while True:
-            try:
-                await self.once()
-                self._started = self.clock.wall()
-                return
-            except (Unavailable, Refused) as error:
-                log.warning("held jobs not looked up yet", reason=str(error))
-                await trio.sleep(_RETRY)
+
+        def report(error: Exception) -> None:
+            log.warning("held jobs not looked up yet", reason=str(error))
+
+        await retry(self.once, on=(Unavailable, Refused), max_s=_MAX_WAIT_S, report=report)
+        self._started = self.clock.wall()
 
     async def run(self) -> NoReturn:
         while True:

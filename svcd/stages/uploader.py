@@ -4,15 +4,18 @@ from typing import Final
 
 import attrs
 import structlog
-import trio
 
+from common.daemon.retries import retry
 from svcd.base.end_reasons import WorkFailed
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import (
+    CoordinatorRefusal,
     Uploaded,
     UploadOutcome,
     describe,
 )
+from svcd.coordinator.requests import Unanswered
+from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
 from svcd.stages.op_lookup import Lookup
 from svcd.stages.pipeline import Pipeline
@@ -20,9 +23,15 @@ from svcd.stages.settler import is_final, untaken
 
 log = structlog.get_logger(__name__)
 
-_PAUSE: Final = 1.0  # doubled with each attempt, up to:
-_LONGEST_PAUSE: Final = 10.0
+_MAX_WAIT_S: Final = 10.0
 LONGEST_INLINE: Final = 15_679_488
+
+
+@attrs.frozen(slots=True)
+class _NotUploaded(Exception):
+    """Another attempt may succeed."""
+
+    outcome: CoordinatorRefusal | Unanswered | SignInRefused
 
 
 def needs_upload(length: int) -> bool:
@@ -36,23 +45,27 @@ class Uploader:
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
-        held, pause = sealed.held, _PAUSE
-        while True:
+        held = sealed.held
+
+        async def attempt() -> Uploaded:
+            nonlocal held
             outcome = await self._upload(held)
             if isinstance(outcome, Uploaded):
-                break
+                return outcome
             log.warning("result not uploaded", job=held.name, outcome=describe(outcome))
             if is_final(outcome):
                 raise untaken(outcome)
             held = (await self.lookup.of(held)).held
-            if trio.current_time() + pause >= held.sla_ends:
-                raise untaken(outcome)
-            await trio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        if outcome.cid is None:
+            raise _NotUploaded(outcome)
+
+        try:
+            uploaded = await retry(attempt, on=_NotUploaded, max_s=_MAX_WAIT_S, until=lambda: held.sla_ends)
+        except _NotUploaded as last:
+            raise untaken(last.outcome) from None
+        if uploaded.cid is None:
             raise WorkFailed("settle_upload_invalid", "the upload was answered without a content id")
-        await self.pipeline.journal.uploaded(held.job.job_id, outcome.cid)
-        await self.pipeline.to_settle.send(held.sla_ends, attrs.evolve(sealed, held=held, result_cid=outcome.cid))
+        await self.pipeline.journal.uploaded(held.job.job_id, uploaded.cid)
+        await self.pipeline.to_settle.send(held.sla_ends, attrs.evolve(sealed, held=held, result_cid=uploaded.cid))
 
     async def _upload(self, held: ClaimedJob) -> UploadOutcome:
         content = await self.pipeline.journal.open_result(held.job.job_id)

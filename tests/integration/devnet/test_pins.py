@@ -1,6 +1,7 @@
 """The devnet's pin store, as coordinators, browsers and strangers meet it."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,8 +16,9 @@ PART = 5 << 20
 
 
 @pytest.fixture
-def gateway(devnet_store: PinStoreService) -> httpx.Client:
-    return httpx.Client(base_url=devnet_store.gateway, trust_env=False)
+def gateway(devnet_store: PinStoreService) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=devnet_store.gateway, trust_env=False) as client:
+        yield client
 
 
 def test_gateway_serves_new_content_at_once(devnet_store: PinStoreService, s3: Any, gateway: httpx.Client) -> None:

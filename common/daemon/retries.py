@@ -1,0 +1,47 @@
+"""Retries with exponential backoff, by tenacity, on the clock and the sleeps of the event loop that runs."""
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import anyio
+import tenacity
+
+FIRST_WAIT_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+async def retry(
+    call: Callable[[], Awaitable[T]],
+    *,
+    on: type[Exception] | tuple[type[Exception], ...],
+    first_s: float = FIRST_WAIT_S,
+    max_s: float,
+    until: Callable[[], float] = lambda: math.inf,
+    report: Callable[[Exception], object] = lambda _: None,
+) -> T:
+    """Repeat `call` while it raises `on`. Return its result, or raise its last error when the time is over.
+
+    Waits begin with `first_s` and double, up to `max_s`. No attempt begins at `until` (loop time) or later.
+    `report` receives the error of each attempt that is followed by another.
+    """
+
+    def is_over(state: tenacity.RetryCallState) -> bool:
+        return anyio.current_time() + state.upcoming_sleep >= until()
+
+    def waits(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if isinstance(error, Exception):
+            report(error)
+
+    retrying = tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(on),
+        wait=tenacity.wait_exponential(first_s, max=max_s),
+        stop=is_over,
+        before_sleep=waits,
+        sleep=anyio.sleep,
+        reraise=True,
+    )
+    result: T = await retrying(call)
+    return result
