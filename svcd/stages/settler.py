@@ -1,5 +1,6 @@
 """Settling: the result is handed over, as a file first where it is large, and the chain says that it was settled."""
 
+from functools import partial
 from typing import Final
 
 import attrs
@@ -7,6 +8,7 @@ import httpx
 import structlog
 import trio
 
+from common.daemon.retries import retry
 from common.scalars import base64_of
 from svcd.base.clock import Clock
 from svcd.base.end_reasons import WorkFailed
@@ -31,14 +33,33 @@ from svcd.stages.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
 
-_PAUSE: Final = 1.0  # doubled with each attempt, up to:
-_LONGEST_PAUSE: Final = 10.0
+_MAX_WAIT_S: Final = 10.0
 _SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
 # A claim that a reorganisation took is sent again by the coordinator, and is back within some blocks. One that the
 # chain refuses then (a token that is paused, say) is not, and the job is open to whoever claims it, until it expires.
 _CLAIMED_ANEW_AFTER: Final = 20.0
 _CLAIM_PATIENCE: Final = 90.0
 _SERVER_ERROR: Final = 500
+
+
+@attrs.define(slots=True, eq=False)
+class _Settling:
+    """One job's settle between its attempts. `ends`: no attempt begins later. `outcome`: of the last attempt."""
+
+    sealed: SealedJob
+    op: Body
+    signed_at: float
+    ends: float
+    outcome: OpOutcome | None = None
+    is_open: bool = False  # a reorganisation took the claim off the chain
+    open_since: float | None = None
+
+
+@attrs.frozen(slots=True)
+class _NotSettled(Exception):
+    """Another attempt may succeed."""
+
+    outcome: OpOutcome
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -51,50 +72,59 @@ class Settler:
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
-        held = sealed.held
-        op, signed_at, pause = await self._op(sealed), trio.current_time(), _PAUSE
-        open_since: float | None = None
-        while True:
-            started = trio.current_time()
-            outcome = await self.coordinator.run(op, held.sla_ends, resend=False)
-            match outcome:
-                case OpMined(succeeded=True):
-                    if held.ahead is None:  # it waited for its claim, too
-                        self.timings.relayed(trio.current_time() - started)
-                    return await self.pipeline.settled(held, sealed.started)
-                case CoordinatorRefusal(code="unknown_result") if sealed.result_cid is not None:
-                    # The upload has lapsed: they live a few minutes until a settle names them.
-                    return await self.pipeline.to_upload.send(held.sla_ends, attrs.evolve(sealed, result_cid=None))
-            log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
-            may_pass = _may_pass(held, outcome)
-            # What may pass is tried again anyhow; only before an end is believed has the index to say so.
-            found = await (self.lookup.of(held) if may_pass else self.lookup.after(outcome, held))
-            standing, held = found.standing, found.held
-            if standing == "settled":
-                return await self.pipeline.settled(held, sealed.started)
-            sealed, is_open = attrs.evolve(sealed, held=held), standing == "open" and held.was_claimed
-            ends = self.clock.in_loop_time(held.job.expires_at) if is_open else held.sla_ends
-            may_pass = _may_pass(held, outcome)
-            failure = _failure(outcome)
-            over = trio.current_time() + pause >= ends
-            final = is_final(outcome) and (standing == "ended" or not may_pass)
-            if failure is not None and (over or final):
-                raise failure
-            if over:
-                raise WorkFailed("settle_http_504", describe(outcome))
-            await trio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-            now = trio.current_time()
-            open_since = None if not is_open else now if open_since is None else open_since
-            if open_since is not None and now - open_since >= _CLAIMED_ANEW_AFTER:
-                open_since = None
-                await self._claim_anew(held)
-            if outcome == STALE:
-                self.clock.was_stale()
-            # One that was mined in vain would be answered with that for ever.
-            in_vain = outcome == STALE or isinstance(outcome, OpMined)
-            if in_vain or trio.current_time() - signed_at > _SIGNED_AGAIN_AFTER:
-                op, signed_at = await self._op(sealed), trio.current_time()
+        settling = _Settling(sealed, await self._op(sealed), trio.current_time(), sealed.held.sla_ends)
+        try:
+            await retry(
+                partial(self._attempt, settling), on=_NotSettled, max_s=_MAX_WAIT_S, until=lambda: settling.ends
+            )
+        except _NotSettled as last:
+            raise _failure(last.outcome) or WorkFailed("settle_http_504", describe(last.outcome)) from None
+
+    async def _attempt(self, settling: "_Settling") -> None:
+        """Send the settle once. Raise _NotSettled when another attempt may succeed."""
+        if settling.outcome is not None:
+            await self._renew(settling, settling.outcome)
+        held, started = settling.sealed.held, trio.current_time()
+        outcome = settling.outcome = await self.coordinator.run(settling.op, held.sla_ends, resend=False)
+        match outcome:
+            case OpMined(succeeded=True):
+                if held.ahead is None:  # it waited for its claim, too
+                    self.timings.relayed(trio.current_time() - started)
+                return await self.pipeline.settled(held, settling.sealed.started)
+            case CoordinatorRefusal(code="unknown_result") if settling.sealed.result_cid is not None:
+                # The upload has lapsed: they live a few minutes until a settle names them.
+                lapsed = attrs.evolve(settling.sealed, result_cid=None)
+                return await self.pipeline.to_upload.send(held.sla_ends, lapsed)
+        log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
+        # Only before an end is believed has the index to confirm it.
+        found = await (self.lookup.of(held) if _may_pass(held, outcome) else self.lookup.after(outcome, held))
+        held = found.held
+        if found.standing == "settled":
+            return await self.pipeline.settled(held, settling.sealed.started)
+        settling.sealed = attrs.evolve(settling.sealed, held=held)
+        settling.is_open = found.standing == "open" and held.was_claimed
+        settling.ends = self.clock.in_loop_time(held.job.expires_at) if settling.is_open else held.sla_ends
+        failure = _failure(outcome)
+        if failure is not None and is_final(outcome) and (found.standing == "ended" or not _may_pass(held, outcome)):
+            raise failure
+        raise _NotSettled(outcome)
+
+    async def _renew(self, settling: "_Settling", outcome: OpOutcome) -> None:
+        """Claim the job again where its claim did not come back, and sign the settle again where that is of use."""
+        now = trio.current_time()
+        if not settling.is_open:
+            settling.open_since = None
+        elif settling.open_since is None:
+            settling.open_since = now
+        elif now - settling.open_since >= _CLAIMED_ANEW_AFTER:
+            settling.open_since = None
+            await self._claim_anew(settling.sealed.held)
+        if outcome == STALE:
+            self.clock.was_stale()
+        # Resending a reverted settle returns the same revert.
+        reverted = outcome == STALE or isinstance(outcome, OpMined)
+        if reverted or trio.current_time() - settling.signed_at > _SIGNED_AGAIN_AFTER:
+            settling.op, settling.signed_at = await self._op(settling.sealed), trio.current_time()
 
     async def _claim_anew(self, held: ClaimedJob) -> None:
         """What it came to the next settle tells. The journal has the job's result, and goes on having it."""
