@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from web3 import Web3
+from web3.exceptions import Web3Exception
 
 from common.address_book import AddressBook
 from common.daemon.process import Fatal
@@ -66,6 +67,8 @@ def run(words: Sequence[str]) -> None:
         raise Fatal(str(wrong)) from None
     except RpcError as error:
         raise Fatal(f"the node answered with an error: {error}") from error
+    except Web3Exception as odd:
+        raise Fatal(f"the node answered with something else than what was requested: {odd}") from odd
 
 
 def _parser() -> ArgumentParser:

@@ -1,5 +1,7 @@
 """Command lines that are refused before the node is asked for anything."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,15 @@ def test_key_of_another_account_than_named_is_refused(tmp_path: Path, capsys: py
     with pytest.raises(SystemExit):
         main([*DEPLOY, "--out", str(tmp_path / "a"), "--key-file", str(path), "--from", "0x" + "55" * 20])
     assert "and the key is of 0x1a642f0E3c3aF545E7AcBD38b07251B3990914F1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["web3", "eth_account", "eth_abi", "requests"])
+def test_missing_package_names_the_extra_market(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['coordinatord', 'market', '--help']\n"
+        "from coordinatord.__main__ import main; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"coordinatord market: the Python package {missing}")
+    assert ran.stderr.endswith("it comes with the extra 'market': pip install 'sealed-job-coordinator[market]'\n")

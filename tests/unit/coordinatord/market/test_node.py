@@ -9,6 +9,8 @@ from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.market.node import broadcast, connect, eth_call, receipt_of
 from tests.unit.coordinatord.market.nodes import error, node_that, result
 
+TO = "0x" + "11" * 20
+
 
 def unreachable() -> httpx.Response:
     raise httpx.ConnectError("connection to https://user:word@node.example/v1/key-of-mine refused")
@@ -49,6 +51,23 @@ def test_address_that_is_none_of_http_is_refused(url: str) -> None:
         pass
 
 
+def test_error_with_an_http_status_of_its_own_is_an_answer() -> None:
+    with pytest.raises(RpcError, match="query returned more than 10000 results"):
+        eth_call(node_that(lambda *_: error(-32005, "query returned more than 10000 results", status=400)), TO, b"")
+
+
+def test_answer_that_is_no_json_rpc_is_not_requested_again() -> None:
+    asked: list[str] = []
+
+    def answer(method: str, _: object) -> httpx.Response:
+        asked.append(method)
+        return httpx.Response(401, text="who are you?")
+
+    with pytest.raises(Retryable, match=r"node\.example does not answer \(HTTP 401\)"):
+        eth_call(node_that(answer), TO, b"")
+    assert len(asked) == 1
+
+
 def test_refusal_is_not_asked_again() -> None:
     asked: list[str] = []
 
@@ -57,7 +76,7 @@ def test_refusal_is_not_asked_again() -> None:
         return error(3, "execution reverted", "0x1234")
 
     with pytest.raises(RpcError, match="execution reverted"):
-        eth_call(node_that(answer), "0x" + "11" * 20, b"")
+        eth_call(node_that(answer), TO, b"")
     assert len(asked) == 1
 
 
