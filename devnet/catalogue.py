@@ -13,7 +13,7 @@ TOKEN_DECIMALS: Final = 6
 
 FEE_BPS: Final = 250
 GAS_FEE: Final = 2_000  # 0.002 of the payment token
-MOST_GAS_FEE: Final = 1_000_000
+MAX_GAS_FEE: Final = 1_000_000
 POINT_PRICE: Final = GAS_FEE // 5  # the gas fee alone earns a settled job its five points: nobody is poor here
 # The two tiers that clients name, and short ones so that a missed window need not be waited for.
 SLA_SECONDS: Final = (60, 300, 600, 3_600, 86_400)
@@ -84,7 +84,7 @@ def terms_of_trade(cast: Cast, token: str, chain_id: int) -> MarketTerms:
         treasury=cast.treasury.address,
         fee_bps=FEE_BPS,
         gas_fee=GAS_FEE,
-        max_gas_fee=MOST_GAS_FEE,
+        max_gas_fee=MAX_GAS_FEE,
         point_price=POINT_PRICE,
         slas=SLA_SECONDS,
         relayers=tuple(relayer.address for relayer in cast.with_role("relayer")),

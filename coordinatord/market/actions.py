@@ -13,10 +13,10 @@ from common.scalars import read_decimal, read_hex
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
 from coordinatord.market.reading import STATUSES
-from coordinatord.market.terms import LEAST_TOKEN_GAS, LONGEST_SLA, MAX_FEE_BPS, MOST_TOKEN_GAS, read_model, read_schema
+from coordinatord.market.terms import LONGEST_SLA, MAX_FEE_BPS, MAX_TOKEN_GAS, MIN_TOKEN_GAS, read_model, read_schema
 
 _YES_NO: Final = {"yes": True, "no": False}
-_LONGEST_ENTRY: Final = 1024
+_MAX_ENTRY_BYTES: Final = 1024
 
 
 class Subparsers(Protocol):
@@ -72,8 +72,8 @@ def _status(text: str) -> int:
 
 
 def _entry(text: str) -> str:
-    if len(text.encode()) > _LONGEST_ENTRY or re.search(r"[\x00-\x1f\x7f]", text):
-        raise Refused(f"the entry must be a text of at most {_LONGEST_ENTRY} bytes, without control characters")
+    if len(text.encode()) > _MAX_ENTRY_BYTES or re.search(r"[\x00-\x1f\x7f]", text):
+        raise Refused(f"the entry must be a text of at most {_MAX_ENTRY_BYTES} bytes, without control characters")
     return text
 
 
@@ -108,11 +108,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "token-gas": Verb(
         "set what one call of the token may use",
-        (
-            Argument(
-                "gas", _uint(32, LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "the gas"), f"{LEAST_TOKEN_GAS}..{MOST_TOKEN_GAS}"
-            ),
-        ),
+        (Argument("gas", _uint(32, MIN_TOKEN_GAS, MAX_TOKEN_GAS, "the gas"), f"{MIN_TOKEN_GAS}..{MAX_TOKEN_GAS}"),),
         Admin.set_token_gas,
     ),
     "point-price": Verb(

@@ -1,4 +1,4 @@
-"""Administration of a market: each action as the calls that it takes, checked against what the chain says now.
+"""Administration of a market: the calls of each action, compared with the state of the chain.
 
 A call that would change nothing is left out, and an action without a call left is refused.
 """
@@ -20,7 +20,7 @@ from coordinatord.market.terms import ModelTerms
 
 @attrs.frozen(slots=True)
 class Action:
-    """`by`: the account that may send the calls. `already`: why there are none."""
+    """The calls of one action. `by`: the account that may send them. `already`: reason when there are no calls."""
 
     by: str
     calls: tuple[ContractCall, ...]
@@ -34,8 +34,6 @@ class Admin:
     node: Web3
     book: AddressBook
     span: int
-
-    # --- providers ---
 
     def list_provider(self, provider_id: int, listed: bool) -> Action:
         state = self._provider(provider_id)
@@ -64,10 +62,8 @@ class Admin:
     def set_allowlist(self, key: bytes, status: int, entry: str) -> Action:
         now = self._read(PROVIDERS, "allowlistStatus", key)
         words = f"escrow allowlist: 0x{key.hex()} {STATUSES[status]}{f' ({entry})' if entry else ''}"
-        # The entry is in events only, and may be told anew; a tombstone stays one.
+        # Only events have the entry, so it can be published again. A tombstone is final.
         return self._one(PROVIDERS, words, now == status and not entry, "setAllowlist", key, status, entry)
-
-    # --- the catalogue ---
 
     def set_model(self, model: ModelTerms, enabled: bool) -> Action:
         latest = self._model(model.model_id)
@@ -117,8 +113,6 @@ class Admin:
         now = self._read(JOBS, "treasury")
         return self._one(JOBS, f"treasury {treasury}", now == treasury, "setTreasury", treasury)
 
-    # --- the registries ---
-
     def set_relayer(self, relayer: str, allowed: bool) -> Action:
         words = f"{'grant' if allowed else 'revoke'} relayer {relayer}"
         return self._everywhere(
@@ -159,8 +153,6 @@ class Admin:
         offered = [self._contracts()[name] for name in REGISTRIES if pending[name] != ZERO]
         return Action(heirs.pop(), tuple(c.call(f"{c.name}: accept ownership", "acceptOwnership") for c in offered))
 
-    # --- inside ---
-
     def _one(self, registry: str, words: str, already: bool, function: str, *arguments: object) -> Action:
         contract = self._contracts()[registry]
         return self._action([contract], words, [already], function, *arguments)
@@ -188,7 +180,7 @@ class Admin:
         return self._one(JOBS, words, same, "setModel", *told)
 
     def _model(self, model_id: int) -> ModelTerms | None:
-        """As it was set last; the chain keeps names in events only."""
+        """Return the model as it was set last. Only events have its name."""
         head = self.node.eth.block_number
         events = admin_events(self.node, self._contracts(), self.book.deploy_block, head, self.span)
         told = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]

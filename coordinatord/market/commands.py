@@ -35,7 +35,7 @@ from coordinatord.market.terms import MarketTerms, read_terms
 
 
 def main(words: Sequence[str]) -> None:
-    """The exit status is 0 when it is done, 1 when it cannot be or something is WRONG, 2 for a wrong command line."""
+    """Exit with status 0 when the command succeeded, 1 when it failed or a row is WRONG, 2 for a wrong command line."""
     try:
         run(words)
     except (Fatal, Retryable) as error:
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Fatal or Retryable when it cannot be done; exit status 1 when something on the chain is wrong."""
+    """Raise Fatal or Retryable when the command fails. Exit with status 1 when a row is WRONG."""
     arguments = _parser().parse_args(words)
     if arguments.market_command == "new-key":
         print(new_keystore(arguments.out, keystore_password(arguments.password_file, os.environ)))
@@ -165,7 +165,7 @@ def _admin(arguments: Namespace, node: Web3) -> None:
 
 
 def _try_out(node: Web3, action: Action) -> None:
-    """Fatal when a contract would refuse one of the calls now: none rests on those before it."""
+    """Raise Fatal when a contract would revert one of the calls now. The calls are independent of each other."""
     for call in action.calls:
         try:
             eth_call(node, str(call.to), call.data, action.by)

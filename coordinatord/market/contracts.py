@@ -73,7 +73,7 @@ def checksum(address: bytes | str) -> str:
 
 
 def read_address(text: object, param: str) -> str:
-    """An address as people write it. In mixed case its checksum must be right, since a typing error shows in it."""
+    """Read an address as people write it. In mixed case it must have its checksum, which detects typing errors."""
     raw = read_hex(text, 20, param)
     digits = str(text)[2:]
     address = checksum(raw)
@@ -94,7 +94,7 @@ def constructor_arguments(name: str, *arguments: object) -> bytes:
 
 
 def is_code_of(name: str, code: bytes) -> bool:
-    """Tell that `code` is the contract's, whatever stands in its immutable values.
+    """Return True when `code` is the contract's, whatever its immutable values are.
 
     The compiler leaves each immutable value as the 32 zero bytes of a PUSH32; every other byte must be equal.
     """

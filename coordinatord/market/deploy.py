@@ -44,7 +44,7 @@ class MarketDeployment:
     say: Say
 
     def carry_out(self, facts: TokenFacts, journal: DeploymentJournal) -> AddressBook:
-        """The transactions, but for those that the journal has; the book of what stands on the chain then."""
+        """Send the transactions that the journal lacks. Return the address book of the result."""
         sender = Sender(self.node, self.signer, self.terms.chain_id, self.options, journal, self.say)
         of = steps(self.terms, self.signer.address)
         sender.run(of)
@@ -62,7 +62,7 @@ class MarketDeployment:
         )
 
     def identity(self) -> dict[str, object]:
-        """Identity of this deployment: gone on with anything else, it would be half one and half another."""
+        """Return the identity of this deployment. Resuming it with another would mix two markets."""
         return {
             "genesis": genesis(self.node),
             "deployer": self.signer.address,
@@ -71,14 +71,14 @@ class MarketDeployment:
         }
 
     def show_costs(self, journal: DeploymentJournal) -> None:
-        """Of the steps that are left. Fatal when the account cannot pay for them."""
+        """Show the costs of the remaining steps. Raise Fatal when the account cannot pay for them."""
         left = [step for step in steps(self.terms, self.signer.address) if step.key not in journal.entries]
         if left:
             _show_costs(self.node, self.signer.address, left, self.options, self.say)
 
 
 def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Path | None = None) -> AddressBook:
-    """The whole of it. Fatal says what stands in the way, and what to do."""
+    """Check, deploy, verify and write the address book. Raise Fatal with the reason and the remedy."""
     node, terms, say = deployment.node, deployment.terms, deployment.say
     facts, rows = check_chain_and_token(node, terms)
     say(table(rows))
@@ -103,7 +103,7 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
 
 
 def dry_run(node: Web3, deployer: str, terms: MarketTerms, options: SendOptions, say: Say) -> None:
-    """The checks, the plan and its costs; nothing is signed."""
+    """Show the checks, the plan and its costs. Sign nothing."""
     _, rows = check_chain_and_token(node, terms)
     say(table(rows))
     _show_costs(node, deployer, steps(terms, deployer), options, say)
@@ -120,7 +120,7 @@ def journal_path(out: Path) -> Path:
 
 
 def acceptance(market: MarketState) -> list[ContractCall]:
-    """Calls that the new owner has to send, for each registry that is offered to it."""
+    """Return the calls with which the new owner accepts each registry that is offered to it."""
     return [
         Contract(name, registry.contract.address).call(
             f"{name}: accept ownership, as {registry.pending_owner}", "acceptOwnership"

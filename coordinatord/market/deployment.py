@@ -9,7 +9,7 @@ from typing import Final
 
 from coordinatord.market.contracts import Contract, ContractCall, constructor_arguments, creation
 from coordinatord.market.sending import Addresses, SendingStep
-from coordinatord.market.terms import LEAST_TOKEN_GAS, MarketTerms
+from coordinatord.market.terms import MIN_TOKEN_GAS, MarketTerms
 
 PROVIDERS: Final = "ProviderRegistry"
 JOBS: Final = "JobRegistry"
@@ -39,7 +39,7 @@ def steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
     plan += [_creation(name, 2, terms, deployer) for name in (JOBS, ASKS)]
     plan += [_step(3, PROVIDERS, "setJobRegistry", "wire the job registry", lambda at: (at[JOBS],))]
     plan += [_set(3, JOBS, "setFees", f"fees {terms.fee_bps} bps + {terms.gas_fee}", terms.fee_bps, terms.gas_fee)]
-    if terms.token_gas != LEAST_TOKEN_GAS:  # which a new registry has
+    if terms.token_gas != MIN_TOKEN_GAS:  # which a new registry has
         plan += [_set(3, JOBS, "setTokenGas", f"let a call of the token use {terms.token_gas} gas", terms.token_gas)]
     plan += [_set(3, JOBS, "setSla", f"allow windows of {seconds} s", seconds, True) for seconds in terms.slas]
     plan += [

@@ -11,13 +11,13 @@ from coordinatord.chain.rpc.errors import RpcError
 
 GWEI: Final = 10**9
 _DEFAULT_TIP: Final = GWEI
-# The base fee rises by an eighth per full block at most: twice of it holds for five full blocks.
+# The base fee rises by at most an eighth per full block, so twice the base fee suffices for five full blocks.
 _BASE_FEES: Final = 2
 
 
 @attrs.frozen(slots=True)
 class FeeOptions:
-    """In wei. None: no ceiling; the tip that the node proposes."""
+    """Limits of the operator, in wei. Without a ceiling there is no limit; without a tip the node proposes one."""
 
     ceiling: int | None = None
     tip: int | None = None
@@ -25,19 +25,19 @@ class FeeOptions:
 
 @attrs.frozen(slots=True)
 class Fees:
-    """In wei for each unit of gas: what the chain takes now, and what a transaction offers at most."""
+    """Fees per unit of gas, in wei: the chain's base fee now, and what a transaction offers."""
 
     base: int
     tip: int
-    most: int
+    max_fee: int
 
-    def raised_above(self, most: int, tip: int) -> "Fees":
-        """Fees at which a node takes a transaction in the place of one with `most` and `tip`: a tenth more of both."""
-        return attrs.evolve(self, most=max(self.most, most * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
+    def raised_above(self, max_fee: int, tip: int) -> "Fees":
+        """Return fees that replace a transaction with `max_fee` and `tip`. Nodes require a tenth more of both."""
+        return attrs.evolve(self, max_fee=max(self.max_fee, max_fee * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
 
 
 def current_fees(node: Web3, options: FeeOptions) -> Fees:
-    """Fatal when the ceiling is below what the chain asks now."""
+    """Return the fees to offer now. Raise Fatal when the ceiling is below what the chain asks."""
     base = _base_fee(node)
     tip = _proposed_tip(node) if options.tip is None else options.tip
     if options.ceiling is not None and base + tip > options.ceiling:
@@ -45,8 +45,8 @@ def current_fees(node: Web3, options: FeeOptions) -> Fees:
             f"the chain asks {in_gwei(base)} gwei and a tip of {in_gwei(tip)}, more than --max-fee "
             f"{in_gwei(options.ceiling)}: wait until it asks less, or raise the ceiling"
         )
-    most = _BASE_FEES * base + tip
-    return Fees(base, tip, most if options.ceiling is None else min(most, options.ceiling))
+    max_fee = _BASE_FEES * base + tip
+    return Fees(base, tip, max_fee if options.ceiling is None else min(max_fee, options.ceiling))
 
 
 def in_gwei(wei: int) -> str:

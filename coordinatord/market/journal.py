@@ -1,4 +1,4 @@
-"""The journal of a deployment: what was signed, written down before it is broadcast.
+"""The journal of a deployment: each signed transaction is on disk before it is broadcast.
 
 A run that is killed leaves a file that says which transactions may be on the chain; the next run asks for their
 receipts, broadcasts identical bytes where there are none, and signs nothing a second time. The file holds no key.
@@ -21,12 +21,12 @@ _VERSION: Final = 1
 
 @attrs.frozen(slots=True)
 class Attempt:
-    """One signing of a step. A replaced one keeps its place: either may be mined."""
+    """One signing of a step. A replaced attempt stays in the list, because either may be mined."""
 
     hash: str
     raw: str = attrs.field(repr=False)
     gas: int
-    most: int  # fee cap and tip, in wei
+    max_fee: int  # in wei, like the tip
     tip: int
 
 
@@ -38,19 +38,19 @@ class DeploymentEntry:
     attempts: tuple[Attempt, ...]
     address: str | None = None  # of the contract that it creates
     block: int | None = None
-    mined: str | None = None  # the hash of the attempt that was
+    mined: str | None = None  # hash of the attempt that was mined
 
 
 @attrs.define(slots=True)
 class DeploymentJournal:
-    """`path` is None for a deployment that is not resumed: a local chain's."""
+    """Entries by step. `path` is None for a deployment that is not resumed, such as a local chain's."""
 
     path: Path | None
-    run: Mapping[str, Any]  # what must be the same when it goes on
+    run: Mapping[str, Any]  # identity of the deployment: a run that resumes it must have the same
     entries: dict[str, DeploymentEntry] = attrs.field(factory=dict)
 
     def write(self, key: str, entry: DeploymentEntry | None) -> None:
-        """On the disk when this returns. None forgets a step that can never be mined."""
+        """Write the entry to disk before returning. None removes a step that can never be mined."""
         if entry is None:
             del self.entries[key]
         else:
@@ -70,7 +70,7 @@ class DeploymentJournal:
 
 @contextmanager
 def opened(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
-    """The journal of this deployment, new or gone on with; Fatal when it is of another one, or in use."""
+    """Open or create the journal of this deployment. Raise Fatal when it belongs to another one or is in use."""
     try:
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -124,7 +124,7 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tupl
 
 
 def replace_file(path: Path, text: str) -> None:
-    """The old content or the new one, whenever the machine stops."""
+    """Replace a file atomically: after a crash it has its old content or the new one."""
     draft = path.with_name(path.name + ".draft")
     try:
         with draft.open("w", encoding="utf-8") as file:

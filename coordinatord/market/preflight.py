@@ -18,25 +18,25 @@ from coordinatord.market.sending import SendingStep, gas_for
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts, check_token
 
-# PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: as creation code it returns a word of transient storage.
+# PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: creation code that returns a word of transient storage.
 _READS_TRANSIENT_STORAGE: Final = HexBytes("0x5f5c5f5260205ff3")
-# Above what the admin functions use besides their data: the transaction, two fresh slots, an event.
+# More than the admin functions use besides their data: the transaction, two new slots, an event.
 _GAS_OF_A_SETTING: Final = 90_000
 _GAS_OF_A_BYTE: Final = 16 + 8  # as calldata, and in the event
-# Stands for a contract that is not there yet.
-_SOMEWHERE: Final = "0x" + "11" * 20
+# Address of a contract that is not deployed yet, in calls that are only estimated.
+_PLACEHOLDER: Final = "0x" + "11" * 20
 
 
 @attrs.frozen(slots=True)
 class EstimatedCost:
-    """Of one step, in gas."""
+    """Gas of one step."""
 
     call: ContractCall
     gas: int
 
 
 def check_chain_and_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
-    """Fatal, with the whole table, when anything differs from what the terms expect."""
+    """Compare chain and token with the terms. Raise Fatal with the whole table when anything differs."""
     chain_id = node.eth.chain_id
     if chain_id != terms.chain_id:
         raise Fatal(f"chain_id: the terms are for chain {terms.chain_id}, the RPC endpoint serves {chain_id}")
@@ -51,8 +51,8 @@ def check_chain_and_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, l
 
 
 def costs(node: Web3, deployer: str, steps: Sequence[SendingStep]) -> list[EstimatedCost]:
-    """Estimated by the node where it can; calls of contracts that are not there yet by their length."""
-    addresses = dict.fromkeys(REGISTRIES, _SOMEWHERE)
+    """Estimate the gas of each step: by the node for deployments, by the length of the call for the rest."""
+    addresses = dict.fromkeys(REGISTRIES, _PLACEHOLDER)
     calls = [step.build(addresses) for step in steps]
     return [
         EstimatedCost(
@@ -64,7 +64,7 @@ def costs(node: Web3, deployer: str, steps: Sequence[SendingStep]) -> list[Estim
 
 
 def plan(of: Sequence[EstimatedCost], fees: Fees, balance: int, deployer: str) -> str:
-    """The transactions to be made, and what they cost."""
+    """Return the transactions to be sent and their costs, as text."""
     gas = sum(cost.gas for cost in of)
     lines = [(f"{n}.", cost.call.words, f"{cost.gas} gas") for n, cost in enumerate(of, 1)]
     return "\n".join(
@@ -72,14 +72,14 @@ def plan(of: Sequence[EstimatedCost], fees: Fees, balance: int, deployer: str) -
             columns(lines),
             "",
             f"in all {gas} gas: {in_ether(gas * (fees.base + fees.tip))} at the fees of now "
-            f"({in_gwei(fees.base)} gwei and a tip of {in_gwei(fees.tip)}), {in_ether(gas * fees.most)} at most",
+            f"({in_gwei(fees.base)} gwei and a tip of {in_gwei(fees.tip)}), {in_ether(gas * fees.max_fee)} at most",
             f"{deployer} has {in_ether(balance)}",
         )
     )
 
 
 def require_funds(of: Sequence[EstimatedCost], fees: Fees, balance: int, deployer: str) -> None:
-    needed = sum(cost.gas for cost in of) * fees.most
+    needed = sum(cost.gas for cost in of) * fees.max_fee
     if balance < needed:
         raise Fatal(
             f"{deployer} has {in_ether(balance)} of native funds, and the deployment may cost {in_ether(needed)}: "

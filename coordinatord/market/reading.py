@@ -23,7 +23,7 @@ STATUSES: Final = ("none", "allowed", "tombstoned")
 
 @attrs.frozen(slots=True)
 class Registry:
-    """`created`: block and transaction that deployed it; None when that is not among the logs read."""
+    """One registry. `created`: block and transaction of its deployment, or None when the logs do not have them."""
 
     contract: Contract
     code_is_ours: bool
@@ -36,7 +36,7 @@ class Registry:
 
 @attrs.frozen(slots=True)
 class Listing:
-    """A provider as its registry has it. `models`: those allowed one by one."""
+    """A provider, as its registry has it. `models`: models that are allowed one by one."""
 
     provider_id: int
     operator: str
@@ -54,7 +54,7 @@ class Listing:
 
 @attrs.frozen(slots=True, kw_only=True)
 class MarketState:
-    """As of `block`; other blocks may have come while it was read."""
+    """State of the market at about `block`: later blocks may have changed what was read last."""
 
     block: int
     chain_id: int
@@ -84,7 +84,7 @@ class MarketState:
 
 
 def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[str], None]) -> MarketState:
-    """Fatal when the chain is not the book's, or when something else than a registry stands at an address."""
+    """Read the market. Raise Fatal for another chain than the book's, or another contract at one of its addresses."""
     chain_id = node.eth.chain_id
     if chain_id != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
@@ -136,7 +136,7 @@ def contracts_of(book: AddressBook) -> dict[str, Contract]:
 
 
 def separators_of(book: AddressBook) -> dict[str, bytes]:
-    """Signing domain that each registry must have."""
+    """Return the signing domain that each registry must have."""
     domains = Domains.of(book)
     return {PROVIDERS: domains.providers.separator, JOBS: domains.jobs.separator, ASKS: domains.asks.separator}
 

@@ -1,11 +1,11 @@
-"""Transactions of a deployment or of an admin: signed, written down, broadcast, waited for.
+"""Send the transactions of a deployment or of an admin: sign, write to the journal, broadcast, wait.
 
     nothing written         → signed at the next nonce, written, broadcast
     written, not confirmed  → broadcast again, the same bytes, until an attempt is mined deep enough
     confirmed               → left alone
 
-Nothing takes the place of a transaction silently: with `replace` one that waits is signed again at its nonce for a
-higher fee, and both count from then on. A nonce that somebody else's transaction used ends the run.
+A pending transaction is replaced only with `replace`: the step is signed again at the same nonce for a higher fee, and
+either attempt may be mined. The run ends when another transaction used a nonce.
 """
 
 import time
@@ -34,16 +34,16 @@ from coordinatord.market.node import broadcast, code_at, nonce_of, receipt_of
 Say = Callable[[str], None]
 Addresses = Mapping[str, str]  # of the contracts that are deployed, by name
 
-MOST_GAS: Final = 1 << 24  # of one transaction (EIP-7825)
-_AT_ONCE: Final = 16  # that many waiting transactions of one account every node keeps
-_SEND_AGAIN_SECONDS: Final = 15.0
-_DISPLACED_AFTER: Final = 3  # sightings in a row: behind one address there may be several nodes, one of them late
+MAX_GAS: Final = 1 << 24  # of one transaction (EIP-7825)
+_MAX_PENDING: Final = 16  # transactions of one account that every node keeps in its pool
+_REBROADCAST_S: Final = 15.0
+_NONCE_SIGHTINGS: Final = 3  # in a row: one address may stand for several nodes, and one of them may be behind
 
 
 @attrs.frozen(slots=True)
 class SendingStep:
-    """One transaction. `key` names it in the journal; `creates` is the contract that it deploys. Steps of one stage
-    do not need each other, and wait for the chain together."""
+    """One transaction. `key` names it in the journal, `creates` is the contract that it deploys. Steps of one stage are
+    independent, and are confirmed together."""
 
     key: str
     stage: int
@@ -53,7 +53,7 @@ class SendingStep:
 
 @attrs.frozen(slots=True, kw_only=True)
 class SendOptions:
-    """A transaction is confirmed when its block and `confirmations` - 1 above it are there."""
+    """A transaction is confirmed when the chain has its block and `confirmations` - 1 blocks above it."""
 
     fees: FeeOptions = FeeOptions()
     confirmations: int = 1
@@ -74,20 +74,20 @@ class Sender:
     say: Say
 
     def run(self, steps: Sequence[SendingStep]) -> None:
-        """Return when every step is confirmed; Fatal says which one is not, and what to do."""
-        self._look_again(steps)
+        """Return when every step is confirmed. Otherwise raise Fatal with the step and the remedy."""
+        self._forget_reorged(steps)
         for _, of_stage in groupby(steps, lambda step: step.stage):
             waiting, addresses = list(of_stage), self.addresses(steps)
-            for start in range(0, len(waiting), _AT_ONCE):
-                self._run_together(waiting[start : start + _AT_ONCE], addresses)
+            for start in range(0, len(waiting), _MAX_PENDING):
+                self._run_together(waiting[start : start + _MAX_PENDING], addresses)
 
     def addresses(self, steps: Sequence[SendingStep]) -> dict[str, str]:
-        """Addresses that the confirmed steps created."""
+        """Return the addresses of the contracts that the confirmed steps created."""
         entries = ((step, self.journal.entries.get(step.key)) for step in steps if step.creates is not None)
         return {str(step.creates): entry.address for step, entry in entries if entry is not None and entry.address}
 
-    def _look_again(self, steps: Sequence[SendingStep]) -> None:
-        """Check the steps that an earlier run saw confirmed: a reorganisation may have taken them away since."""
+    def _forget_reorged(self, steps: Sequence[SendingStep]) -> None:
+        """Find steps that an earlier run saw confirmed and that a reorg has removed since. They are broadcast again."""
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is not None and entry.block is not None and self._receipt(entry) is None:
@@ -105,18 +105,16 @@ class Sender:
                 self._broadcast_again(step, entry)
         self._confirm(steps)
 
-    # --- signing ---
-
     def _sign(self, step: SendingStep, call: ContractCall) -> None:
         fees = current_fees(self.node, self.options.fees)
         if call.to is not None and not code_at(self.node, call.to):
-            # A call of an address without code succeeds, and does nothing.
+            # A call of an address without code would succeed without effect.
             raise Retryable("chain_unreachable", f"{step.key}: the node has no contract at {call.to}: is it behind?")
         gas = gas_for(self.node, self.signer.address, call)
         nonce = max(nonce_of(self.node, self.signer.address, "pending"), self.journal.last_nonce() + 1)
         attempt = self._signed(call, nonce, gas, fees)
         self.journal.write(step.key, DeploymentEntry(nonce, (attempt,)))
-        self.say(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {in_gwei(fees.most)} gwei)")
+        self.say(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {in_gwei(fees.max_fee)} gwei)")
         try:
             broadcast(self.node, bytes.fromhex(attempt.raw[2:]))
         except RpcError as error:
@@ -124,30 +122,28 @@ class Sender:
 
     def _replace(self, step: SendingStep, entry: DeploymentEntry, call: ContractCall) -> None:
         before = entry.attempts[-1]
-        fees = current_fees(self.node, self.options.fees).raised_above(before.most, before.tip)
+        fees = current_fees(self.node, self.options.fees).raised_above(before.max_fee, before.tip)
         ceiling = self.options.fees.ceiling
-        if ceiling is not None and fees.most > ceiling:
+        if ceiling is not None and fees.max_fee > ceiling:
             raise Fatal(
-                f"{step.key} can only be replaced at {in_gwei(fees.most)} gwei, above --max-fee {in_gwei(ceiling)}"
+                f"{step.key} can only be replaced at {in_gwei(fees.max_fee)} gwei, above --max-fee {in_gwei(ceiling)}"
             )
         attempt = self._signed(call, entry.nonce, before.gas, fees)
         self.journal.write(step.key, attrs.evolve(entry, attempts=(*entry.attempts, attempt)))
-        self.say(f"{step.key}: {attempt.hash} in the place of {before.hash}, at most {in_gwei(fees.most)} gwei")
+        self.say(f"{step.key}: {attempt.hash} in the place of {before.hash}, at most {in_gwei(fees.max_fee)} gwei")
         self._broadcast_again(step, self.journal.entries[step.key])
 
     def _signed(self, call: ContractCall, nonce: int, gas: int, fees: Fees) -> Attempt:
         to = None if call.to is None else bytes.fromhex(call.to[2:])
-        transaction = Transaction(self.chain_id, nonce, fees.tip, fees.most, gas, to, 0, call.data)
+        transaction = Transaction(self.chain_id, nonce, fees.tip, fees.max_fee, gas, to, 0, call.data)
         raw = self.signer.sign(transaction)
-        return Attempt(hash_of(raw), hex_of(raw), gas, fees.most, fees.tip)
-
-    # --- broadcasting ---
+        return Attempt(hash_of(raw), hex_of(raw), gas, fees.max_fee, fees.tip)
 
     def _broadcast_again(self, step: SendingStep, entry: DeploymentEntry) -> None:
         try:
             broadcast(self.node, bytes.fromhex(entry.attempts[-1].raw[2:]))
         except RpcError as error:
-            # Mined meanwhile, or a node that keeps an earlier attempt: the receipts tell.
+            # An attempt was mined, or the node keeps an earlier attempt: the receipts decide.
             if error.meaning not in (Meaning.NONCE_TOO_LOW, Meaning.UNDERPRICED):
                 self._refused(step, error)
 
@@ -158,21 +154,19 @@ class Sender:
         }.get(error.meaning, "run again: it is broadcast once more")
         raise Fatal(f"{step.key}: the node does not take the transaction ({error}); {what_next}") from error
 
-    # --- waiting ---
-
     def _confirm(self, steps: Sequence[SendingStep]) -> None:
         waiting = [step for step in steps if self.journal.entries[step.key].block is None]
-        patience = _Patience(self.options.timeout_seconds)
+        timer = _Timer(self.options.timeout_seconds)
         sightings: dict[str, int] = {}
         while waiting:
-            again = patience.time_to_send_again()
+            again = timer.rebroadcast_is_due()
             try:
                 head = self.node.eth.block_number
                 waiting = [step for step in waiting if not self._confirmed(step, head, sightings, again)]
             except Retryable as silence:
                 self.say(f"waiting: {silence}")
             if waiting:
-                if patience.ended():
+                if timer.ended():
                     raise self._not_mined(waiting[0])
                 time.sleep(self.options.poll_seconds)
 
@@ -201,7 +195,7 @@ class Sender:
             sightings.pop(step.key, None)
             return
         sightings[step.key] = sightings.get(step.key, 0) + 1
-        if sightings[step.key] < _DISPLACED_AFTER:
+        if sightings[step.key] < _NONCE_SIGHTINGS:
             return
         self.journal.write(step.key, None)
         raise Fatal(
@@ -217,20 +211,20 @@ class Sender:
         base = current_fees(self.node, FeeOptions()).base
         return Fatal(
             f"{step.key}: {last.hash} is not confirmed after {self.options.timeout_seconds:g} s. It offers at most "
-            f"{in_gwei(last.most)} gwei; the chain asks {in_gwei(base)}. Run again to go on waiting, or with --replace "
-            "to sign it again at the same nonce for a higher fee"
+            f"{in_gwei(last.max_fee)} gwei; the chain asks {in_gwei(base)}. Run again to go on waiting, or with "
+            "--replace to sign it again at the same nonce for a higher fee"
         )
 
 
 def gas_for(node: Web3, sender: str, call: ContractCall) -> int:
-    """The gas limit of a transaction: a fifth above what the node says. Fatal when the contract would refuse it."""
+    """Return the gas limit: a fifth above the node's estimate. Raise Fatal when the contract would revert."""
     try:
         needed = node.eth.estimate_gas(_unsigned(sender, call))
     except RpcError as error:
         raise Fatal(f"{call.words}: {refusal(error, sender)}") from error
-    if needed > MOST_GAS:
-        raise Fatal(f"{call.words}: needs {needed} gas, and a transaction takes {MOST_GAS} at most")
-    return min(needed * 6 // 5, MOST_GAS)
+    if needed > MAX_GAS:
+        raise Fatal(f"{call.words}: needs {needed} gas, and a transaction takes {MAX_GAS} at most")
+    return min(needed * 6 // 5, MAX_GAS)
 
 
 def _unsigned(sender: str, call: ContractCall) -> TxParams:
@@ -257,7 +251,7 @@ def _hashes(entry: DeploymentEntry) -> Iterator[str]:
 
 
 @attrs.define(slots=True)
-class _Patience:
+class _Timer:
     _seconds: float
     _since: float = attrs.field(factory=time.monotonic)
     _sent: float = attrs.field(factory=time.monotonic)
@@ -265,8 +259,8 @@ class _Patience:
     def ended(self) -> bool:
         return time.monotonic() - self._since > self._seconds
 
-    def time_to_send_again(self) -> bool:
-        if time.monotonic() - self._sent < _SEND_AGAIN_SECONDS:
+    def rebroadcast_is_due(self) -> bool:
+        if time.monotonic() - self._sent < _REBROADCAST_S:
             return False
         self._sent = time.monotonic()
         return True

@@ -19,10 +19,10 @@ from coordinatord.market.contracts import read_address
 # The contracts' own limits: what they would refuse is refused before anything is deployed.
 MAX_FEE_BPS: Final = 2000
 LONGEST_SLA: Final = limits.LONGEST_SLA
-LONGEST_NAME: Final = 256
-LEAST_TOKEN_GAS: Final = 200_000
-MOST_TOKEN_GAS: Final = 2_000_000
-_LONGEST_SCHEMA: Final = 16_384  # it is stored in a log, and paid for by the byte
+MAX_NAME_BYTES: Final = 256
+MIN_TOKEN_GAS: Final = 200_000
+MAX_TOKEN_GAS: Final = 2_000_000
+_MAX_SCHEMA_BYTES: Final = 16_384  # it is stored in a log, and paid for by the byte
 
 _KEYS: Final = (
     *("chain_id", "token", "decimals", "token_name", "token_version", "owner", "treasury"),
@@ -34,7 +34,7 @@ _MODEL_KEYS: Final = ("id", "name", "owned_by", "params_schema", "params_schema_
 
 @attrs.frozen(slots=True)
 class ModelTerms:
-    """`params_schema` is JSON, without spaces; empty when there is none."""
+    """A model of the market. `params_schema` is JSON without spaces, or empty."""
 
     model_id: int
     name: str
@@ -58,7 +58,7 @@ class MarketTerms:
     gas_fee: int
     max_gas_fee: int
     point_price: int  # what the treasury must get for a provider to gain a point of reputation
-    token_gas: int = LEAST_TOKEN_GAS  # what one call of the token may use
+    token_gas: int = MIN_TOKEN_GAS  # what one call of the token may use
     slas: tuple[int, ...]
     relayers: tuple[str, ...]
     models: tuple[ModelTerms, ...]
@@ -68,7 +68,7 @@ class MarketTerms:
 
 
 def read_terms(path: Path | None, flags: Mapping[str, object]) -> MarketTerms:
-    """The file's values, each replaced by a flag of its name that is not None. Fatal names the value at fault."""
+    """Read the file, with each value replaced by the flag of its name that is set. Raise Fatal with the wrong value."""
     try:
         values = dict(_read_file(path)) if path is not None else {}
         values |= {name: value for name, value in flags.items() if value is not None}
@@ -109,7 +109,7 @@ def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
         gas_fee=read_uint(values["gas_fee"], 128, "gas_fee"),
         max_gas_fee=read_uint(values["max_gas_fee"], 128, "max_gas_fee"),
         point_price=read_uint(values["point_price"], 96, "point_price"),
-        token_gas=_between(values.get("token_gas", LEAST_TOKEN_GAS), LEAST_TOKEN_GAS, MOST_TOKEN_GAS, "token_gas"),
+        token_gas=_between(values.get("token_gas", MIN_TOKEN_GAS), MIN_TOKEN_GAS, MAX_TOKEN_GAS, "token_gas"),
         slas=tuple(_between(v, 1, LONGEST_SLA, f"slas[{n}]") for n, v in enumerate(_list(values, "slas"))),
         relayers=tuple(read_address(v, f"relayers[{n}]") for n, v in enumerate(_list(values, "relayers"))),
         models=tuple(_model(v, f"models[{n}]", folder) for n, v in enumerate(_list(values, "models"))),
@@ -136,8 +136,8 @@ def read_model(model_id: object, name: object, owned_by: object, schema: object,
         raise Refused(f"{param}.params_schema must be a JSON Schema, as an object", param)
     if schema is not None:
         parse(model.params_schema.encode())  # as the coordinator reads it: what it refuses it would not publish
-    if len(model.params_schema.encode()) > _LONGEST_SCHEMA:
-        raise Refused(f"{param}.params_schema must be at most {_LONGEST_SCHEMA} bytes", param)
+    if len(model.params_schema.encode()) > _MAX_SCHEMA_BYTES:
+        raise Refused(f"{param}.params_schema must be at most {_MAX_SCHEMA_BYTES} bytes", param)
     return model
 
 
@@ -175,8 +175,8 @@ def _between(value: object, low: int, high: int, param: str) -> int:
 
 
 def _text(value: object, param: str, least: int = 1) -> str:
-    if not isinstance(value, str) or not least <= len(value.encode()) <= LONGEST_NAME:
-        raise Refused(f"{param} must be a text of {least} to {LONGEST_NAME} bytes", param)
+    if not isinstance(value, str) or not least <= len(value.encode()) <= MAX_NAME_BYTES:
+        raise Refused(f"{param} must be a text of {least} to {MAX_NAME_BYTES} bytes", param)
     return value
 
 

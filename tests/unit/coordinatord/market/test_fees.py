@@ -19,10 +19,10 @@ def chain(base: int | None, tip: int | None) -> Web3:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (FeeOptions(), Fees(base=100, tip=7, most=207)),
-        (FeeOptions(tip=1), Fees(base=100, tip=1, most=201)),
-        (FeeOptions(ceiling=150), Fees(base=100, tip=7, most=150)),
-        (FeeOptions(ceiling=107), Fees(base=100, tip=7, most=107)),
+        (FeeOptions(), Fees(base=100, tip=7, max_fee=207)),
+        (FeeOptions(tip=1), Fees(base=100, tip=1, max_fee=201)),
+        (FeeOptions(ceiling=150), Fees(base=100, tip=7, max_fee=150)),
+        (FeeOptions(ceiling=107), Fees(base=100, tip=7, max_fee=107)),
     ],
 )
 def test_offer_is_twice_the_base_fee_and_the_tip_below_the_ceiling(options: FeeOptions, expected: Fees) -> None:
@@ -44,7 +44,7 @@ def test_chain_without_base_fee_is_refused() -> None:
 
 
 def test_replacement_raises_both_fees_by_a_tenth_at_least() -> None:
-    raised = Fees(base=1, tip=1, most=3).raised_above(1000, 100)
-    assert raised.most >= 1100
+    raised = Fees(base=1, tip=1, max_fee=3).raised_above(1000, 100)
+    assert raised.max_fee >= 1100
     assert raised.tip >= 110
-    assert Fees(base=1, tip=5000, most=9000).raised_above(1000, 100) == Fees(base=1, tip=5000, most=9000)
+    assert Fees(base=1, tip=5000, max_fee=9000).raised_above(1000, 100) == Fees(base=1, tip=5000, max_fee=9000)
