@@ -16,7 +16,6 @@ from common.box import PublicKey
 from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
-from devnet.child import Program, running
 from devnet.contracts import at, connected
 from devnet.pins import BUCKET
 from devnet.ports import pick_free
