@@ -14,7 +14,7 @@ from coordinatord.api.book.sql import overdue_jobs
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import PostedOrder
-from coordinatord.chain.relayer.budgets import gas_estimate
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueueFull, RelayKind, submit_all
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role

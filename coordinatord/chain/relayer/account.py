@@ -9,8 +9,8 @@ import msgspec
 from coordinatord.base.metrics import relayer_balance
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, believed_base_fee, believed_tip
-from coordinatord.chain.relayer.gas_book import GasBook
 from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, PendingTxs
+from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.relayer.tx_size import TxRoom
@@ -46,7 +46,7 @@ class RelayerAccount:
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
     room: TxRoom = attrs.field(factory=TxRoom)
     ceiling: FeeCeiling = NO_CEILING
-    gas: GasBook = attrs.field(factory=GasBook)
+    gas: PlannedGas = attrs.field(factory=PlannedGas)
     head: int = 0
     role: RelayerRole | None = None  # None: taken for granted
 

@@ -24,6 +24,7 @@ from coordinatord.chain.relayer.budgets_sql import (
     read_exhausted,
     read_standings,
 )
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Database
@@ -32,21 +33,7 @@ NEWCOMER_JOBS: Final = 10  # settled jobs of the last week with which a wallet i
 FULL_BASE_JOBS: Final = 40  # settled jobs with which an owner has its whole base
 _AT_ONCE: Final = 2  # reads: one signer with very many jobs keeps few others waiting
 
-# Gas that an op uses alone, with a real token behind a proxy; and for each byte of calldata beyond a kilobyte.
-_GAS: Final = {
-    RelayKind.POST: 150_000,
-    RelayKind.CLAIM: 190_000,
-    RelayKind.SETTLE: 125_000,
-    RelayKind.FAIL: 90_000,
-    RelayKind.CANCEL: 45_000,
-    RelayKind.RECLAIM: 90_000,
-    RelayKind.SET_IDENTITY: 90_000,
-    RelayKind.REQUEST_CAPACITY: 65_000,
-    RelayKind.PUBLISH: 70_000,
-}
-_PLAIN_BYTES: Final = 1024
 _HOUR_S: Final = 3600
-_PER_BYTE: Final = 41  # calldata's floor price is 40
 _BUDGET_OF: Final = {
     RelayKind.POST: Budget.POSTS,
     RelayKind.CANCEL: Budget.CANCELS,
@@ -62,11 +49,6 @@ _WHAT: Final = {
     Budget.UPKEEP: "identities, capacity requests and asks",
     Budget.NEWCOMERS: f"all wallets together that have fewer than {NEWCOMER_JOBS} settled jobs",
 }
-
-
-def gas_estimate(kind: RelayKind, calldata_bytes: int = 0) -> int:
-    """Gas that an op counts for until its real share is booked. Only evidence and asks differ much in length."""
-    return _GAS[kind] + _PER_BYTE * max(calldata_bytes - _PLAIN_BYTES, 0)
 
 
 @attrs.frozen(slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Final, Self
 import attrs
 
 from coordinatord.chain.relayer.fees import Fee
-from coordinatord.chain.relayer.gas_book import BASE_GAS, OpKind
 from coordinatord.chain.relayer.transactions_sql import StoredTx, Version
+from coordinatord.chain.relayer.tx_size import BASE_GAS
 
 _FIRST_RETRY: Final = 0.25  # seconds
 _LAST_RETRY: Final = 5.0
@@ -38,8 +38,7 @@ class PendingTx:
     # term may have sent the bytes without hearing the answer.
     unsent: bool = False
     refusal: str | None = None  # code of the last refusal, as stored; None once a node may have the bytes
-    kinds: tuple[OpKind, ...] = ()  # of its ops; known of what was signed in this term
-    intrinsic: int = 0  # gas for its own bytes
+    expected: int = 0  # gas that its ops are expected to use, without margin; known of what this term signed
     taken_at: float | None = None  # when a node first took it
     answered_at: float | None = None  # when its turn began: a node had accepted or refused the latest version
     answered_head: int = 0  # the head then

@@ -108,7 +108,7 @@ class RelayIntake:
 
     def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
         room = self._account.room.at(anyio.current_time())
-        return coalesce(simulated, most=self._coalesce_max, room=room, book=self._account.gas)
+        return coalesce(simulated, max_ops=self._coalesce_max, room=room)
 
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
         """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
@@ -118,7 +118,7 @@ class RelayIntake:
         if paid or not together:
             return paid, unpaid
         apart = [one for one in simulated if one.relay.id in together]
-        alone = coalesce(apart, most=1, room=self._account.room.at(anyio.current_time()))
+        alone = coalesce(apart, max_ops=1, room=self._account.room.at(anyio.current_time()))
         paid, poor = affordable(alone, self._account.spendable, cap, reserves)
         return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
@@ -143,7 +143,9 @@ class RelayIntake:
         try:
             allowed, endings = await self._allowed(relays)
             calls = [(relay.target, relay.calldata) for relay in allowed]
-            verdicts = await simulate(self._rpc, self._account.address, calls, self._account.gas)
+            gas = self._account.gas
+            limits = [gas.limit(relay.kind, len(relay.calldata)) for relay in allowed]
+            verdicts = await simulate(self._rpc, self._account.address, calls, limits)
             refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
             waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as error:
@@ -154,8 +156,9 @@ class RelayIntake:
         behind: list[WaitingRelay] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
-                case WouldPass(gas):
-                    simulated.append(Simulated.of(relay, gas, self._account.gas))
+                case WouldPass(limit):
+                    gas.was_estimated(relay.kind, len(relay.calldata), limit)
+                    simulated.append(Simulated(relay, limit, gas.share(relay.kind, len(relay.calldata), limit)))
                 case WouldRevert(name) if name in LACKING:
                     pass  # it stays queued
                 case WouldRevert() if relay.id in waiting:

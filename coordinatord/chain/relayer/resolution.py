@@ -95,12 +95,12 @@ def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: 
     """Gas that the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
     metrics.relay_gas_planned.inc(tx.gas)
     metrics.relay_gas_used.inc(receipt.gas_used)
-    if _is_fill(tx, receipt.tx_hash):
+    if _is_fill(tx, receipt.tx_hash) or not tx.expected:
         return
-    if receipt.succeeded and not any(call.tx_id == tx.id for call in refused):
-        account.gas.was_used(tx.kinds, receipt.gas_used - tx.intrinsic)
-    elif not receipt.succeeded and len(tx.kinds) > 1:
-        account.gas.starved(tx.kinds)
+    if not receipt.succeeded:
+        account.gas.was_starved()
+    elif not any(call.tx_id == tx.id for call in refused):
+        account.gas.was_used(tx.expected, receipt.gas_used)
 
 
 def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:

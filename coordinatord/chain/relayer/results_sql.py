@@ -161,6 +161,7 @@ class Undecided:
     it signs next comes after it."""
 
     id: int
+    kind: RelayKind
     subject: bytes
     target: bytes
     calldata: bytes = attrs.field(repr=False)
@@ -172,7 +173,8 @@ async def undecided_with(
 ) -> list[Undecided]:
     """All that is under way of the subjects of these relays, the oldest first."""
     rows = await connection.fetch(
-        "select r.id, r.subject, r.target, r.calldata, (t.id is not null and not t.lost and t.block_number is null"
+        "select r.id, r.kind, r.subject, r.target, r.calldata, (t.id is not null and not t.lost"
+        " and t.block_number is null"
         " and not exists (select from relay_tx_versions v where v.tx_id = t.id and v.fills)) as ahead"
         " from relays r left join relay_txs t on t.id = r.tx_id and t.chain_id = $1 and t.account = $2"
         " where r.state in ('queued', 'signed')"
@@ -181,7 +183,9 @@ async def undecided_with(
         account,
         relay_ids,
     )
-    return [Undecided(r["id"], r["subject"], r["target"], r["calldata"], r["ahead"]) for r in rows]
+    return [
+        Undecided(r["id"], RelayKind(r["kind"]), r["subject"], r["target"], r["calldata"], r["ahead"]) for r in rows
+    ]
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:

@@ -14,16 +14,15 @@ from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import Planned
 from coordinatord.chain.relayer.fees import Fee, offer, replacement, substitute
-from coordinatord.chain.relayer.gas_book import intrinsic_gas
 from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.signers import sign_in_order
 from coordinatord.chain.relayer.transactions_sql import Gap, NewTx, Version
+from coordinatord.chain.relayer.tx_size import BASE_GAS
 from coordinatord.storage.database.connections import Connection
 
 log = structlog.get_logger(__name__)
 
-FILL_GAS: Final = 21_000
 _FILL_PRIORITY: Final = 0
 
 
@@ -59,16 +58,7 @@ async def sign_planned(
     ]
     await queue_sql.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
     pending = [
-        PendingTx(
-            tx_id,
-            tx.nonce,
-            tx.target,
-            tx.gas,
-            [tx.version],
-            unsent=True,
-            kinds=plan.kinds,
-            intrinsic=intrinsic_gas(plan.calldata),
-        )
+        PendingTx(tx_id, tx.nonce, tx.target, tx.gas, [tx.version], unsent=True, expected=plan.expected)
         for tx_id, tx, plan in zip(ids, txs, plans, strict=True)
     ]
     return pending, failure
@@ -82,11 +72,11 @@ async def sign_fill(connection: Connection, account: RelayerAccount, gap: Gap) -
         versions = [] if lost is None else list(lost.versions)  # they may still be mined instead
         if not versions or not versions[-1].fills:  # lost as a fill, it is sent again
             versions.append(version)
-        await transactions_sql.turn_into_fill(connection, gap.lost_id, FILL_GAS, versions[-1])
-        return PendingTx(gap.lost_id, gap.nonce, account.address, FILL_GAS, versions)
-    fill = NewTx(gap.nonce, account.address, b"", FILL_GAS, _FILL_PRIORITY, "fill", version)
+        await transactions_sql.turn_into_fill(connection, gap.lost_id, BASE_GAS, versions[-1])
+        return PendingTx(gap.lost_id, gap.nonce, account.address, BASE_GAS, versions)
+    fill = NewTx(gap.nonce, account.address, b"", BASE_GAS, _FILL_PRIORITY, "fill", version)
     (tx_id,) = await transactions_sql.insert(connection, account.chain_id, account.address, [fill])
-    return PendingTx(tx_id, gap.nonce, account.address, FILL_GAS, [version])
+    return PendingTx(tx_id, gap.nonce, account.address, BASE_GAS, [version])
 
 
 async def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
@@ -103,7 +93,7 @@ async def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_s
 
 
 async def _sign_fill(account: RelayerAccount, nonce: int, fee: Fee) -> Version:
-    return await _sign(account, nonce, FILL_GAS, fee, target=account.address, calldata=b"", fills=True)
+    return await _sign(account, nonce, BASE_GAS, fee, target=account.address, calldata=b"", fills=True)
 
 
 async def _sign(

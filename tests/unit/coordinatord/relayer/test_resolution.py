@@ -16,9 +16,9 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.relayed_calls import ReceiptLog
 from coordinatord.chain.relayer import gas_bookings_sql, resolution, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.gas_book import GasBook, OpKind
 from coordinatord.chain.relayer.gas_bookings_sql import Booked, GasCost
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.resolution import inconclusive, resolve
@@ -34,7 +34,7 @@ WALLET: Final = Wallet(b"\x01" * 32)
 REGISTRY_AT: Final = b"\x11" * 20
 SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 STALE, UNKNOWN, NO_ROLE = (SELECTORS[name] for name in ("StaleSnapshot", "UnknownProvider", "SenderNotRelayer"))
-KIND: Final = OpKind.of(REGISTRY_AT, b"\x01\x02\x03\x04")
+EXPECTED: Final = 400
 BLOCK, OTHER = b"\xbb" * 32, b"\xbc" * 32
 
 
@@ -155,16 +155,16 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
     return outbox
 
 
-class Lessons(GasBook):
+class Lessons(PlannedGas):
     def __init__(self) -> None:
         super().__init__()
         self.learned: list[tuple[Any, ...]] = []
 
-    def was_used(self, kinds: Sequence[OpKind], execution: int) -> None:
-        self.learned.append(("used", len(kinds), execution))
+    def was_used(self, expected: int, used: int) -> None:
+        self.learned.append(("used", expected, used))
 
-    def starved(self, kinds: Sequence[OpKind]) -> None:
-        self.learned.append(("starved", len(kinds)))
+    def was_starved(self) -> None:
+        self.learned.append(("starved",))
 
 
 @attrs.define
@@ -190,7 +190,7 @@ def tx(tx_id: int, ops: int = 2, *, filled: bool = False) -> PendingTx:
     versions = [Version(bytes([tx_id]) * 32, b"raw", 10, 1, fills=False)]
     if filled:
         versions.append(Version(bytes([0xF0 + tx_id]) * 32, b"raw", 10, 1, fills=True))
-    return PendingTx(tx_id, tx_id, REGISTRY_AT, 900, versions, kinds=(KIND,) * ops, intrinsic=300)
+    return PendingTx(tx_id, tx_id, REGISTRY_AT, 900, versions, expected=EXPECTED if ops > 1 else 0)
 
 
 def receipt(tx_id: int, *logs: ReceiptLog, succeeded: bool = True, fill: bool = False) -> TxReceipt:
@@ -245,7 +245,7 @@ async def test_everything_in_a_mined_transaction_took_effect_but_what_it_tells_w
     ]
     assert outbox.asked == [("alive", [(2, 1), (3, 0)]), ("blocks", 1, 256)]
     assert mined.left == [4]
-    assert mined.lessons.learned == [("used", 2, 200)]
+    assert mined.lessons.learned == [("used", EXPECTED, 500)]
     after = [sample(name, **labels) for name, labels in names]
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1500, 1500, 2700]
 
@@ -264,7 +264,7 @@ async def test_relays_of_a_transaction_that_reverted_are_tried_again_unless_the_
         ("requeue", [5, 7], "rpc_internal"),
         ("end", [1, 2], (1, 1, "StaleSnapshot", STALE)),
     ]
-    assert mined.lessons.learned == [("starved", 2)]
+    assert mined.lessons.learned == [("starved",)]
 
 
 async def test_transaction_that_had_but_one_op_teaches_nothing_by_a_refusal(outbox: Outbox) -> None:
@@ -284,7 +284,7 @@ async def test_relays_come_back_where_a_self_transfer_was_mined_in_their_place(o
         ("requeue", [5], "rpc_internal"),
         ("end", [2]),
     ]
-    assert mined.lessons.learned == [("used", 2, 200)]
+    assert mined.lessons.learned == [("used", EXPECTED, 500)]
     assert (mined.left, outbox.asked) == ([], [])  # nothing was refused
 
 
