@@ -118,10 +118,6 @@ class GasBudgets:
         async with self._database.connection() as connection:
             return await outbox_sql.is_under_way(connection, subject)
 
-    async def refusal(self, spending: Spending) -> Retryable:
-        """Refusal of a request that `submit_relays` found over its budget."""
-        return over_budget(await self._exhausted.get(spending) or spending.limits.budget)
-
 
 def over_budget(budget: Budget) -> Retryable:
     """Refusal for want of gas. Budgets count by clock hours, so that the next full hour may have room."""

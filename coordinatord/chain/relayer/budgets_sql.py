@@ -12,7 +12,7 @@ from coordinatord.storage.database.connections import Connection, PreparedConnec
 
 EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
 MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
-ALL_NEWCOMERS: Final = b"\x00"  # their gas is booked to this signer, too
+ALL_NEWCOMERS: Final = b"\x00"  # in place of a signer: the sum of all newcomers
 _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
 
 
@@ -101,8 +101,8 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
     """Return the budget that has no room for each spending: its signer's, or that of all newcomers together."""
     rows = await line.fetch(
         "select a.place, a.day is null or gas_fits(a.signer, a.budget, a.estimate, a.hour, a.day) as own_fits,"
-        " a.all_day is null or gas_fits($7, 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
-        " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $8::bigint[])"
+        " a.all_day is null or gas_fits('', 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
+        " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])"
         " with ordinality as a(signer, budget, estimate, hour, day, all_hour, all_day, place)",
         [one.signer for one in spendings],
         [one.limits.budget.value for one in spendings],
@@ -110,7 +110,6 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
         [one.limits.hour for one in spendings],
         [one.limits.day for one in spendings],
         [one.limits.newcomers[0] if one.limits.newcomers else None for one in spendings],
-        ALL_NEWCOMERS,
         [one.limits.newcomers[1] if one.limits.newcomers else None for one in spendings],
     )
     exhausted: dict[Spending, Budget | None] = {}
@@ -157,8 +156,13 @@ async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
     them."""
     rows = await connection.fetch(
         "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
-        " sum(gas)::bigint as last_day from gas_spent where hour > (select current_hour()) - 24"
+        " sum(gas)::bigint as last_day from ("
+        " select signer, kind, hour, gas from gas_bookings"
+        "  where newcomer = any(array[true, false]) and hour > (select current_hour()) - 24"
+        " union all select $2, kind, hour, gas from gas_bookings"
+        "  where newcomer and hour > (select current_hour()) - 24) s"
         " group by signer, kind order by last_day desc, signer, kind limit $1",
         most,
+        ALL_NEWCOMERS,
     )
     return [TopSpender(*row) for row in rows]

@@ -85,34 +85,17 @@ class Queued:
     joined: bool
 
 
-@attrs.frozen(slots=True)
-class SubjectBusy:
-    """Eight relays of this subject are under way."""
+class NotQueued(enum.Enum):
+    """Why a relay was not queued."""
+
+    SUBJECT_BUSY = "subject_busy"  # eight relays of the subject are under way, or one with other content
+    QUEUE_FULL = "queue_full"
+    OVER_BUDGET = "over_budget"  # of its signer
+    OVER_NEWCOMERS_BUDGET = "over_newcomers_budget"  # of all newcomers together
+    INSOLVENT = "insolvent"  # the owner's balance does not cover the post beside its open jobs and posts under way
 
 
-@attrs.frozen(slots=True)
-class QueueFull:
-    """As many relays wait to be signed as may."""
-
-
-@attrs.frozen(slots=True)
-class OverBudget:
-    """Its gas is more than its signer, or all newcomers together, may cause now."""
-
-
-@attrs.frozen(slots=True)
-class Insolvent:
-    """The owner's balance does not cover the post beside its open jobs and its posts under way."""
-
-
-Submitted: TypeAlias = Queued | SubjectBusy | QueueFull | OverBudget | Insolvent
-_REFUSED: Final[dict[str, Submitted]] = {
-    "subject_busy": SubjectBusy(),
-    "queue_full": QueueFull(),
-    "over_budget": OverBudget(),
-    "over_all_newcomers": OverBudget(),
-    "insolvent": Insolvent(),
-}
+Submitted: TypeAlias = Queued | NotQueued
 
 
 async def lock_outbox(connection: Connection) -> None:
@@ -129,110 +112,41 @@ async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> 
 
 async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
     """The same for several, in their order: one outcome each."""
-    limits = [None if relay.spending is None else relay.spending.limits for relay in relays]
-    newcomers = [None if limit is None else limit.newcomers for limit in limits]
-    promises = [relay.promise for relay in relays]
     rows = await connection.fetch(
-        "select outcome, relay_id from submit_relays($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,"
-        " $16, $17, $18, $19)",
-        [relay.kind.value for relay in relays],
-        [relay.subject for relay in relays],
-        [relay.dedupe for relay in relays],
-        [relay.target for relay in relays],
-        [relay.calldata for relay in relays],
-        [int(relay.priority) for relay in relays],
-        [relay.signer for relay in relays],
-        [relay.gas_estimate for relay in relays],
-        [newcomer is not None for newcomer in newcomers],
-        [None if limit is None else limit.budget.value for limit in limits],
-        [None if limit is None else limit.hour for limit in limits],
-        [None if limit is None else limit.day for limit in limits],
-        [None if newcomer is None else newcomer[0] for newcomer in newcomers],
-        [None if newcomer is None else newcomer[1] for newcomer in newcomers],
-        [None if promise is None else promise.amount for promise in promises],
-        [None if promise is None else promise.headroom for promise in promises],
-        [None if promise is None else promise.position for promise in promises],
+        "select outcome, relay_id, same_as from submit_relays($1::new_relay[], $2, $3)",
+        [_row(relay) for relay in relays],
         max_depth,
         MAX_PER_SUBJECT,
     )
-    outcomes = [_submitted(relay, row["outcome"], row["relay_id"]) for relay, row in zip(relays, rows, strict=True)]
-    await _hold(connection, [outcome for outcome in outcomes if isinstance(outcome, Queued) and outcome.relay.held_for])
-    others = await _with_other_content(connection, relays, outcomes)
-    cancelled = await _cancelled_before(connection, relays, outcomes)
-    return [
-        SubjectBusy() if place in others else cancelled.get(place, outcome) for place, outcome in enumerate(outcomes)
-    ]
+    return [_submitted(relay, *row) for relay, row in zip(relays, rows, strict=True)]
 
 
-async def _cancelled_before(
-    connection: Connection, relays: Sequence[NewRelay], outcomes: Sequence[Submitted]
-) -> dict[int, Queued]:
-    """By the place of a cancel that was just inserted, the relay that cancelled its job before: a moment ago, when the
-    request had not yet come here, and the job still looked open. It joins that one, and nothing is relayed."""
-    inserted = [
-        (place, outcome.id)
-        for place, (relay, outcome) in enumerate(zip(relays, outcomes, strict=True))
-        if relay.kind is RelayKind.CANCEL and isinstance(outcome, Queued) and not outcome.joined
-    ]
-    if not inserted:
-        return {}
-    rows = await connection.fetch(
-        "with needless as (select distinct on (n.place) n.place, n.id, o.id as before, o.dedupe"
-        " from unnest($1::integer[], $2::bigint[]) as n(place, id) join relays r on r.id = n.id"
-        " join relays o on o.subject = r.subject and o.kind = 'cancel' and o.state = 'mined' order by n.place, o.id),"
-        " gone as (delete from relays r using needless n where r.id = n.id)"
-        " select place, before, dedupe from needless",
-        [place for place, _ in inserted],
-        [relay_id for _, relay_id in inserted],
+def _row(relay: NewRelay) -> tuple[object, ...]:
+    """Return the relay as the database's type `new_relay`."""
+    limits, promise = relay.spending and relay.spending.limits, relay.promise
+    return (
+        relay.kind.value,
+        relay.subject,
+        relay.dedupe,
+        relay.target,
+        relay.calldata,
+        int(relay.priority),
+        relay.content,
+        relay.held_for,
+        relay.signer,
+        relay.gas_estimate,
+        *((limits.budget.value, limits.hour, limits.day) if limits else (None, None, None)),
+        *((limits.newcomers if limits else None) or (None, None)),
+        *((promise.amount, promise.headroom, promise.position) if promise else (None, None, None)),
     )
-    return {
-        row["place"]: Queued(row["before"], attrs.evolve(relays[row["place"]], dedupe=row["dedupe"]), joined=True)
-        for row in rows
-    }
 
 
-async def _with_other_content(
-    connection: Connection, relays: Sequence[NewRelay], outcomes: Sequence[Submitted]
-) -> set[int]:
-    """The places of requests that must not join the live relay of their dedupe, since that one names other content."""
-    named = [
-        (place, outcome.id, relay.content, outcome.joined)
-        for place, (relay, outcome) in enumerate(zip(relays, outcomes, strict=True))
-        if relay.content is not None and isinstance(outcome, Queued)
-    ]
-    if not named:
-        return set()
-    await connection.execute(
-        "update relays set content = n.content from unnest($1::bigint[], $2::bytea[]) as n(id, content)"
-        " where relays.id = n.id",
-        [relay_id for _, relay_id, _, joined in named if not joined],
-        [content for _, _, content, joined in named if not joined],
-    )
-    rows = await connection.fetch(
-        "select n.place from unnest($1::integer[], $2::bigint[], $3::bytea[]) as n(place, id, content)"
-        " join relays r on r.id = n.id where r.content is distinct from n.content",
-        [place for place, _, _, _ in named],
-        [relay_id for _, relay_id, _, _ in named],
-        [content for _, _, content, _ in named],
-    )
-    return {row["place"] for row in rows}
-
-
-async def _hold(connection: Connection, queued: Sequence[Queued]) -> None:
-    """Keep relays from being dropped for their time in the queue."""
-    if queued:
-        await connection.execute(
-            "update relays set held_until = clock_timestamp() + h.seconds * interval '1 second'"
-            " from unnest($1::bigint[], $2::float8[]) as h(id, seconds) where relays.id = h.id",
-            [one.id for one in queued],
-            [one.relay.held_for for one in queued],
-        )
-
-
-def _submitted(relay: NewRelay, outcome: str, relay_id: int | None) -> Submitted:
-    if relay_id is not None:
-        return Queued(relay_id, relay, outcome == "joined")
-    return _REFUSED[outcome]
+def _submitted(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> Submitted:
+    if relay_id is None:
+        return NotQueued(outcome)
+    if same_as is not None:  # the dedupe of the relay that it joins
+        return Queued(relay_id, attrs.evolve(relay, dedupe=same_as), joined=True)
+    return Queued(relay_id, relay, joined=False)
 
 
 async def is_under_way(connection: Connection, subject: bytes) -> bool:

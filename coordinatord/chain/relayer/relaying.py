@@ -17,18 +17,9 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.relayer import outbox_sql, queue_sql, statuses_sql
-from coordinatord.chain.relayer.budgets import GasBudgets
-from coordinatord.chain.relayer.outbox_sql import (
-    Insolvent,
-    NewRelay,
-    OverBudget,
-    Priority,
-    Queued,
-    QueueFull,
-    RelayKind,
-    SubjectBusy,
-    Submitted,
-)
+from coordinatord.chain.relayer.budgets import GasBudgets, over_budget
+from coordinatord.chain.relayer.budgets_sql import Budget
+from coordinatord.chain.relayer.outbox_sql import NewRelay, NotQueued, Priority, Queued, RelayKind, Submitted
 from coordinatord.chain.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, require_role
 from coordinatord.chain.relayer.statuses_sql import RelayStatus
 from coordinatord.storage.database.batched_reads import BatchedReads
@@ -121,10 +112,11 @@ class _Waiter:
             self.changed = anyio.Event()
 
 
-@attrs.define(slots=True, eq=False)
-class _QueuedSubmission:
+@attrs.frozen(slots=True, eq=False)
+class _Submission:
+    """A relay to be written, as one of several in a transaction."""
+
     relay: NewRelay
-    outcome: Submitted | Exception | None = None
 
 
 async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bool]:
@@ -157,8 +149,9 @@ class Relaying:
         self._waiters: dict[int, set[_Waiter]] = {}
         self._news: set[int] = set()  # relays to look at before the next slow poll
         self._to_look = Wake()
-        self._submissions: list[_QueuedSubmission] = []
-        self._submitting = anyio.Lock()
+        # Callers that come while a transaction is being written share the next one: notifying transactions commit one
+        # after the other, so each on its own would bound the whole deployment by its disk.
+        self._submissions: BatchedReads[_Submission, Submitted] = BatchedReads(database, self._write)
         # Of all that settle at one time.
         self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(database, _claims_under_way)
         self._awaiting_index = 0
@@ -186,17 +179,19 @@ class Relaying:
         budget has no room."""
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
-        submitted = await self._enter(new)
+        submitted = await self._submissions.get(_Submission(new))
         match submitted:
-            case SubjectBusy():
+            case NotQueued.SUBJECT_BUSY:
                 return RelayBusy()
-            case QueueFull():
+            case NotQueued.QUEUE_FULL:
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
-            case OverBudget():
+            case NotQueued.OVER_BUDGET:
                 if new.spending is None:
                     raise AssertionError("a relay without a budget was refused by one")
-                raise await self.budgets.refusal(new.spending)
-            case Insolvent():
+                raise over_budget(new.spending.limits.budget)
+            case NotQueued.OVER_NEWCOMERS_BUDGET:
+                raise over_budget(Budget.NEWCOMERS)
+            case NotQueued.INSOLVENT:
                 metrics.budget_refusals.labels("balance").inc()
                 return RefusedByChain("InsufficientBalance", b"")
             case Queued():
@@ -223,32 +218,7 @@ class Relaying:
         # The relay is still queued, or nodes refused its bytes so far. The same request joins it.
         raise _dropped((heard.status and heard.status.refusal) or "relay_queue_timeout")
 
-    # --- submitting ---------------------------------------------------------------------------------------
-
-    async def _enter(self, new: NewRelay) -> Submitted:
-        """Callers that come while a transaction is being written share the next one: notifying transactions commit
-        one after the other, so each on its own would bound the whole deployment by its disk."""
-        mine = _QueuedSubmission(new)
-        self._submissions.append(mine)
-        try:
-            async with self._submitting:
-                if mine.outcome is None:
-                    batch, self._submissions = self._submissions, []
-                    try:
-                        await self._write(batch)
-                    finally:
-                        # A cancelled writer leaves the others to the next one; what it did commit is joined then.
-                        self._submissions += [one for one in batch if one.outcome is None]
-        finally:
-            if mine in self._submissions:  # cancelled before anybody wrote it
-                self._submissions.remove(mine)
-        if isinstance(mine.outcome, Exception):
-            raise mine.outcome
-        if mine.outcome is None:
-            raise AssertionError("a submission was neither written nor refused")
-        return mine.outcome
-
-    async def _write(self, batch: list[_QueuedSubmission]) -> None:
+    async def _write(self, database: Database, batch: list[_Submission]) -> dict[_Submission, Submitted]:
         # Exits have a room of their own in the queue: whatever others fill it with leaves them their places. One that
         # came together with what it builds on stays behind it.
         others = [one for one in batch if one.relay.priority != Priority.EXIT]
@@ -257,21 +227,15 @@ class Relaying:
         behind = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject in begun]
         for_exits = self._max_depth + _EXITS_DEPTH
 
-        async def body(connection: Connection) -> list[Submitted]:
-            outcomes = []
+        async def body(connection: Connection) -> dict[_Submission, Submitted]:
+            outcomes: dict[_Submission, Submitted] = {}
             for part, depth in ((exits, for_exits), (others, self._max_depth), (behind, for_exits)):
                 if part:
-                    outcomes += await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
+                    found = await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
+                    outcomes |= zip(part, found, strict=True)
             return outcomes
 
-        try:
-            for one, outcome in zip(exits + others + behind, await self._database.transact(body), strict=True):
-                one.outcome = outcome
-        except Retryable as error:
-            for one in batch:
-                one.outcome = error
-
-    # --- waiting ------------------------------------------------------------------------------------------
+        return await database.transact(body)
 
     async def _ended(self, queued: Queued) -> _Waiter:
         """Return a waiter with the final status, or with the status at the end of the wait.
@@ -309,8 +273,6 @@ class Relaying:
                     await self._index_moved.wait()
         finally:
             self._awaiting_index -= 1
-
-    # --- the background task -------------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
         async with (

@@ -14,7 +14,7 @@ from coordinatord.chain.relayer import (
     statuses_sql,
     transactions_sql,
 )
-from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
 from coordinatord.chain.relayer.transactions_sql import NewTx, Version
 from coordinatord.storage.database.connections import Connection, open_database
@@ -67,12 +67,12 @@ async def states(connection: Connection) -> list[str]:
 async def test_one_submission_of_many_counts_its_own_rows(connection: Connection) -> None:
     relays = [new(b"a"), new(b"a"), new(b"b", subject=b"s"), new(b"c"), new(b"d")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=3)
-    assert [attrs.asdict(o).get("joined", type(o).__name__) for o in outcomes] == [
+    assert [getattr(outcome, "joined", outcome) for outcome in outcomes] == [
         False,
         True,
         False,
         False,
-        "QueueFull",
+        NotQueued.QUEUE_FULL,
     ]
 
 
@@ -187,7 +187,7 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
 
     first = await outbox_sql.submit(connection, settle(b"one"), max_depth=10)
     assert isinstance(first, Queued)
-    assert await outbox_sql.submit(connection, settle(b"another"), max_depth=10) == outbox_sql.SubjectBusy()
+    assert await outbox_sql.submit(connection, settle(b"another"), max_depth=10) == NotQueued.SUBJECT_BUSY
     again = settle(b"one")
     assert await outbox_sql.submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
     await queue_sql.end(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
@@ -198,7 +198,7 @@ async def test_two_contents_of_one_request_at_once_leave_the_first(connection: C
     relays = [attrs.evolve(new(b"settle"), content=content) for content in (b"one", b"another", b"one")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=10)
     first, _, third = relays
-    assert outcomes == [Queued(1, first, joined=False), outbox_sql.SubjectBusy(), Queued(1, third, joined=True)]
+    assert outcomes == [Queued(1, first, joined=False), NotQueued.SUBJECT_BUSY, Queued(1, third, joined=True)]
 
 
 async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
