@@ -33,10 +33,10 @@ from coordinatord.storage.database.connections import Connection
 log = structlog.get_logger(__name__)
 
 OF_A_JOB: Final = frozenset({RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.CANCEL})
-# Seconds in which a node that does not simulate calls in turn is not asked again: the first time, and at most.
-_FIRST_REST: Final = 15.0
-_LONGEST_REST: Final = 600.0
-_PATIENCE: Final = 3.0  # seconds: the round holds up ops that pass alone
+# A node that does not simulate calls in turn is not asked again for so long.
+_RETRY_AFTER_S: Final = 60.0
+# The simulation holds up ops that pass alone.
+_TIMEOUT_S: Final = 3.0
 
 _NOT_SERVED: Final = (Meaning.REFUSED, Meaning.UNSUPPORTED, Meaning.RATE_LIMITED)
 
@@ -56,7 +56,7 @@ class ChainedOps:
     def __init__(self, rpc: Rpc, account: RelayerAccount) -> None:
         self._rpc = rpc
         self._account = account
-        self._rest, self._rests_until = _FIRST_REST, 0.0
+        self._rests_until = 0.0
 
     async def extend(
         self, connection: Connection, passing: Sequence[Simulated], behind: Sequence[WaitingRelay]
@@ -74,15 +74,12 @@ class ChainedOps:
         if not chains:
             return []
         try:
-            with anyio.fail_after(_PATIENCE):
-                passing_now = await self._passing(chains)
+            with anyio.fail_after(_TIMEOUT_S):
+                return await self._passing(chains)
         except (Retryable, RpcError, TimeoutError) as error:
-            log.warning("ops of one job wait for a block each", seconds=self._rest, reason=str(error))
-            self._rests_until = anyio.current_time() + self._rest
-            self._rest = min(2 * self._rest, _LONGEST_REST)
+            log.warning("ops of one job wait for a block each", seconds=_RETRY_AFTER_S, reason=str(error))
+            self._rests_until = anyio.current_time() + _RETRY_AFTER_S
             return []
-        self._rest = _FIRST_REST
-        return passing_now
 
     async def _passing(self, chains: Sequence[Sequence[_Chained]]) -> list[Simulated]:
         """Raise RpcError where the node does not serve the simulation, Retryable where it does not answer."""

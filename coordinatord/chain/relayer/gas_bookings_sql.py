@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
 
@@ -49,11 +50,9 @@ async def book(connection: Connection, costs: Sequence[GasCost]) -> list[Booked]
         "  select tx_id, signer, kind, newcomer, current_hour(), sum(gas) from shares"
         "  group by tx_id, signer, kind, newcomer returning kind, gas)"
         " select kind, sum(gas)::bigint as gas from rows group by kind",
-        [cost.tx_id for cost in costs],
-        [cost.gas_used for cost in costs],
-        [cost.fills for cost in costs],
+        *columns(costs, "tx_id", "gas_used", "fills"),
     )
-    return [Booked(row["kind"], row["gas"]) for row in rows]
+    return [Booked(*row) for row in rows]
 
 
 async def unbook(connection: Connection, tx_ids: Sequence[int]) -> None:

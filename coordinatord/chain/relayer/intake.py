@@ -18,7 +18,6 @@ from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.chains import ChainedOps
 from coordinatord.chain.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.chain.relayer.fees import offer
-from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import Ending, WaitingRelay
 from coordinatord.chain.relayer.reserves import Reserves, affordable
 from coordinatord.chain.relayer.resolution import inconclusive
@@ -34,7 +33,6 @@ from coordinatord.storage.database.role_connection import RoleConnection
 log = structlog.get_logger(__name__)
 
 _TAKEN_AT_ONCE: Final = 512
-_HELD_FOR: Final = 30.0  # seconds; far longer than from one round to the next
 _OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhile waits for no more
 
 
@@ -97,8 +95,7 @@ class RelayIntake:
         most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
         if not self._account.lacks_role:
             return await queue_sql.take(connection, most, await self._of_batches(connection))
-        # Another account may have it, so the rest is left where it is. Settles outlast the queue's timeout.
-        await queue_sql.hold_kind(connection, RelayKind.SETTLE, _HELD_FOR)
+        # Another account may have the role, so the rest is left where it is.
         return await queue_sql.take(connection, most, await self._of_batches(connection), WITHOUT_ROLE)
 
     @property
@@ -169,7 +166,8 @@ class RelayIntake:
                     endings.append(_dropped(relay, code))
         if behind and self._settings.chains:
             simulated += await self._chained.extend(connection, simulated, behind)
-        return await self._held(connection, simulated), endings
+        # While fees are above the ceiling exits wait.
+        return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
 
     async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
         """(what funds and fees allow, the ends of the others). Funds come and go without a block of ours, and what
@@ -192,13 +190,6 @@ class RelayIntake:
             else:
                 allowed.append(relay)
         return allowed, endings
-
-    async def _held(self, connection: Connection, simulated: list[Simulated]) -> list[Simulated]:
-        """Plans that may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
-        if not self._account.ceiling.is_below(self._account.market):
-            return simulated
-        await queue_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
-        return []
 
 
 def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[Simulated]:

@@ -7,6 +7,7 @@ import asyncpg
 import attrs
 
 from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
 # A relay that came back is decided after those of its subject that were there before it: what they do to the job is
@@ -24,7 +25,7 @@ class WaitingRelay:
     """A queued relay, as the relayer takes it."""
 
     id: int
-    kind: RelayKind
+    kind: RelayKind = attrs.field(converter=RelayKind)
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     priority: int
@@ -48,10 +49,7 @@ async def take(
     building = [row["id"] for row in rows if row["kind"] in _BUILD_ON_OTHERS]
     if named is None and building and (older := await _older_of(connection, building, [row["id"] for row in rows])):
         rows += await _take(connection, "id = any($2::bigint[])", len(older), older)
-    return [
-        WaitingRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"], r["priority"], r["requeued"])
-        for r in rows
-    ]
+    return [WaitingRelay(*row) for row in rows]
 
 
 async def accounts_at_work(connection: Connection, chain_id: int) -> int:
@@ -109,41 +107,19 @@ async def end(connection: Connection, endings: Iterable[Ending]) -> None:
             " from unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) as e(id, state, reason, raw)"
             " where relays.id = e.id and relays.state = 'queued' returning relays.id)"
             " select count(pg_notify('relay_ended', id::text)) from ended",
-            [e.id for e in ends],
-            [e.state for e in ends],
-            [e.reason for e in ends],
-            [e.raw for e in ends],
+            *columns(ends, "id", "state", "reason", "raw"),
         )
-
-
-async def hold(connection: Connection, relay_ids: Sequence[int], seconds: float) -> None:
-    """Keep these from being dropped for their time in the queue."""
-    if relay_ids:
-        await connection.execute(
-            "update relays set held_until = clock_timestamp() + $2 * interval '1 second' where id = any($1::bigint[])",
-            relay_ids,
-            seconds,
-        )
-
-
-async def hold_kind(connection: Connection, kind: RelayKind, seconds: float) -> None:
-    """The same for all of a kind that are queued, but for those that an account is just signing."""
-    await connection.execute(
-        "update relays set held_until = clock_timestamp() + $2 * interval '1 second' where id in"
-        " (select id from relays where state = 'queued' and kind::text = $1 for update skip locked)",
-        kind.value,
-        seconds,
-    )
 
 
 async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
-    """Drop relays that waited in the queue for too long. Returns their kinds by id.
+    """Drop relays that waited in the queue for too long. Return their kinds by id.
 
-    Relays that another transaction has locked for signing are left to it. Relays that came back to the queue stay:
-    their bytes are out, and callers may have heard that they were mined.
+    Exits stay, however long they wait: somebody's money waits for them. Relays that came back to the queue stay: their
+    bytes are out, and callers may have heard that they were mined. Relays that another transaction has locked for
+    signing are left to it.
     """
     rows = await connection.fetch(
-        "with overdue as (select id from relays where state = 'queued' and requeued = 0"
+        "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
         " and coalesce(held_until < clock_timestamp(), true) for update skip locked),"
         " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"

@@ -56,21 +56,19 @@ async def revive_unmined(
 
 @attrs.frozen(slots=True)
 class Findings:
-    """`used`: pending ones of ours below the floor: mined, or lost to somebody else. `suspects`: not pending although
-    the chain waits for them. `foreign`: used by somebody else before they were given out. `next`: to give out next."""
+    """Nonces that went wrong. `used`: below the chain's count although their transactions are pending: mined, or lost
+    to a foreign transaction. `suspects`: not pending although the chain waits for them."""
 
     used: tuple[int, ...]
     suspects: tuple[int, ...]
-    foreign: range
-    next: int
 
 
 def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
-    """Nonces to give out, and those that went wrong.
+    """Return the nonces that went wrong.
 
-    The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
-    of ours: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out, None
-    for a new account (it starts at the floor, and what it did before is no business of ours).
+    The chain's count is the floor. From there up to the highest nonce given out, every nonce must have a live
+    transaction: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out,
+    None for a new account, which starts at the floor.
     """
     waiting = set(pending)
     following = floor if stored_next is None else stored_next
@@ -78,8 +76,6 @@ def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Find
     return Findings(
         used=tuple(sorted(nonce for nonce in waiting if nonce < floor)),
         suspects=tuple(nonce for nonce in range(floor, last) if nonce not in waiting),
-        foreign=range(following, max(following, floor)),
-        next=max(following, floor),
     )
 
 

@@ -144,8 +144,10 @@ async def _refused_too_early(
     """
     if not refused:
         return []
+    places = {(call.tx_id, call.call_index) for call in refused}
     async with term.transaction() as connection:
-        relays = await results_sql.refused_alive(connection, refused)
+        carried = await results_sql.carried(connection, {call.tx_id for call in refused})
+        relays = [relay for relay in carried if relay.is_live and (relay.tx_id, relay.call_index) in places]
         without_ground = await inconclusive(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
     for relay in relays:

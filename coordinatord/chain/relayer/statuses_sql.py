@@ -15,7 +15,7 @@ class RelayStatus:
 
     id: int
     dedupe: bytes
-    kind: RelayKind
+    kind: RelayKind = attrs.field(converter=RelayKind)
     state: str
     reason: str | None
     raw: bytes | None
@@ -30,23 +30,10 @@ class RelayStatus:
 
 async def statuses(connection: Connection, relay_ids: Sequence[int]) -> list[RelayStatus]:
     rows = await connection.fetch(
-        "select r.id, r.dedupe, r.kind, r.state::text as state, r.reason, r.raw, t.block_number, t.refusal,"
+        "select r.id, r.dedupe, r.kind, r.state::text, r.reason, r.raw,"
         " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
-        " and not v.fills order by v.created_at desc limit 1)) as tx_hash"
+        " and not v.fills order by v.created_at desc limit 1)), t.block_number, t.refusal"
         " from relays r left join relay_txs t on t.id = r.tx_id where r.id = any($1::bigint[])",
         relay_ids,
     )
-    return [
-        RelayStatus(
-            r["id"],
-            r["dedupe"],
-            RelayKind(r["kind"]),
-            r["state"],
-            r["reason"],
-            r["raw"],
-            r["tx_hash"],
-            r["block_number"],
-            r["refusal"],
-        )
-        for r in rows
-    ]
+    return [RelayStatus(*row) for row in rows]

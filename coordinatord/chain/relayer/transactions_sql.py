@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
 
@@ -60,12 +61,7 @@ async def insert(connection: Connection, chain_id: int, account: bytes, txs: Seq
         " $8::text[]) as n returning id, nonce",
         chain_id,
         account,
-        [tx.nonce for tx in txs],
-        [tx.target for tx in txs],
-        [tx.calldata for tx in txs],
-        [tx.gas for tx in txs],
-        [tx.priority for tx in txs],
-        [tx.purpose for tx in txs],
+        *columns(txs, "nonce", "target", "calldata", "gas", "priority", "purpose"),
     )
     id_of = {r["nonce"]: r["id"] for r in rows}
     ids = [id_of[tx.nonce] for tx in txs]
@@ -80,11 +76,7 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Ver
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
         " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
-        [version.hash for _, version in versions],
-        [version.raw for _, version in versions],
-        [version.max_fee for _, version in versions],
-        [version.max_tip for _, version in versions],
-        [version.fills for _, version in versions],
+        *columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "fills"),
     )
 
 
@@ -167,7 +159,7 @@ async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonc
         account,
         nonces,
     )
-    return [Gap(r["nonce"], r["id"]) for r in rows]
+    return [Gap(*row) for row in rows]
 
 
 async def blocks_among(
@@ -217,14 +209,14 @@ async def account_uses(connection: Connection, chain_id: int) -> list[AccountUse
         "(select account from relay_txs where chain_id = $1 order by account limit 1) union all"
         " (select (select account from relay_txs where chain_id = $1 and account > k.account order by account limit 1)"
         " from known k where k.account is not null))"
-        " select k.account, l.quiet, (select count(*) from relay_txs t where t.account = k.account"
-        " and t.chain_id = $1 and t.block_number is null and not t.lost) as pending"
+        " select k.account, (select count(*) from relay_txs t where t.account = k.account"
+        " and t.chain_id = $1 and t.block_number is null and not t.lost), l.quiet"
         " from known k, lateral (select extract(epoch from clock_timestamp() - created_at)::float8 as quiet"
         " from relay_txs t where t.chain_id = $1 and t.account = k.account order by nonce desc limit 1) l"
         " where k.account is not null order by l.quiet",
         chain_id,
     )
-    return [AccountUse(r["account"], r["pending"], r["quiet"]) for r in rows]
+    return [AccountUse(*row) for row in rows]
 
 
 @attrs.frozen(slots=True)
@@ -247,7 +239,7 @@ async def newest_blocks(connection: Connection, chain_id: int, window: int) -> l
         chain_id,
         window,
     )
-    return [NewestBlock(r["account"], r["block_number"], r["block_hash"], r["quiet"]) for r in rows]
+    return [NewestBlock(*row) for row in rows]
 
 
 async def mined_blocks(

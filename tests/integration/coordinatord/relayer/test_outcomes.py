@@ -201,13 +201,20 @@ async def test_two_contents_of_one_request_at_once_leave_the_first(connection: C
     assert outcomes == [Queued(1, first, joined=False), NotQueued.SUBJECT_BUSY, Queued(1, third, joined=True)]
 
 
-async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
-    relay_id = await queued(connection, b"a")
+async def test_held_relay_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
+    await outbox_sql.submit(connection, attrs.evolve(new(b"a"), held_for=30.0), max_depth=10)
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
-    await queue_sql.hold(connection, [relay_id], 30)
     assert await queue_sql.drop_overdue(connection, 1_000) == {}
-    await queue_sql.hold(connection, [relay_id], -1)
+    await connection.execute("update relays set held_until = clock_timestamp()")
     assert await queue_sql.drop_overdue(connection, 1_000) == {1: RelayKind.POST}
+
+
+async def test_exit_is_not_dropped_however_long_it_waits(connection: Connection) -> None:
+    exits = [attrs.evolve(new(b"exit"), kind=RelayKind.FAIL, priority=Priority.EXIT), new(b"post")]
+    await outbox_sql.submit_all(connection, exits, max_depth=10)
+    await connection.execute("update relays set queued_at = queued_at - interval '1 hour'")
+    assert await queue_sql.drop_overdue(connection, 1_000) == {2: RelayKind.POST}
+    assert await states(connection) == ["queued", "dropped"]
 
 
 @pytest.mark.parametrize("kind", [RelayKind.CANCEL, RelayKind.SETTLE, RelayKind.CLAIM])
