@@ -177,13 +177,13 @@ class RelayIntake:
             await account.read_balance(self._rpc)
         except RpcError as error:
             raise retryable_of(error, "eth_getBalance") from error
-        lowest = self._reserves().lowest_rank(account.spendable)
+        reserves = self._reserves()
         too_dear = account.ceiling.is_below(account.market)
         allowed: list[WaitingRelay] = []
         endings: list[Ending] = []
         for relay in relays:
             rank = rank_of(relay.kind)
-            if rank > lowest:
+            if not reserves.allows(rank, account.spendable):
                 endings.append(_dropped(relay, "relayer_funds"))
             elif too_dear and rank > Rank.EXIT:
                 endings.append(_dropped(relay, outbox_sql.FEES_ABOVE_CEILING))

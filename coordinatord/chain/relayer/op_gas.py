@@ -1,6 +1,5 @@
 """Gas to plan for ops: one table by kind, corrected by receipts."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -32,7 +31,7 @@ class OpGas:
     shared: int | None = None
 
 
-GAS: Final[Mapping[RelayKind, OpGas]] = {
+GAS: Final[dict[RelayKind, OpGas]] = {
     RelayKind.POST: OpGas(150_000, 65_000),
     RelayKind.CLAIM: OpGas(190_000, 75_000),
     RelayKind.SETTLE: OpGas(125_000, 68_000),
