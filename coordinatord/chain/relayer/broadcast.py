@@ -1,4 +1,4 @@
-"""Sending stored bytes: JSON-RPC batches over a few connections, each answer classified by its message.
+"""Sending stored bytes in JSON-RPC batches, each answer classified by its message.
 
 No answer ever leads to a second nonce: a transaction is stored with its nonce, and only its fate is open.
 """
@@ -19,9 +19,7 @@ from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 log = structlog.get_logger(__name__)
 
-_BATCH_BYTES: Final = 950_000  # so that each batch is one request
-_CONNECTIONS: Final = 4
-_OTHERS_WAIT: Final = 1.0  # seconds that other nodes get when the one that is gone by has answered
+_OTHERS_TIMEOUT_S: Final = 1.0  # for the other nodes, once the first has answered
 
 
 class Sent(enum.Enum):
@@ -81,18 +79,12 @@ class Sending:
 
 
 async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[Sending]:
-    """Send the latest version of each, in nonce order, to this node and to all others: the same bytes, so that it does
-    not matter who has them first."""
+    """Send the latest version of each, in nonce order, to this node and to all others. The bytes are the same, so it
+    does not matter which node has them first."""
     outcomes: list[Sending] = []
-    turns = anyio.CapacityLimiter(_CONNECTIONS)
-
-    async def send(some: Sequence[PendingTx]) -> None:
-        async with turns:
-            outcomes.extend(await _send_to_all(rpc, [(tx, tx.latest) for tx in some]))
-
-    async with anyio.create_task_group() as tasks:
-        for some in _batches(txs):
-            tasks.start_soon(send, some)
+    for start in range(0, len(txs), CALLS_PER_REQUEST):
+        some = txs[start : start + CALLS_PER_REQUEST]
+        outcomes += await _send_to_all(rpc, [(tx, tx.latest) for tx in some])
     return outcomes
 
 
@@ -110,7 +102,7 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> li
             tasks.start_soon(send_to, other)
         told[0] = await _send_batch(rpc, txs)
         # The others may be slow: what they have not told by then is not known.
-        tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_WAIT
+        tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_TIMEOUT_S
     return [_combine(sendings) for sendings in zip(*told, strict=True)]
 
 
@@ -130,19 +122,6 @@ def _combine(sendings: Sequence[Sending]) -> Sending:
         outcome = next(outcome for outcome in NO_VERDICT if outcome in outcomes)
     refusal = None if any(sending.refusal is None for sending in sendings) else _REFUSALS.get(outcome)
     return Sending(sendings[0].tx, sendings[0].version, outcome, refusal)
-
-
-def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
-    batches: list[list[PendingTx]] = []
-    room = 0  # bytes that the last one can still take
-    for tx in txs:
-        length = len(tx.latest.raw)
-        if length > room or len(batches[-1]) == CALLS_PER_REQUEST:
-            batches.append([])
-            room = _BATCH_BYTES
-        batches[-1].append(tx)
-        room -= length
-    return batches
 
 
 async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sending]:

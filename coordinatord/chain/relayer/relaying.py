@@ -1,11 +1,11 @@
 """Relaying for services: `submit` stores an op in the outbox, `wait` returns how it ended.
 
-One background task per process reads the state of every relay that is waited for. Notices wake it. A slow poll covers
-lost notices.
+A caller reads the state of its relay when a notice wakes it, and in any case after a pause, which covers lost notices.
+Callers share reads.
 """
 
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NoReturn, TypeAlias
 
 import anyio
@@ -87,29 +87,15 @@ def _dropped(reason: str) -> Retryable:
     return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
 
 
-class _Waiter:
-    """One caller's view of its relay. `sent_as`: hash of a transaction that a node may have, also after the relay has
-    returned to the queue. `is_lost`: the database no longer has the relay, or its row is another request's."""
+@attrs.frozen(slots=True)
+class _Wait:
+    """Status at the end of a wait, None when it could not be read. `sent_as`: hash of a transaction that a node may
+    have, also after the relay has returned to the queue. `is_lost`: the database no longer has the relay, or its row is
+    another request's."""
 
-    def __init__(self, dedupe: bytes) -> None:
-        self.dedupe = dedupe
-        self.status: RelayStatus | None = None
-        self.sent_as: bytes | None = None
-        self.is_lost = False
-        self.changed = anyio.Event()
-
-    @property
-    def live(self) -> bool:
-        return not self.is_lost and (self.status is None or self.status.live)
-
-    def hear(self, status: RelayStatus | None) -> None:
-        self.is_lost = status is None or status.dedupe != self.dedupe
-        if status is not None and not self.is_lost:
-            self.sent_as = None if status.refusal is not None else status.tx_hash or self.sent_as
-        if self.is_lost or status != self.status:
-            self.status = status
-            self.changed.set()
-            self.changed = anyio.Event()
+    status: RelayStatus | None
+    sent_as: bytes | None
+    is_lost: bool
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -122,6 +108,18 @@ class _Submission:
 async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bool]:
     async with database.connection() as connection:
         return await outbox_sql.claims_under_way(connection, claims)
+
+
+async def _statuses(database: Database, relay_ids: list[int]) -> dict[int, RelayStatus | None]:
+    async with database.connection() as connection:
+        found = {status.id: status for status in await statuses_sql.statuses(connection, relay_ids)}
+    return {relay_id: found.get(relay_id) for relay_id in relay_ids}
+
+
+async def _indexed_block(database: Database, _: list[None]) -> dict[None, int]:
+    async with database.connection() as connection:
+        position = await read_position(connection)
+    return {None: -1 if position is None else position.block_number}
 
 
 class Relaying:
@@ -146,17 +144,14 @@ class Relaying:
         self._pause = min(_SLOW_POLL, queue_timeout_ms / 4000)
         self._role = role
         self.receipt_wait = receipt_wait
-        self._waiters: dict[int, set[_Waiter]] = {}
-        self._news: set[int] = set()  # relays to look at before the next slow poll
-        self._to_look = Wake()
+        self._waiting: dict[int, set[Wake]] = {}  # callers of `wait`, by relay
+        self._awaiting_index: set[Wake] = set()
         # Callers that come while a transaction is being written share the next one: notifying transactions commit one
         # after the other, so each on its own would bound the whole deployment by its disk.
         self._submissions: BatchedReads[_Submission, Submitted] = BatchedReads(database, self._write)
-        # Of all that settle at one time.
+        self._statuses: BatchedReads[int, RelayStatus | None] = BatchedReads(database, _statuses)
         self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(database, _claims_under_way)
-        self._awaiting_index = 0
-        self._indexed = -1
-        self._index_moved = anyio.Event()
+        self._indexed_block: BatchedReads[None, int] = BatchedReads(database, _indexed_block)
 
     @property
     def _lacks_role(self) -> bool:
@@ -200,7 +195,7 @@ class Relaying:
     async def wait(self, queued: Queued) -> Outcome:
         """Wait for the relay's end, and for the index to show it. Raise Retryable `relay_unavailable` when nothing was
         signed and nothing will be, or when the database lost the relay."""
-        heard = await self._ended(queued)
+        heard = await self._wait(queued)
         if heard.is_lost:
             log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
             raise Retryable("relay_unavailable", _LOST, "relay_queue_timeout", 1)
@@ -237,98 +232,76 @@ class Relaying:
 
         return await database.transact(body)
 
-    async def _ended(self, queued: Queued) -> _Waiter:
-        """Return a waiter with the final status, or with the status at the end of the wait.
+    async def _wait(self, queued: Queued) -> _Wait:
+        """Return the final status, or the status at the end of the wait.
 
         The queue's timeout counts until a node may have the bytes. The wait for the receipt begins then.
         """
-        waiter = _Waiter(queued.relay.dedupe)
-        self._waiters.setdefault(queued.id, set()).add(waiter)
+        wake = Wake()
+        self._waiting.setdefault(queued.id, set()).add(wake)
+        status: RelayStatus | None = None
+        sent_as: bytes | None = None
+        # One pause after the timeout the status is known as it was at the timeout.
+        until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._pause
+        until_mined: float | None = None
         try:
-            self._news.add(queued.id)  # it may have ended before anybody listened for it
-            self._to_look()
-            # One slow poll after the timeout the status is known as it was at the timeout.
-            until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._pause
-            until_mined: float | None = None
-            while waiter.live:
-                if waiter.sent_as is not None and until_mined is None:
+            while True:
+                try:
+                    status = await self._statuses.get(queued.id)
+                except Retryable as error:
+                    log.warning("relay not read", id=queued.id, reason=str(error))
+                else:
+                    if status is None or status.dedupe != queued.relay.dedupe:
+                        return _Wait(None, None, is_lost=True)
+                    sent_as = None if status.refusal is not None else status.tx_hash or sent_as
+                    if not status.live:
+                        return _Wait(status, sent_as, is_lost=False)
+                if sent_as is not None and until_mined is None:
                     until_mined = anyio.current_time() + self.receipt_wait
-                until = until_sent if waiter.sent_as is None or until_mined is None else until_mined
-                with anyio.move_on_after(until - anyio.current_time()) as wait:
-                    await waiter.changed.wait()
-                if wait.cancelled_caught:
-                    break
-            return waiter
+                until = until_sent if sent_as is None or until_mined is None else until_mined
+                seconds = until - anyio.current_time()
+                if seconds <= 0:
+                    return _Wait(status, sent_as, is_lost=False)
+                await wake.wait(min(seconds, self._pause))
         finally:
-            waiters = self._waiters[queued.id]
-            waiters.discard(waiter)
-            if not waiters:
-                del self._waiters[queued.id]
+            wakes = self._waiting[queued.id]
+            wakes.discard(wake)
+            if not wakes:
+                del self._waiting[queued.id]
 
     async def _wait_for_index(self, block_number: int) -> None:
-        self._awaiting_index += 1
+        wake = Wake()
+        self._awaiting_index.add(wake)
         try:
-            with anyio.move_on_after(INDEX_WAIT):
-                while self._indexed < block_number:
-                    await self._index_moved.wait()
+            with anyio.move_on_after(INDEX_WAIT), suppress(Retryable):
+                while await self._indexed_block.get(None) < block_number:
+                    await wake.wait(self._pause)
         finally:
-            self._awaiting_index -= 1
+            self._awaiting_index.discard(wake)
 
     async def run(self) -> NoReturn:
+        """Wake callers that wait, and drop relays that waited in the queue for too long."""
         async with (
             self._notices.subscribe(RELAY_ENDED, self._hear_end),
             self._notices.subscribe(INDEX_MOVED, self._hear_index),
         ):
-            slow_poll_at = anyio.current_time()
             while True:
-                try:
-                    if anyio.current_time() >= slow_poll_at:
-                        slow_poll_at = anyio.current_time() + self._pause
-                        await self._look_at_all()
+                if self._waiting:
+                    try:
+                        async with self._database.connection() as connection:
+                            dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
+                    except Retryable as error:
+                        log.warning("overdue relays not dropped", reason=str(error))
                     else:
-                        await self._look_at_news()
-                except Retryable as error:
-                    log.warning("relays not looked at", reason=str(error))
-                    await anyio.sleep(self._pause)
-                await self._to_look.wait(slow_poll_at - anyio.current_time())
-
-    async def _look_at_news(self) -> None:
-        news, self._news = self._news, set()
-        ids = [relay_id for relay_id in news if relay_id in self._waiters]
-        if ids:
-            async with self._database.connection() as connection:
-                self._notify(ids, await statuses_sql.statuses(connection, ids))
-
-    async def _look_at_all(self) -> None:
-        if not self._waiters and not self._awaiting_index:
-            return
-        self._news.clear()
-        async with self._database.connection() as connection:
-            dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
-            ids = list(self._waiters)
-            self._notify(ids, await statuses_sql.statuses(connection, ids))
-            position = await read_position(connection)
-        for kind in dropped.values():
-            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
-        if position is not None:
-            self._index_is_at(position.block_number)
-
-    def _notify(self, relay_ids: Sequence[int], statuses: Sequence[RelayStatus]) -> None:
-        found = {status.id: status for status in statuses}
-        for relay_id in relay_ids:
-            for waiter in tuple(self._waiters.get(relay_id, ())):
-                waiter.hear(found.get(relay_id))
+                        for kind in dropped.values():
+                            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+                await anyio.sleep(self._pause)
 
     def _hear_end(self, payload: str) -> None:
-        if payload.isdecimal() and int(payload) in self._waiters:
-            self._news.add(int(payload))
-            self._to_look()
-
-    def _hear_index(self, payload: str) -> None:
         if payload.isdecimal():
-            self._index_is_at(int(payload))
+            for wake in self._waiting.get(int(payload), ()):
+                wake()
 
-    def _index_is_at(self, block_number: int) -> None:
-        self._indexed = block_number
-        self._index_moved.set()
-        self._index_moved = anyio.Event()
+    def _hear_index(self, _: str) -> None:
+        for wake in self._awaiting_index:
+            wake()
