@@ -1,7 +1,7 @@
-"""From the queue to signed transactions: one round takes, examines, plans, signs and stores.
+"""From the queue to signed transactions: one round takes, simulates, plans, signs and stores.
 
-The taken relays stay locked while they are simulated, so that no other account takes them, and a death in between
-leaves them queued. Nothing here sends.
+The taken relays stay locked during the round, so that no other account takes them. A crash leaves them queued. Nothing
+here sends.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,13 +32,13 @@ from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 
-_TAKEN_AT_ONCE: Final = 512
-_OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhile waits for no more
+_MAX_TAKEN: Final = 512
+_MAX_BATCH_POSTS: Final = 64  # one transaction's worth: a request that comes during the round waits for no more
 
 
 @attrs.frozen(slots=True)
 class Round:
-    """Result of one round. `moved`: it signed or ended something, so that another round is worth while."""
+    """Result of one round. `moved`: it signed or ended something, so another round is worthwhile."""
 
     moved: bool
     signed: bool
@@ -55,9 +55,9 @@ class RelayIntake:
     async def round(self) -> Round:
         """Take relays from the queue, sign and store them.
 
-        Signs nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a node
-        that is slow, limits our requests or serves no sending. Raises Retryable `chain_unreachable` when the node does
-        not answer, SignerAway when the signer does not: the relays stay queued.
+        Sign nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a slow
+        node. Raise Retryable `chain_unreachable` when the node does not answer and SignerAway when the signer does
+        not: the relays stay queued.
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:
@@ -71,7 +71,7 @@ class RelayIntake:
             overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
             simulated = _without(overdue, simulated)
             plans, unpaid = self._paid(in_flight(self._planned(simulated), room), simulated)
-            # With transactions under way the money may come back; with none it does not.
+            # Pending transactions may cost less than what is set aside for them.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             endings = [ending for ending in _final(relays, endings) if ending.id not in overdue]
@@ -88,11 +88,11 @@ class RelayIntake:
         for kind in overdue.values():
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
         if away is not None and not signed:
-            raise away  # what ended has ended; what could not be signed stays queued
+            raise away  # the endings are stored, and the unsigned relays stay queued
         return Round(moved=bool(signed or endings or overdue), signed=bool(signed))
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
-        most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
+        most = min(_MAX_TAKEN, room * self._coalesce_max)
         if not self._account.lacks_role:
             return await queue_sql.take(connection, most, await self._of_batches(connection))
         # Another account may have the role, so the rest is left where it is.
@@ -100,7 +100,7 @@ class RelayIntake:
 
     @property
     def _coalesce_max(self) -> int:
-        """Without the role, each by itself: `relay(bytes[])` is for relayers."""
+        """Most ops of a transaction: one without the role, because `relay(bytes[])` is for relayers."""
         return 1 if self._account.lacks_role else self._settings.coalesce_max
 
     def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
@@ -108,7 +108,8 @@ class RelayIntake:
         return coalesce(simulated, max_ops=self._coalesce_max, room=room)
 
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
-        """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
+        """Return the plans that the funds pay for, and the rest. Exits that are too expensive together go one by
+        one."""
         cap, reserves = offer(self._account.market, self._account.ceiling).cap, self._reserves()
         paid, unpaid = affordable(plans, self._account.spendable, cap, reserves)
         together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
@@ -124,15 +125,15 @@ class RelayIntake:
         return Reserves.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
 
     async def _of_batches(self, connection: Connection) -> int:
-        """Nothing while the chain falls behind, nor beyond this account's share of the next block: whoever waits for an
-        answer waits for all that was signed before, since one account's transactions are mined in turn."""
+        """Return how many posts of batches to take. None while the chain falls behind, nor beyond this account's share
+        of the next block: an account's transactions are mined in order, so callers wait for what was signed before."""
         waited = anyio.current_time() - self._account.pending.oldest_taken_at()
         if waited >= self._settings.keeping_up:
             return 0
         share = self._account.room.block_gas_limit // await queue_sql.accounts_at_work(
             connection, self._account.chain_id
         )
-        return _OF_BATCHES if sum(tx.gas for tx in self._account.pending) < share else 0
+        return _MAX_BATCH_POSTS if sum(tx.gas for tx in self._account.pending) < share else 0
 
     async def _examine(
         self, connection: Connection, relays: Sequence[WaitingRelay]
@@ -147,7 +148,7 @@ class RelayIntake:
             waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as error:
             if error.code is None:
-                raise  # no answer at all: the relays wait, up to their timeout
+                raise  # no answer: the relays wait, up to their timeout
             return [], [_dropped(relay, error.code) for relay in relays]
         simulated: list[Simulated] = []
         behind: list[WaitingRelay] = []
@@ -159,7 +160,7 @@ class RelayIntake:
                 case WouldRevert(name) if name in LACKING:
                     pass  # it stays queued
                 case WouldRevert() if relay.id in waiting:
-                    behind.append(relay)  # it stays queued, unless it passes on top of what is undecided
+                    behind.append(relay)  # it stays queued, unless it passes on top of undecided relays
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
@@ -170,8 +171,8 @@ class RelayIntake:
         return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
 
     async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
-        """(what funds and fees allow, the ends of the others). Funds come and go without a block of ours, and what
-        is signed without them stays stuck: hence a fresh look in every round."""
+        """Return the relays that funds and fees allow, and the endings of the others. Read the balance in every round:
+        it changes without a block of ours, and a transaction that it does not pay for gets stuck."""
         account = self._account
         try:
             await account.read_balance(self._rpc)
@@ -216,8 +217,8 @@ def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> 
 
 
 def _final(relays: Sequence[WaitingRelay], endings: Sequence[Ending]) -> list[Ending]:
-    """Without those of relays that came back, but for what the chain says of them: bytes of theirs are out, and callers
-    may have heard that they were mined, so that they wait for whatever they lack."""
+    """Leave out endings of relays that came back, unless the chain refused them. Their bytes are out, and callers may
+    have heard that they were mined, so they wait for whatever they lack."""
     came_back = {relay.id for relay in relays if relay.requeued}
     return [ending for ending in endings if ending.state == "refused" or ending.id not in came_back]
 

@@ -30,9 +30,9 @@ _RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one,
 
 
 async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
-    """Refused relays that may pass yet: those behind an older one that is under way; and all of them while the node has
-    not got a block that an account's transactions are recorded in. Its newest one tells: a reorganisation takes the
-    highest blocks first."""
+    """Return the refused relays that may pass yet: those behind an older one that is under way, or all of them while
+    the node lacks a block that an account's transactions are recorded in. The newest such block decides: a reorg takes
+    the highest blocks first."""
     if not refused:
         return set()
     newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)
@@ -45,15 +45,15 @@ async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused:
 
 
 async def _is_retired(connection: Connection, chain_id: int, newest: NewestBlock) -> bool:
-    """Nobody relays from the account, and has not for a while: nobody will see that its block is gone, and waiting for
-    that would hold every refusal back."""
+    """True when no process has relayed from the account for a while. None would notice that its block is gone, and
+    waiting for that would hold back every refusal."""
     return newest.quiet > _RETIRED_AFTER and not await is_held(connection, role_of(chain_id, newest.account))
 
 
 async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
-    """End all relays of these mined transactions, in one database transaction. Raises Retryable, with nothing ended,
-    while other nodes do not tell the same receipts."""
-    # One for each: nodes of two branches may each have mined another version of one transaction.
+    """End all relays of these mined transactions, in one database transaction. Raise Retryable, with nothing ended,
+    while other nodes do not report the same receipts."""
+    # One receipt each: nodes of two branches may have mined different versions of a transaction.
     found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
     if not found:
         return
@@ -92,7 +92,8 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
 
 
 def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
-    """Gas that the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
+    """Learn the gas that the ops of this transaction used. A refused op uses less than others, so it teaches
+    nothing."""
     metrics.relay_gas_planned.inc(tx.gas)
     metrics.relay_gas_used.inc(receipt.gas_used)
     if _is_fill(tx, receipt.tx_hash) or not tx.expected:
@@ -115,10 +116,10 @@ def _refused_calls(tx: PendingTx, receipt: TxReceipt) -> list[RefusedCall]:
 async def _reverted(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, found: Sequence[tuple[PendingTx, TxReceipt]]
 ) -> tuple[list[RefusedCall], list[int]]:
-    """For relays of transactions that reverted as a whole: (why the chain refuses them, the ids of those that it would
-    take: they ran out of gas, shared a transaction that did, or were sent by an account that had lost its role).
+    """Decide relays of transactions that reverted as a whole. Return the calls that the chain refuses, and the ids of
+    relays that it would accept: they ran out of gas, shared a transaction that did, or the account had lost its role.
 
-    A receipt does not say why; the state after its block does, as far as anything can."""
+    A receipt does not say why. The state after its block does, as far as anything can."""
     refused: list[RefusedCall] = []
     passing: list[int] = []
     for tx, receipt in found:
@@ -137,10 +138,10 @@ async def _reverted(
 async def _refused_too_early(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, refused: Sequence[RefusedCall]
 ) -> list[int]:
-    """The ids of refused relays that are to be tried again: what they build on was not there when they were mined.
+    """Return the ids of refused relays to try again: what they build on was not there when they were mined.
 
-    Nonces keep the order of one account. Of several, a reorganisation may mine a settle before the claim that it
-    settles: refused for good, it would leave a job claimed that its provider has long done with.
+    Nonces keep the order of one account. With several accounts, a reorg may mine a settle before its claim. Refused for
+    good, the job would stay claimed although its provider has done the work.
     """
     if not refused:
         return []

@@ -1,4 +1,4 @@
-"""The relayer of one account, in whichever process holds its role."""
+"""The relayer of one account, in the process that holds its role."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -72,8 +72,8 @@ async def run_relayer(
 
 
 class _Worker:
-    """One term's tasks: the queue is drained, bytes are sent and blocks are followed side by side, so that no nonce
-    waits for another's receipt."""
+    """Tasks of one term. They drain the queue, send bytes and follow blocks side by side, so that no nonce waits for
+    another's receipt."""
 
     def __init__(
         self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, notices: Notices, settings: RelayerSettings
@@ -103,7 +103,7 @@ class _Worker:
                 tasks.start_soon(self._observe)
 
     async def _follow(self) -> None:
-        """The head, and all that follows from it."""
+        """Follow the head."""
         while True:
             looked = await self._try("follow the chain", self._look, leads=True)
             busy = len(self._account.pending) > 0
@@ -123,7 +123,7 @@ class _Worker:
                 self._to_sign()  # settles wait in the queue
             self._read_at = anyio.current_time()
             self._show_fees()
-            # Without a signature, what is signed is followed and sent on all the same; the next look asks again.
+            # Without the signer, signed transactions are still followed and sent. The next look tries again.
             with suppress(SignerAway):
                 if await repair_nonces(self._term, self._rpc, self._account, block):
                     self._to_sign()
@@ -138,14 +138,14 @@ class _Worker:
     def _show_fees(self) -> None:
         account = self._account
         if self._settings.former:
-            return  # those of the account that relays count
+            return  # the account that relays shows them
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         metrics.relay_base_fee.set(account.market.base_fee)
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
         metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
 
     async def _drain(self) -> None:
-        """The queue, as fast as it fills."""
+        """Sign queued relays, as fast as they come."""
         await self._caught_up.wait()
         while True:
             if not await self._try("sign relays", self._drain_once):
@@ -162,7 +162,7 @@ class _Worker:
                 self._to_look()
 
     async def _send(self) -> None:
-        """Stored bytes that are due, in nonce order."""
+        """Send stored bytes that are due, in nonce order."""
         await self._caught_up.wait()
         while True:
             due = self._account.pending.due(anyio.current_time())
@@ -185,7 +185,7 @@ class _Worker:
                 await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
 
     async def _observe(self) -> None:
-        """Relays whose waiter died with its process, and figures for the operator: nobody else would see them."""
+        """Drop overdue relays whose caller died with its process, and show figures of the queue."""
         while True:
             async with self._term.transaction() as connection:
                 dropped = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
@@ -199,21 +199,21 @@ class _Worker:
             await anyio.sleep(_OBSERVE)
 
     async def _observe_former(self) -> None:
-        """How far an account that was replaced is from its end."""
+        """Show how many transactions of a replaced account are pending."""
         account = "0x" + self._account.address.hex()
         while True:
             metrics.relay_former_pending.labels(account).set(len(self._account.pending))
             await anyio.sleep(_OBSERVE)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
-        """One decision, on one node's view. Errors of the node are met by trying again; errors of the database end the
-        term."""
+        """Make one decision by the view of one node. False when the node or the signer failed. Errors of the database
+        end the term."""
         try:
             async with self._rpc.decision(leads=leads):
                 await do()
         except SignerAway:
-            return False  # told where it is asked
+            return False  # logged by the signer
         except (Retryable, RpcError) as error:
-            log.warning("the node does not let us " + what, reason=str(error))
+            log.warning("decision failed", what=what, reason=str(error))
             return False
         return True
