@@ -483,17 +483,18 @@ $$;
 -- newcomers. Estimates of live relays count as used just now. One statement reads both: a transaction that was booked between two
 -- reads would count twice.
 create function gas_used(spender bytea, budget text, out in_hour bigint, out in_day bigint) language sql volatile as $$
-    select coalesce(sum(u.gas) filter (where u.hour = current_hour()), 0)::bigint, coalesce(sum(u.gas), 0)::bigint
+    select coalesce(sum(u.gas) filter (where u.hour = (select current_hour())), 0)::bigint,
+        coalesce(sum(u.gas), 0)::bigint
     from (
         select b.hour, b.gas from gas_bookings b
-            where budget <> 'newcomers' and b.signer = spender and b.kind = any(kinds_of_budget(budget))
-            and b.hour > (select current_hour()) - 24
+            where budget <> 'newcomers' and b.signer = spender and b.hour > (select current_hour()) - 24
+            and b.kind = any((select kinds_of_budget(budget))::text[])
         union all select b.hour, b.gas from gas_bookings b
             where budget = 'newcomers' and b.newcomer and b.hour > (select current_hour()) - 24
-        union all select current_hour(), r.gas_estimate from relays r
+        union all select (select current_hour()), r.gas_estimate from relays r
             where budget <> 'newcomers' and r.state in ('queued', 'signed') and r.signer = spender
-            and r.kind = any(kinds_of_budget(budget))
-        union all select current_hour(), r.gas_estimate from relays r
+            and r.kind = any((select kinds_of_budget(budget))::text[])
+        union all select (select current_hour()), r.gas_estimate from relays r
             where budget = 'newcomers' and r.state in ('queued', 'signed') and r.newcomer
     ) u (hour, gas)
 $$;
