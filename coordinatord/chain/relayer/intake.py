@@ -133,7 +133,8 @@ class RelayIntake:
         share = self._account.room.block_gas_limit // await queue_sql.accounts_at_work(
             connection, self._account.chain_id
         )
-        return _MAX_BATCH_POSTS if sum(tx.gas for tx in self._account.pending) < share else 0
+        under_way = sum(tx.expected or tx.gas for tx in self._account.pending)
+        return _MAX_BATCH_POSTS if under_way < share else 0
 
     async def _examine(
         self, connection: Connection, relays: Sequence[WaitingRelay]

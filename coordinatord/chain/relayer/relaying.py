@@ -280,21 +280,20 @@ class Relaying:
             self._awaiting_index.discard(wake)
 
     async def run(self) -> NoReturn:
-        """Wake callers that wait, and drop relays that waited in the queue for too long."""
+        """Wake callers of `wait`. Drop relays that waited in the queue for too long, also those of other processes: a
+        caller may have died with its process."""
         async with (
             self._notices.subscribe(RELAY_ENDED, self._hear_end),
             self._notices.subscribe(INDEX_MOVED, self._hear_index),
         ):
             while True:
-                if self._waiting:
-                    try:
-                        async with self._database.connection() as connection:
-                            dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
-                    except Retryable as error:
-                        log.warning("overdue relays not dropped", reason=str(error))
-                    else:
-                        for kind in dropped.values():
-                            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+                try:
+                    async with self._database.connection() as connection:
+                        dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
+                    for kind in dropped.values():
+                        metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
+                except Retryable as error:
+                    log.warning("overdue relays not dropped", reason=str(error))
                 await anyio.sleep(self._pause)
 
     def _hear_end(self, payload: str) -> None:

@@ -34,9 +34,9 @@ from coordinatord.storage.database.role_connection import RoleConnection, role_o
 
 log = structlog.get_logger(__name__)
 
-_RETRY: Final = 0.25  # seconds after a node did not answer
-_OBSERVE: Final = 2.0  # seconds between looks at the queue for metrics and overdue relays
-_REFRESH: Final = 1.0  # seconds between readings of the account while the head stays
+_RETRY_S: Final = 0.25  # after a node did not answer
+_OBSERVE_S: Final = 2.0  # between looks at the queue
+_REFRESH_S: Final = 1.0  # between readings of the account while the head stays
 
 
 async def run_relayer(
@@ -96,11 +96,9 @@ class _Worker:
         ):
             tasks.start_soon(self._follow)
             tasks.start_soon(self._send)
-            if self._settings.former:
-                tasks.start_soon(self._observe_former)
-            else:
+            tasks.start_soon(self._observe)
+            if not self._settings.former:
                 tasks.start_soon(self._drain)
-                tasks.start_soon(self._observe)
 
     async def _follow(self) -> None:
         """Follow the head."""
@@ -108,7 +106,7 @@ class _Worker:
             looked = await self._try("follow the chain", self._look, leads=True)
             busy = len(self._account.pending) > 0
             pause = self._settings.busy_poll if busy else self._settings.idle_poll
-            await self._to_look.wait(pause if looked else max(pause, _RETRY))
+            await self._to_look.wait(pause if looked else max(pause, _RETRY_S))
 
     async def _look(self) -> None:
         pending_before = len(self._account.pending)
@@ -116,7 +114,7 @@ class _Worker:
         block = await self._follower.step()
         if block is None:
             return
-        if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH:
+        if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH_S:
             lacked_role = self._account.lacks_role
             await self._account.read(self._rpc, block)
             if lacked_role and not self._account.lacks_role:
@@ -129,8 +127,7 @@ class _Worker:
                     self._to_sign()
         with suppress(SignerAway):
             await raise_fees(self._term, self._account, self._settings.mined_within)
-        if not self._caught_up.is_set():
-            self._caught_up.set()
+        self._caught_up.set()
         if len(self._account.pending) < pending_before:
             self._to_sign()  # there is room again
         self._to_send()
@@ -149,8 +146,8 @@ class _Worker:
         await self._caught_up.wait()
         while True:
             if not await self._try("sign relays", self._drain_once):
-                await anyio.sleep(_RETRY)
-            await self._to_sign.wait(_OBSERVE)
+                await anyio.sleep(_RETRY_S)
+            await self._to_sign.wait(_OBSERVE_S)
 
     async def _drain_once(self) -> None:
         moved = True
@@ -185,25 +182,19 @@ class _Worker:
                 await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
 
     async def _observe(self) -> None:
-        """Drop overdue relays whose caller died with its process, and show figures of the queue."""
+        """Show figures of the queue, or how many transactions of a replaced account are pending."""
         while True:
-            async with self._term.transaction() as connection:
-                dropped = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
-                waiting, age = await queue_sql.queue_lengths(connection)
-            for kind in dropped.values():
-                metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
-            for priority in outbox_sql.Priority:
-                metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
-            metrics.relay_queue_age.set(age)
-            metrics.relay_transactions_pending.set(len(self._account.pending))
-            await anyio.sleep(_OBSERVE)
-
-    async def _observe_former(self) -> None:
-        """Show how many transactions of a replaced account are pending."""
-        account = "0x" + self._account.address.hex()
-        while True:
-            metrics.relay_former_pending.labels(account).set(len(self._account.pending))
-            await anyio.sleep(_OBSERVE)
+            pending = len(self._account.pending)
+            if self._settings.former:
+                metrics.relay_former_pending.labels("0x" + self._account.address.hex()).set(pending)
+            else:
+                metrics.relay_transactions_pending.set(pending)
+                async with self._term.transaction() as connection:
+                    waiting, age = await queue_sql.queue_lengths(connection)
+                for priority in outbox_sql.Priority:
+                    metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
+                metrics.relay_queue_age.set(age)
+            await anyio.sleep(_OBSERVE_S)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
         """Make one decision by the view of one node. False when the node or the signer failed. Errors of the database
