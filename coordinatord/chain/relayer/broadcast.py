@@ -12,8 +12,7 @@ import attrs
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx
-from coordinatord.chain.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, Version
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 

@@ -1,10 +1,10 @@
-"""Gas budgets: how much of the relayer's gas a signer may cause, asked before anything is stored or simulated.
+"""Gas budgets: how much of the relayer's gas a signer may cause. Checked before anything is stored or simulated.
 
-What a signer may cause in a day is a base, and more for each job of the last week that settled, whose gas fee was paid.
-Half of the base (a setting) may go in one hour. Wallets cost nothing: one with fewer than NEWCOMER_JOBS settled jobs
-also counts towards the ceiling of all newcomers together, and the base of an owner beyond that grows with its settled
-jobs. What is booked is gas that mined transactions used; what is under way counts by estimate. Here a request is
-refused early; `submit_relays` decides, under the outbox's lock.
+A signer has a base a day, and more for each job of the last week that settled, whose gas fee was paid. Half of the base
+(a setting) may be used in one hour. New wallets cost nothing, so a wallet with fewer than NEWCOMER_JOBS settled jobs
+also counts towards a ceiling of all newcomers together. Beyond that, an owner's base grows with its settled jobs. Gas
+that mined transactions used is booked; relays under way count by estimate. This module refuses requests early, and
+`submit_relays` decides under the outbox's lock.
 """
 
 import time
@@ -31,8 +31,6 @@ from coordinatord.storage.database.connections import Database
 
 NEWCOMER_JOBS: Final = 10  # settled jobs of the last week with which a wallet is no newcomer any more
 FULL_BASE_JOBS: Final = 40  # settled jobs with which an owner has its whole base
-_AT_ONCE: Final = 2  # reads: one signer with very many jobs keeps few others waiting
-
 _HOUR_S: Final = 3600
 _BUDGET_OF: Final = {
     RelayKind.POST: Budget.POSTS,
@@ -89,7 +87,7 @@ class GasPolicy:
 
 @attrs.frozen(slots=True)
 class Admitted:
-    """A request that its signer's budget has room for, and what `submit_relays` is to hold it against."""
+    """A request that its signer's budget has room for, with what `submit_relays` checks it against."""
 
     spending: Spending
     standing: Standing
@@ -103,8 +101,8 @@ class GasBudgets:
         self._exhausted = BatchedReads[Spending, Budget | None](database.prepared_connection(), read_exhausted)
 
     async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> Admitted:
-        """Raises Retryable `busy` for a request that is over a budget, unless the same subject has one under way: it
-        may be the same request, which joins that."""
+        """Raise Retryable `busy` for a request that is over a budget, unless a relay of its subject is under way: it
+        may be the same request, which joins that relay."""
         budget = _BUDGET_OF[kind]
         standing = await self._standings.get(Spender(signer, budget))
         spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits(budget, standing))
@@ -120,7 +118,7 @@ class GasBudgets:
 
 
 def over_budget(budget: Budget) -> Retryable:
-    """Refusal for want of gas. Budgets count by clock hours, so that the next full hour may have room."""
+    """Return the refusal. Budgets count by clock hours, so the next full hour may have room."""
     metrics.budget_refusals.labels(budget.value).inc()
     message = (
         f"the gas budget for {_WHAT[budget]} is used up; it grows with every job that settles,"

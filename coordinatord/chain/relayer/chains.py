@@ -1,12 +1,12 @@
-"""Chains of ops: an op that the chain refuses only because an older one of its job is not decided, on top of that one.
+"""Chains of ops: ops that the chain refuses only because an older op of their job is not decided.
 
 A post, its claim and its settle need not wait for a block each: the registry only wants to see them in order. A relay
-that reverts alone is simulated behind all that is under way of its subject, as far as this account will send that
-first: in transactions that it has signed, or in this round, ahead of it. What passes so is signed; in the order of
-nonces, and of calls within one transaction, nothing can come before what it builds on.
+that reverts alone is simulated behind everything under way of its subject that this account sends first, in signed
+transactions or in this round. What passes is signed: the order of nonces, and of calls within a transaction, keeps it
+behind what it builds on.
 
-What does not pass, and all of it where the node simulates no calls in turn, stays queued until the older ones are
-decided. Where those are refused or lost after all, what was built on them comes back to the queue (`resolution.py`).
+What does not pass stays queued until the older ops are decided. So does everything on a node that simulates no calls in
+turn. Where an older op is refused or lost after all, what was built on it returns to the queue (`resolution.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,8 +61,8 @@ class ChainedOps:
     async def extend(
         self, connection: Connection, passing: Sequence[Simulated], behind: Sequence[WaitingRelay]
     ) -> list[Simulated]:
-        """Those of `behind`, refused alone, that pass on top of what is under way of their job. `passing`: relays of
-        this round that pass alone. All are locked by this transaction."""
+        """Return the relays of `behind`, refused alone, that pass on top of what is under way of their job. `passing`:
+        relays of this round that pass alone. All are locked by this transaction."""
         if anyio.current_time() < self._rests_until:
             return []
         account = self._account

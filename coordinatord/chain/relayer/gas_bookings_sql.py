@@ -6,28 +6,12 @@ block removes its bookings. When the transaction is mined again, it is booked ag
 
 from collections.abc import Sequence
 
-import attrs
-
+from coordinatord.chain.relayer.transactions_sql import MinedTx
 from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
 
-@attrs.frozen(slots=True)
-class GasCost:
-    """Gas that a mined transaction used. `fills`: the version that was mined carried no relay."""
-
-    tx_id: int
-    gas_used: int
-    fills: bool
-
-
-@attrs.frozen(slots=True)
-class Booked:
-    kind: str
-    gas: int
-
-
-async def book(connection: Connection, costs: Sequence[GasCost]) -> list[Booked]:
+async def book(connection: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
     """Book mined transactions to the signers of their relays, each by its share of the estimates. Skip transactions
     that are booked already. Return what was booked, by kind.
 
@@ -50,9 +34,9 @@ async def book(connection: Connection, costs: Sequence[GasCost]) -> list[Booked]
         "  select tx_id, signer, kind, newcomer, current_hour(), sum(gas) from shares"
         "  group by tx_id, signer, kind, newcomer returning kind, gas)"
         " select kind, sum(gas)::bigint as gas from rows group by kind",
-        *columns(costs, "tx_id", "gas_used", "fills"),
+        *columns(mined, "tx_id", "gas_used", "fills"),
     )
-    return [Booked(*row) for row in rows]
+    return {row["kind"]: row["gas"] for row in rows}
 
 
 async def unbook(connection: Connection, tx_ids: Sequence[int]) -> None:

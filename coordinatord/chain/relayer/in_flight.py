@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Final, Self
+from typing import Final
 
 import attrs
 
 from coordinatord.chain.relayer.fees import Fee
-from coordinatord.chain.relayer.transactions_sql import StoredTx, Version
 from coordinatord.chain.relayer.tx_size import BASE_GAS
 
 _FIRST_RETRY: Final = 0.25  # seconds
@@ -20,6 +19,17 @@ RATE_LIMITED: Final = "rate_limited"  # codes of refusals
 ENDPOINT_REFUSED: Final = "endpoint_refused"
 
 
+@attrs.frozen(slots=True)
+class Version:
+    """Signed bytes for a nonce. `fills`: a self-transfer that carries no relay."""
+
+    hash: bytes
+    raw: bytes = attrs.field(repr=False)
+    max_fee: int
+    max_tip: int
+    fills: bool
+
+
 @attrs.define(slots=True)
 class PendingTx:
     """A nonce with all versions ever signed for it. All are watched, and the last one is sent."""
@@ -29,6 +39,7 @@ class PendingTx:
     target: bytes
     gas: int
     versions: list[Version]
+    calldata: bytes = attrs.field(default=b"", repr=False)
     due: float = 0.0  # time of the next sending, by the event loop's clock
     failures: int = 0  # sendings in a row that no node accepted
     underpriced: bool = False  # a node refused it for its fee, or its turn passed
@@ -44,11 +55,6 @@ class PendingTx:
     answered_head: int = 0  # the head then
     is_accepted: bool = False  # a node has the latest version
     missed_at: float | None = None  # since when its nonce is used without a receipt
-
-    @classmethod
-    def of(cls, stored: StoredTx) -> Self:
-        versions = list(stored.versions)
-        return cls(stored.id, stored.nonce, stored.target, stored.gas, versions, refusal=stored.refusal)
 
     @property
     def latest(self) -> Version:

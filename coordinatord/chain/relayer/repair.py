@@ -49,7 +49,7 @@ async def revive_unmined(
     async with term.transaction() as connection:
         count = await results_sql.unmine(connection, account.chain_id, account.address, vanished)
         stored = await transactions_sql.pending(connection, account.chain_id, account.address)
-    account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
+    account.pending = PendingTxs(stored)
     log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
     return count
 
@@ -177,8 +177,7 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within
     if not cheap:
         return False
     async with term.transaction() as connection:
-        contents = await transactions_sql.contents(connection, [tx.id for tx in cheap])
-        versions = [(tx, version) for tx in cheap if (version := await dearer(account, tx, contents[tx.id]))]
+        versions = [(tx, version) for tx in cheap if (version := await dearer(account, tx))]
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)

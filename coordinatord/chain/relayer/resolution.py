@@ -12,13 +12,12 @@ from coordinatord.chain.relayer import gas_bookings_sql, results_sql, transactio
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import WINDOW, blocks_by_number
 from coordinatord.chain.relayer.confirmation import confirmed
-from coordinatord.chain.relayer.gas_bookings_sql import GasCost
 from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.receipts import TxReceipt
-from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.role import LACKING
 from coordinatord.chain.relayer.simulate import replay
-from coordinatord.chain.relayer.transactions_sql import NewestBlock
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewestBlock
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.locks import is_held
@@ -58,21 +57,20 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
     if not found:
         return
     await confirmed(rpc, [receipt for _, receipt in found])
-    filled = [tx.id for tx, r in found if _is_fill(tx, r.tx_hash)]
+    mined = [
+        MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded, r.gas_used, _is_fill(tx, r.tx_hash))
+        for tx, r in found
+    ]
+    filled = [tx.tx_id for tx in mined if tx.fills]
     carrying = [(tx, r) for tx, r in found if not _is_fill(tx, r.tx_hash)]
     refused = [call for tx, r in carrying if r.succeeded for call in _refused_calls(tx, r)]
     reverted_refused, passing = await _reverted(term, rpc, account, [(tx, r) for tx, r in carrying if not r.succeeded])
     refused += reverted_refused
     passing += await _refused_too_early(term, rpc, account, refused)
     async with term.transaction() as connection:
-        await results_sql.record_mined(
-            connection,
-            [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
-        )
+        await transactions_sql.record_mined(connection, mined)
         taken_back = await results_sql.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
-        booked = await gas_bookings_sql.book(
-            connection, [GasCost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
-        )
+        booked = await gas_bookings_sql.book(connection, mined)
         passing = [relay_id for relay_id in passing if relay_id not in taken_back]
         await results_sql.requeue(
             connection,
@@ -83,8 +81,8 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
     for tx, receipt in found:
         account.was_mined(tx)
         _learn(account, tx, receipt, refused)
-    for cost in booked:
-        metrics.relay_gas.labels(cost.kind).inc(cost.gas)
+    for kind, gas in booked.items():
+        metrics.relay_gas.labels(kind).inc(gas)
     for relay in ended:
         metrics.relay_outcomes.labels(relay.kind.value, relay.state).inc()
         metrics.relay_mined_seconds.labels(relay.kind.value).observe(relay.seconds)

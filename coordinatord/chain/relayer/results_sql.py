@@ -11,17 +11,6 @@ from coordinatord.storage.database.connections import Connection
 
 
 @attrs.frozen(slots=True)
-class MinedTx:
-    """A transaction found in a block, by the version that was mined."""
-
-    tx_id: int
-    mined_hash: bytes
-    block_number: int
-    block_hash: bytes
-    succeeded: bool
-
-
-@attrs.frozen(slots=True)
 class RefusedCall:
     """One relay of a mined transaction that the chain refused. `call_index` is None for a whole transaction."""
 
@@ -51,16 +40,6 @@ class Ended:
     kind: RelayKind = attrs.field(converter=RelayKind)
     state: str
     seconds: float
-
-
-async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
-    await connection.execute(
-        "update relay_txs set mined_hash = m.hash, block_number = m.number, block_hash = m.block,"
-        " succeeded = m.succeeded, lost = false"
-        " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
-        " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
-        *columns(txs, "tx_id", "mined_hash", "block_number", "block_hash", "succeeded"),
-    )
 
 
 async def carried(connection: Connection, tx_ids: Iterable[int]) -> list[Carried]:

@@ -23,7 +23,7 @@ class AccountSigner(Protocol):
 
 @attrs.frozen(slots=True)
 class WalletSigner:
-    """A key in this process."""
+    """Key in this process."""
 
     _wallet: Wallet = attrs.field(repr=False)
 

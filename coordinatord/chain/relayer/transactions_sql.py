@@ -7,19 +7,9 @@ from collections.abc import Sequence
 
 import attrs
 
+from coordinatord.chain.relayer.in_flight import PendingTx, Version
 from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
-
-
-@attrs.frozen(slots=True)
-class Version:
-    """Signed bytes for a nonce. `fills`: a self-transfer that carries no relay."""
-
-    hash: bytes
-    raw: bytes = attrs.field(repr=False)
-    max_fee: int
-    max_tip: int
-    fills: bool
 
 
 @attrs.frozen(slots=True)
@@ -34,16 +24,16 @@ class NewTx:
 
 
 @attrs.frozen(slots=True)
-class StoredTx:
-    """A transaction whose nonce is not known to be used yet; versions oldest first. `refusal`: code of the answer by
-    which nodes refused every sending of it so far."""
+class MinedTx:
+    """A transaction found in a block, by the version that was mined. `fills`: that version carried no relay."""
 
-    id: int
-    nonce: int
-    target: bytes
-    gas: int
-    versions: tuple[Version, ...]
-    refusal: str | None = None
+    tx_id: int
+    mined_hash: bytes
+    block_number: int
+    block_hash: bytes
+    succeeded: bool
+    gas_used: int = 0
+    fills: bool = False
 
 
 async def next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
@@ -98,47 +88,45 @@ async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: 
     await add_versions(connection, [(tx_id, version)])
 
 
-async def pending(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
-    """All transactions whose nonce is not known to be used, in nonce order."""
+async def pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
+    """Return the transactions whose nonces are not known to be used, in nonce order."""
     return await _stored(connection, chain_id, account, "t.block_number is null and not t.lost")
 
 
-async def lost(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
-    """Those of late whose nonce somebody else used: a reorganisation may bring them back."""
+async def lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
+    """Return those whose nonces foreign transactions used in the last hour: a reorg may bring them back."""
     return await _stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 
-async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[StoredTx]:
+async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[PendingTx]:
     rows = await connection.fetch(
-        "select t.id, t.nonce, t.target, t.gas, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
+        "select t.id, t.nonce, t.target, t.gas, t.calldata, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
         f" where t.chain_id = $1 and t.account = $2 and {which}"
         " order by t.nonce, v.created_at",
         chain_id,
         account,
     )
-    versions: dict[int, list[Version]] = {}
+    txs: dict[int, PendingTx] = {}
     for r in rows:
         version = Version(r["hash"], r["raw"], int(r["max_fee"]), int(r["max_tip"]), r["fills"])
-        versions.setdefault(r["id"], []).append(version)
-    heads = {r["id"]: r for r in rows}
-    return [
-        StoredTx(tx_id, r["nonce"], r["target"], r["gas"], tuple(versions[tx_id]), r["refusal"])
-        for tx_id, r in heads.items()
-    ]
+        if r["id"] in txs:
+            txs[r["id"]].versions.append(version)
+        else:
+            txs[r["id"]] = PendingTx(
+                r["id"], r["nonce"], r["target"], r["gas"], [version], r["calldata"], refusal=r["refusal"]
+            )
+    return list(txs.values())
 
 
-@attrs.frozen(slots=True)
-class Content:
-    """Target and calldata that a replacement has to carry again."""
-
-    target: bytes
-    calldata: bytes = attrs.field(repr=False)
-
-
-async def contents(connection: Connection, tx_ids: Sequence[int]) -> dict[int, Content]:
-    rows = await connection.fetch("select id, target, calldata from relay_txs where id = any($1::bigint[])", tx_ids)
-    return {r["id"]: Content(r["target"], r["calldata"]) for r in rows}
+async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
+    await connection.execute(
+        "update relay_txs set mined_hash = m.hash, block_number = m.number, block_hash = m.block,"
+        " succeeded = m.succeeded, lost = false"
+        " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
+        " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
+        *columns(txs, "tx_id", "mined_hash", "block_number", "block_hash", "succeeded"),
+    )
 
 
 @attrs.frozen(slots=True)

@@ -15,7 +15,7 @@ from coordinatord.chain.relayer import outbox_sql, queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast
 from coordinatord.chain.relayer.fees import offer
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.intake import RelayIntake
 from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.receipt_watcher import ReceiptWatcher
@@ -56,8 +56,8 @@ async def run_relayer(
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         term = RoleConnection(connection)
         async with term.transaction() as inside:
-            pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, signer.address)))
-            lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, signer.address)))
+            pending = PendingTxs(await transactions_sql.pending(inside, chain_id, signer.address))
+            lost = PendingTxs(await transactions_sql.lost(inside, chain_id, signer.address))
         account = RelayerAccount(
             chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )

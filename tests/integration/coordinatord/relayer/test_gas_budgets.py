@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.chain.relayer import gas_bookings_sql, outbox_sql, queue_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS, Budget, GasLimits, Spending, room, top_spenders
-from coordinatord.chain.relayer.gas_bookings_sql import Booked, GasCost
+from coordinatord.chain.relayer.in_flight import Version
 from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
@@ -19,8 +19,8 @@ from coordinatord.chain.relayer.outbox_sql import (
     RelayKind,
     Submitted,
 )
-from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.chain.relayer.transactions_sql import NewTx, Version
+from coordinatord.chain.relayer.results_sql import RefusedCall
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewTx
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migrate import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
@@ -87,9 +87,10 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
 
 async def mine(
     connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, fills: bool = False, block: int = 7
-) -> list[Booked]:
-    await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True)])
-    booked = await gas_bookings_sql.book(connection, [GasCost(tx_id, gas, fills)])
+) -> dict[str, int]:
+    mined = MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True, gas_used=gas, fills=fills)
+    await transactions_sql.record_mined(connection, [mined])
+    booked = await gas_bookings_sql.book(connection, [mined])
     await results_sql.end_carried(connection, [tx_id], refused)
     return booked
 
@@ -121,7 +122,7 @@ async def test_each_signer_is_booked_its_share_and_the_shares_sum_to_what_was_us
     )
     booked = await mine(connection, tx_id, 1003)
     sums = await spent(connection)
-    assert sum(sums.values()) == sum(one.gas for one in booked) == 1003
+    assert sum(sums.values()) == sum(booked.values()) == 1003
     assert sums[ALICE, "post"] == 250
     assert sums[BOB, "post"] == 1003 * 400 // 401 - 250
     assert sums[b"", "reclaim"] == 1003 - 1003 * 400 // 401
@@ -138,7 +139,7 @@ async def test_transaction_is_booked_once_taken_back_exactly_and_booked_again_wh
 ) -> None:
     tx_id = await signed(connection, 0, post(ALICE, newcomers=(10**9, 10**9)), post(BOB))
     await mine(connection, tx_id, 1001)
-    assert await mine(connection, tx_id, 1001) == []
+    assert await mine(connection, tx_id, 1001) == {}
     once = await spent(connection)
     assert once == {(ALICE, "post"): 500, (BOB, "post"): 501}
     await connection.execute("update gas_bookings set hour = hour - 1")

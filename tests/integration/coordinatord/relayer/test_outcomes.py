@@ -14,9 +14,10 @@ from coordinatord.chain.relayer import (
     statuses_sql,
     transactions_sql,
 )
+from coordinatord.chain.relayer.in_flight import Version
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, Queued, RelayKind
-from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.chain.relayer.transactions_sql import NewTx, Version
+from coordinatord.chain.relayer.results_sql import RefusedCall
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewTx
 from coordinatord.storage.database.connections import Connection, open_database
 from coordinatord.storage.database.migrate import migrate
 
@@ -56,7 +57,7 @@ async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
 
 
 async def mine(connection: Connection, tx_id: int, *refused: RefusedCall) -> None:
-    await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
+    await transactions_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
     await results_sql.end_carried(connection, [tx_id], refused)
 
 
@@ -121,7 +122,7 @@ async def test_lost_bytes_that_are_mined_after_all_end_the_relays_that_took_effe
     await results_sql.mark_lost(connection, [lost])
     a, b = (relay.id for relay in await queue_sql.take(connection, 10, 10))
     refused = [RefusedCall(lost, 1, "StaleOp", b"\x01")]
-    await results_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
+    await transactions_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.take_back(connection, [lost], refused) == {a}
     await results_sql.end_carried(connection, [lost], refused)
     assert [s.state for s in await statuses_sql.statuses(connection, [a, b])] == ["mined", "queued"]
@@ -166,7 +167,7 @@ async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mine
     (second,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [again])
     await queue_sql.mark_signed(connection, [relay.id], [second], [None])
     await results_sql.mark_lost(connection, [second])
-    await results_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
+    await transactions_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.take_back(connection, [first], []) == {relay.id}
     await results_sql.end_carried(connection, [first], [])
     assert await states(connection) == ["mined"]

@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.relayer.broadcast import Sent, broadcast
-from coordinatord.chain.relayer.in_flight import PendingTx
-from coordinatord.chain.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.in_flight import PendingTx, Version
 from coordinatord.chain.rpc.client import Rpc
 
 pytestmark = pytest.mark.anyio

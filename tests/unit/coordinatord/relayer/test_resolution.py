@@ -16,14 +16,13 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.relayed_calls import ReceiptLog
 from coordinatord.chain.relayer import gas_bookings_sql, resolution, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.gas_bookings_sql import Booked, GasCost
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.resolution import inconclusive, resolve
-from coordinatord.chain.relayer.results_sql import Carried, Ended, MinedTx, RefusedCall
-from coordinatord.chain.relayer.transactions_sql import NewestBlock, Version
+from coordinatord.chain.relayer.results_sql import Carried, Ended, RefusedCall
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewestBlock
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.role_connection import RoleConnection
@@ -113,15 +112,15 @@ class Outbox:
         return role in self.held
 
     async def record_mined(self, _: Connection, txs: Sequence[MinedTx]) -> None:
-        self.written.append(("mined", *map(attrs.astuple, txs)))
+        self.written.append(("mined", *(attrs.astuple(tx)[:5] for tx in txs)))
 
     async def take_back(self, _: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
         self.written.append(("take back", tx_ids, [(call.tx_id, call.call_index) for call in refused]))
         return self.taken_back
 
-    async def book(self, _: Connection, costs: Sequence[GasCost]) -> list[Booked]:
-        self.written.append(("book", *map(attrs.astuple, costs)))
-        return [Booked("claim", cost.gas_used) for cost in costs]
+    async def book(self, _: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
+        self.written.append(("book", *((tx.tx_id, tx.gas_used, tx.fills) for tx in mined)))
+        return {"claim": sum(tx.gas_used for tx in mined)}
 
     async def requeue(self, _: Connection, relay_ids: Sequence[int], code: str) -> None:
         self.written.append(("requeue", relay_ids, code))
@@ -137,7 +136,7 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
     for module, name, stand_in in (
         (results_sql, "carried", outbox.read_carried),
         (results_sql, "behind_undecided", outbox.behind_undecided),
-        (results_sql, "record_mined", outbox.record_mined),
+        (transactions_sql, "record_mined", outbox.record_mined),
         (results_sql, "take_back", outbox.take_back),
         (results_sql, "requeue", outbox.requeue),
         (results_sql, "end_carried", outbox.end),

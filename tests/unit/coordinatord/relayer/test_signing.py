@@ -13,17 +13,17 @@ from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import Planned
 from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.relayer.signing import dearer, sign_fill, sign_planned
-from coordinatord.chain.relayer.transactions_sql import Content, Gap, NewTx, Version
+from coordinatord.chain.relayer.transactions_sql import Gap, NewTx
 from coordinatord.chain.relayer.tx_size import BASE_GAS
 
 pytestmark = pytest.mark.anyio
 
 GWEI: Final = 10**9
-RELAY: Final = Content(b"\x11" * 20, b"calldata")
+TARGET, CALLDATA = b"\x11" * 20, b"calldata"
 GAS: Final = 100_000
 
 
@@ -34,7 +34,7 @@ def account() -> RelayerAccount:
 
 def pending(*, fills: bool) -> PendingTx:
     version = Version(b"\x02" * 32, b"\x02", max_fee=2 * GWEI, max_tip=GWEI, fills=fills)
-    return PendingTx(1, 7, RELAY.target, BASE_GAS if fills else GAS, [version])
+    return PendingTx(1, 7, TARGET, BASE_GAS if fills else GAS, [version], CALLDATA)
 
 
 def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
@@ -50,24 +50,24 @@ def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
 
 async def test_a_relay_whose_fee_is_raised_carries_the_same_again() -> None:
     of = account()
-    assert carried(await dearer(of, pending(fills=False), RELAY)) == (False, GAS, RELAY.target, RELAY.calldata)
+    assert carried(await dearer(of, pending(fills=False))) == (False, GAS, TARGET, CALLDATA)
 
 
 async def test_a_self_transfer_whose_fee_is_raised_stays_one() -> None:
     """Its relay went back to the queue: with these bytes it would be sent for a second time."""
     of = account()
-    assert carried(await dearer(of, pending(fills=True), RELAY)) == (True, BASE_GAS, of.address, b"")
+    assert carried(await dearer(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_bytes_that_no_node_takes_become_a_self_transfer_with_their_nonce() -> None:
     of, tx = account(), pending(fills=False)
     tx.unsendable = True
-    assert carried(await dearer(of, tx, RELAY)) == (True, BASE_GAS, of.address, b"")
+    assert carried(await dearer(of, tx)) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_version_says_what_its_bytes_offer_and_they_transfer_nothing() -> None:
     of = account()
-    version = await dearer(of, pending(fills=False), RELAY)
+    version = await dearer(of, pending(fills=False))
     assert version is not None
     chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.raw[1:])
     numbers = [int.from_bytes(field, "big") for field in (chain, nonce, tip, cap, value) if isinstance(field, bytes)]
@@ -79,17 +79,17 @@ async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None
     of = account()
     of.market = FeeMarket(base_fee=GWEI, tip=GWEI)
     tx = pending(fills=False)
-    assert await dearer(of, tx, RELAY) is None
+    assert await dearer(of, tx) is None
     tx.underpriced = True  # unless a node says otherwise
-    assert await dearer(of, tx, RELAY) is not None
+    assert await dearer(of, tx) is not None
 
 
 async def test_ceiling_bounds_what_is_offered_for_the_same_bytes_and_a_self_transfer_passes_it_by_a_step() -> None:
     of, tx = account(), pending(fills=False)
     of.ceiling = CEILING
-    assert await dearer(of, tx, RELAY) is None
+    assert await dearer(of, tx) is None
     tx.unsendable = True
-    version = await dearer(of, tx, RELAY)
+    version = await dearer(of, tx)
     assert version is not None
     assert carried(version) == (True, BASE_GAS, of.address, b"")
     assert tx.fee.cap < version.max_fee < 4 * GWEI
