@@ -87,17 +87,6 @@ def _dropped(reason: str) -> Retryable:
     return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
 
 
-@attrs.frozen(slots=True)
-class _Wait:
-    """Status at the end of a wait, None when it could not be read. `sent_as`: hash of a transaction that a node may
-    have, also after the relay has returned to the queue. `is_lost`: the database no longer has the relay, or its row is
-    another request's."""
-
-    status: RelayStatus | None
-    sent_as: bytes | None
-    is_lost: bool
-
-
 @attrs.frozen(slots=True, eq=False)
 class _Submission:
     """A relay to be written, as one of several in a transaction."""
@@ -195,11 +184,8 @@ class Relaying:
     async def wait(self, queued: Queued) -> Outcome:
         """Wait for the relay's end, and for the index to show it. Raise Retryable `relay_unavailable` when nothing was
         signed and nothing will be, or when the database lost the relay."""
-        heard = await self._wait(queued)
-        if heard.is_lost:
-            log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
-            raise Retryable("relay_unavailable", _LOST, "relay_queue_timeout", 1)
-        match heard.status:
+        status, sent_as = await self._last_status(queued)
+        match status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
                 return RelayMined(tx_hash, block_number)
@@ -208,10 +194,10 @@ class Relaying:
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
                 raise _dropped(reason or "rpc_internal")
-        if heard.sent_as is not None:
-            return NoReceipt(heard.sent_as)
+        if sent_as is not None:
+            return NoReceipt(sent_as)
         # The relay is still queued, or nodes refused its bytes so far. The same request joins it.
-        raise _dropped((heard.status and heard.status.refusal) or "relay_queue_timeout")
+        raise _dropped((status and status.refusal) or "relay_queue_timeout")
 
     async def _write(self, database: Database, batch: list[_Submission]) -> dict[_Submission, Submitted]:
         # Exits have a room of their own in the queue: whatever others fill it with leaves them their places. One that
@@ -232,8 +218,9 @@ class Relaying:
 
         return await database.transact(body)
 
-    async def _wait(self, queued: Queued) -> _Wait:
-        """Return the final status, or the status at the end of the wait.
+    async def _last_status(self, queued: Queued) -> tuple[RelayStatus | None, bytes | None]:
+        """Return the final status or that at the end of the wait, None when it could not be read; and the hash of a
+        transaction that a node may have, also after the relay has returned to the queue.
 
         The queue's timeout counts until a node may have the bytes. The wait for the receipt begins then.
         """
@@ -249,19 +236,20 @@ class Relaying:
                 try:
                     status = await self._statuses.get(queued.id)
                 except Retryable as error:
-                    log.warning("relay not read", id=queued.id, reason=str(error))
+                    log.debug("relay not read", id=queued.id, reason=str(error))
                 else:
                     if status is None or status.dedupe != queued.relay.dedupe:
-                        return _Wait(None, None, is_lost=True)
+                        log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
+                        raise Retryable("relay_unavailable", _LOST, "relay_queue_timeout", 1)
                     sent_as = None if status.refusal is not None else status.tx_hash or sent_as
                     if not status.live:
-                        return _Wait(status, sent_as, is_lost=False)
+                        return status, sent_as
                 if sent_as is not None and until_mined is None:
                     until_mined = anyio.current_time() + self.receipt_wait
                 until = until_sent if sent_as is None or until_mined is None else until_mined
                 seconds = until - anyio.current_time()
                 if seconds <= 0:
-                    return _Wait(status, sent_as, is_lost=False)
+                    return status, sent_as
                 await wake.wait(min(seconds, self._pause))
         finally:
             wakes = self._waiting[queued.id]

@@ -91,7 +91,7 @@ async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
     account = hexed(relayer_wallet.address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         relaying = on.start(relayer_wallet)
-        posts = [ops.post(client) for _ in range(6)]
+        posts = [ops.post(client) for _ in range(10)]
         for post in posts:
             assert isinstance(await on.relaying.relay(post), RelayMined)
             assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
@@ -99,10 +99,10 @@ async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
         async with anyio.create_task_group() as callers:
             for post in posts:
                 callers.start_soon(relay_into(on, outcomes), ops.fail(provider, post.subject))
-            await on.until("select count(*) = 6 from relays where kind = 'fail' and state = 'queued'")
-            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 600_000))
+            await on.until("select count(*) = 10 from relays where kind = 'fail' and state = 'queued'")
+            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 880_000))  # ten together plan more
             on.start(relayer_wallet)
-        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 6
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 10
         assert await on.fetchval("select count(distinct tx_id) > 1 from relays where kind = 'fail'")
 
 
