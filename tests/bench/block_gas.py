@@ -10,7 +10,7 @@ A batch: its lines' posts are queued at once, two accounts relay them, and besid
 whose caller waits. `BENCH_LINES=50000` makes it as long as the longest.
 
 At 80 % load: posts come by a Poisson process, each with a caller that waits for its end; the load is that of the share
-of posts that a saturated block held. All is preceded by as many ops as it takes to know what they use.
+of posts that a saturated block held.
 """
 
 import os

@@ -44,8 +44,9 @@ class Spender:
 
 @attrs.frozen(slots=True)
 class Standing:
-    """`settled`: jobs of late. `listed`: a provider of the book. `position`: the block up to which `open_amounts` (what
-    the claims of the owner's open jobs will collect) are known; `unindexed`: what its posts above it will."""
+    """What a signer has earned and promised. `settled`: its settled jobs of the last week. `listed`: it is a listed
+    provider. `open_amounts`: what claims of the owner's open jobs will collect, up to the block `position`.
+    `unindexed`: what claims of its later posts will collect."""
 
     settled: int
     listed: bool
@@ -90,7 +91,7 @@ async def read_standings(
 
 @attrs.frozen(slots=True)
 class Spending:
-    """Gas that somebody is about to cause, and what it is held against."""
+    """Gas that a signer is about to cause, and its limits."""
 
     signer: bytes
     estimate: int
@@ -121,8 +122,8 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
 
 
 async def room(connection: Connection, spending: Spending, most: int) -> int:
-    """Number of ops of this estimate that fit now, at most `most`; one more than the limits allow where nothing was
-    spent, as `gas_fits` lets the first of a day pass."""
+    """Return how many ops of this estimate fit now, at most `most`. The first op of an hour and of a day always fits,
+    as in `gas_fits`."""
     limits, estimate = spending.limits, spending.estimate
     left = most
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
@@ -143,7 +144,7 @@ async def room(connection: Connection, spending: Spending, most: int) -> int:
 
 @attrs.frozen(slots=True)
 class TopSpender:
-    """`settled`: its settled jobs of late, whichever side of them it was on."""
+    """Gas that a signer used for ops of one kind."""
 
     signer: bytes
     kind: str
@@ -152,8 +153,8 @@ class TopSpender:
 
 
 async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
-    """Signers that spent most in the last day, each kind apart; the coordinator's own and the sum of newcomers among
-    them."""
+    """Return the signers that used most gas in the last day, each kind apart. The coordinator itself and the sum of all
+    newcomers count as signers."""
     rows = await connection.fetch(
         "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
         " sum(gas)::bigint as last_day from ("

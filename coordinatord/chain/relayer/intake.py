@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 import anyio
-import attrs
 import structlog
 
 from coordinatord.base import metrics
@@ -36,14 +35,6 @@ _MAX_TAKEN: Final = 512
 _MAX_BATCH_POSTS: Final = 64  # one transaction's worth: a request that comes during the round waits for no more
 
 
-@attrs.frozen(slots=True)
-class Round:
-    """Result of one round. `moved`: it signed or ended something, so another round is worthwhile."""
-
-    moved: bool
-    signed: bool
-
-
 class RelayIntake:
     def __init__(self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, settings: RelayerSettings) -> None:
         self._term = term
@@ -52,8 +43,8 @@ class RelayIntake:
         self._settings = settings
         self._chained = ChainedOps(rpc, account)
 
-    async def round(self) -> Round:
-        """Take relays from the queue, sign and store them.
+    async def round(self) -> bool:
+        """Take relays from the queue, sign and store them. True when it signed or ended any.
 
         Sign nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a slow
         node. Raise Retryable `chain_unreachable` when the node does not answer and SignerAway when the signer does
@@ -61,16 +52,18 @@ class RelayIntake:
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:
-            return Round(moved=False, signed=False)
+            return False
         async with self._term.transaction() as connection:
             relays = await self._take(connection, room)
             if not relays:
-                return Round(moved=False, signed=False)
+                return False
             simulated, endings = await self._examine(connection, relays)
             # The node may have answered too late.
             overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
             simulated = _without(overdue, simulated)
-            plans, unpaid = self._paid(in_flight(self._planned(simulated), room), simulated)
+            tx_room = self._account.room.at(anyio.current_time())
+            planned = coalesce(simulated, max_ops=self._coalesce_max, room=tx_room)
+            plans, unpaid = self._paid(in_flight(planned, room), simulated)
             # Pending transactions may cost less than what is set aside for them.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
@@ -89,7 +82,7 @@ class RelayIntake:
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
         if away is not None and not signed:
             raise away  # the endings are stored, and the unsigned relays stay queued
-        return Round(moved=bool(signed or endings or overdue), signed=bool(signed))
+        return bool(signed or endings or overdue)
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
         most = min(_MAX_TAKEN, room * self._coalesce_max)
@@ -102,10 +95,6 @@ class RelayIntake:
     def _coalesce_max(self) -> int:
         """Most ops of a transaction: one without the role, because `relay(bytes[])` is for relayers."""
         return 1 if self._account.lacks_role else self._settings.coalesce_max
-
-    def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
-        room = self._account.room.at(anyio.current_time())
-        return coalesce(simulated, max_ops=self._coalesce_max, room=room)
 
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
         """Return the plans that the funds pay for, and the rest. Exits that are too expensive together go one by

@@ -1,8 +1,4 @@
-"""The outbox: a relay is a row before anything is signed.
-
-Who inserts, and who ends a row, does so in a transaction that also notifies: waiters hear of nothing that was rolled
-back.
-"""
+"""The outbox: a relay is a row before anything is signed. The transaction that inserts or ends a row also notifies."""
 
 import enum
 from collections.abc import Sequence
@@ -41,8 +37,8 @@ class Priority(enum.IntEnum):
 
 @attrs.frozen(slots=True)
 class Promise:
-    """Amount that the claim of a post will collect. `headroom`: what its owner's balance has left for it and for all of
-    the owner's posts that the index does not show at `position`; None where the balance is not known."""
+    """Amount that the claim of a post will collect. `headroom`: what the owner's balance has left for this post and all
+    others that the index does not show at `position`; None where the balance is not known."""
 
     amount: int
     headroom: int | None = None
@@ -51,14 +47,14 @@ class Promise:
 
 @attrs.frozen(slots=True)
 class NewRelay:
-    """`dedupe` names the request, never by signature bytes: the same request again joins the relay under way.
+    """A request to relay an op.
 
-    `subject` is what requests queue on: a job id, or an op's signer padded to 32 bytes. `content` is what the request
-    names beyond its dedupe: with other content it does not join the live one, and waits until that has ended.
-    `held_for`: seconds for which no timeout of the queue drops it, because it builds on a relay that is under way.
-    `signer` is who answers for the op: the owner of a post or cancel, the wallet of a provider's op, None for the
-    coordinator's own. Its gas counts by `gas_estimate` until it is booked; `spending` is what it is held against, and
-    None where no budget may refuse it.
+    `dedupe` identifies the request, never by signature bytes: the same request again joins the relay under way.
+    `subject` is the key of its queue: a job id, or an op's signer padded to 32 bytes. `content` is what the request
+    names beyond its dedupe: with other content it does not join. `held_for`: seconds before which no queue timeout
+    drops it, because it builds on a relay under way. `signer`: the owner of a post or cancel, the wallet of a
+    provider's op, None for the coordinator's own. Its gas counts by `gas_estimate` until it is booked. `spending` is
+    None where no budget may refuse the op.
     """
 
     kind: RelayKind
@@ -105,13 +101,13 @@ async def lock_outbox(connection: Connection) -> None:
 
 
 async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> Submitted:
-    """Insert or join, within the caller's transaction; make it the transaction's last statement, because submitters
-    wait for each other until it ends."""
+    """Insert or join, within the caller's transaction. Make it the last statement: submitters wait for each other until
+    the transaction ends."""
     return (await submit_all(connection, [relay], max_depth=max_depth))[0]
 
 
 async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
-    """The same for several, in their order: one outcome each."""
+    """Submit several in their order. Return one outcome each."""
     rows = await connection.fetch(
         "select outcome, relay_id, same_as from submit_relays($1::new_relay[], $2, $3)",
         [_row(relay) for relay in relays],

@@ -35,11 +35,11 @@ class WaitingRelay:
 async def take(
     connection: Connection, limit: int, batch_limit: int, kinds: Iterable[RelayKind] | None = None
 ) -> list[WaitingRelay]:
-    """The next relays to sign, locked until the transaction ends; those that another account holds are passed by, and
-    those that wait for an older one. `kinds`: all, unless given.
+    """Return the next relays to sign, locked until the transaction ends. Skip those that another account has locked
+    and those that wait for an older one. `kinds`: all, unless given.
 
-    Of batches at most `batch_limit`: who waits for an answer waits behind them for one round. What others build on
-    comes along with them, beyond the limits: a claim goes before all posts, and would wait for its own for ever.
+    Posts of batches are at most `batch_limit`, because callers wait behind them for one round. What the taken relays
+    build on comes along, beyond the limits: a claim goes before all posts, and would wait for its own forever.
     """
     named = None if kinds is None else [kind.value for kind in kinds]
     rows = await _take(connection, f"priority < 3 and {_NAMED}", limit, named)
@@ -53,7 +53,7 @@ async def take(
 
 
 async def accounts_at_work(connection: Connection, chain_id: int) -> int:
-    """Relayer accounts that signed the latest transactions, so many that none at work is missing; one at least."""
+    """Return the number of accounts that signed the latest 64 transactions, at least one."""
     accounts: int = await connection.fetchval(
         "select greatest(count(distinct account), 1) from"
         " (select account, chain_id from relay_txs order by id desc limit 64) as latest where chain_id = $1",
@@ -63,8 +63,8 @@ async def accounts_at_work(connection: Connection, chain_id: int) -> int:
 
 
 async def _older_of(connection: Connection, building: Sequence[int], taken: Sequence[int]) -> list[int]:
-    """Queued relays that those of `building` build on. A statement of its own, which finds none as a rule: as a part of
-    the taking it ran for every row of a long queue, and held the relayer up for as long."""
+    """Return queued relays that those of `building` build on. This is a statement of its own because, as part of the
+    taking, it ran for every row of a long queue."""
     rows = await connection.fetch(
         "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
         " select distinct o.id from behind b join relays o on o.subject = b.subject and o.id < b.id"
@@ -98,7 +98,7 @@ class Ending:
 
 
 async def end(connection: Connection, endings: Iterable[Ending]) -> None:
-    """End queued relays and tell who waits for them. A relay that is not queued any more stays as it is."""
+    """End queued relays and notify their callers. A relay that is not queued any more stays as it is."""
     ends = list(endings)
     if ends:
         await connection.execute(
@@ -145,7 +145,7 @@ async def mark_signed(
 
 
 async def queue_lengths(connection: Connection) -> tuple[dict[int, int], float]:
-    """(waiting relays by priority, age of the oldest in seconds)."""
+    """Return the number of waiting relays by priority, and the age of the oldest in seconds."""
     rows = await connection.fetch(
         "select priority, count(*) as waiting,"
         " extract(epoch from clock_timestamp() - min(queued_at))::float8 as age"

@@ -37,14 +37,14 @@ class MinedTx:
 
 
 async def next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
-    """One above the highest nonce ever given out, or None when none was."""
+    """Return one above the highest nonce ever given out, or None when none was."""
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select max(nonce) + 1 from relay_txs where chain_id = $1 and account = $2", chain_id, account
     )
 
 
 async def insert(connection: Connection, chain_id: int, account: bytes, txs: Sequence[NewTx]) -> list[int]:
-    """Store transactions with their first version each; their ids, in order."""
+    """Store transactions with their first version each. Return their ids, in order."""
     rows = await connection.fetch(
         "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose)"
         " select $1, $2, n.* from unnest($3::bigint[], $4::bytea[], $5::bytea[], $6::bigint[], $7::smallint[],"
@@ -60,7 +60,7 @@ async def insert(connection: Connection, chain_id: int, account: bytes, txs: Seq
 
 
 async def add_versions(connection: Connection, versions: Sequence[tuple[int, Version]]) -> None:
-    """(transaction id, its new version) each. The same bytes signed again are no new version."""
+    """Store new versions by transaction id. The same bytes signed again are no new version."""
     await connection.execute(
         "insert into relay_tx_versions (tx_id, hash, raw, max_fee, max_tip, fills)"
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
@@ -71,7 +71,7 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Ver
 
 
 async def insert_foreign(connection: Connection, chain_id: int, account: bytes, nonces: range) -> None:
-    """Nonces that somebody else used before they were given out here."""
+    """Store nonces that foreign transactions used before they were given out here."""
     await connection.execute(
         "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost)"
         " select $1, $2, n, $2, ''::bytea, 0, 0, 'foreign', true from generate_series($3::bigint, $4::bigint) as n",
@@ -83,7 +83,7 @@ async def insert_foreign(connection: Connection, chain_id: int, account: bytes, 
 
 
 async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: Version) -> None:
-    """The chain gave a lost nonce back (a reorg): a self-transfer takes it."""
+    """Use a lost nonce, which a reorg freed, for a self-transfer."""
     await connection.execute("update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", tx_id, gas)
     await add_versions(connection, [(tx_id, version)])
 
@@ -131,14 +131,14 @@ async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
 
 @attrs.frozen(slots=True)
 class Gap:
-    """A nonce without a live transaction; `lost_id` when a row of it exists, lost to somebody else."""
+    """A nonce without a live transaction. `lost_id`: id of its lost transaction, if there is one."""
 
     nonce: int
     lost_id: int | None
 
 
 async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]) -> list[Gap]:
-    """Those of `nonces` that are lost or were never stored; mined ones are no gap, whatever a node says."""
+    """Return those of `nonces` that are lost or were never stored. Mined ones are no gap, whatever a node says."""
     rows = await connection.fetch(
         "select n.nonce, t.id from unnest($3::bigint[]) as n(nonce)"
         " left join relay_txs t on t.chain_id = $1 and t.account = $2 and t.nonce = n.nonce"
@@ -153,7 +153,7 @@ async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonc
 async def blocks_among(
     connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]
 ) -> list[tuple[int, bytes]]:
-    """(number, hash) of each block that those of `nonces` are recorded in which were mined."""
+    """Return number and hash of each block in which transactions with these nonces were mined."""
     rows = await connection.fetch(
         "select distinct block_number, block_hash from relay_txs where chain_id = $1 and account = $2"
         " and nonce = any($3::bigint[]) and block_number is not null order by block_number",
@@ -183,7 +183,7 @@ async def mark_refused(connection: Connection, refusals: Sequence[tuple[int, str
 
 @attrs.frozen(slots=True)
 class AccountUse:
-    """`pending`: its transactions that are neither mined nor lost. `quiet`: seconds since the last one was signed."""
+    """`pending`: transactions that are neither mined nor lost. `quiet`: seconds since the last one was signed."""
 
     account: bytes
     pending: int
@@ -191,7 +191,7 @@ class AccountUse:
 
 
 async def account_uses(connection: Connection, chain_id: int) -> list[AccountUse]:
-    """Every account that this deployment ever signed for, the latest first; by index, however many transactions."""
+    """Return every account that this deployment ever signed for, the latest first. Reads only the index."""
     rows = await connection.fetch(
         "with recursive known (account) as ("
         "(select account from relay_txs where chain_id = $1 order by account limit 1) union all"
@@ -209,7 +209,7 @@ async def account_uses(connection: Connection, chain_id: int) -> list[AccountUse
 
 @attrs.frozen(slots=True)
 class NewestBlock:
-    """The last block that an account knows transactions of its own in; `quiet`: seconds since it sent any."""
+    """The last block with transactions of an account. `quiet`: seconds since it sent any."""
 
     account: bytes
     number: int
@@ -218,7 +218,7 @@ class NewestBlock:
 
 
 async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[NewestBlock]:
-    """Of each account of the deployment, unless it is more than `window` blocks below the last of all."""
+    """Return those of all accounts that are within `window` blocks of the last one."""
     rows = await connection.fetch(
         "select distinct on (account) account, block_number, block_hash,"
         " coalesce(extract(epoch from clock_timestamp() - broadcast_at), 0)::float8 as quiet"
@@ -233,8 +233,8 @@ async def newest_blocks(connection: Connection, chain_id: int, window: int) -> l
 async def mined_blocks(
     connection: Connection, chain_id: int, account: bytes, from_block: int
 ) -> list[tuple[int, bytes]]:
-    """(number, hash) of each block that holds our transactions, from `from_block` on."""
-    # Groups come in the order of the index. Distinct pairs would be sorted as a whole by PostgreSQL before 16.
+    """Return number and hash of each block with transactions of the account, from `from_block` on."""
+    # Groups come in the order of the index. PostgreSQL before 16 would sort distinct pairs as a whole.
     rows = await connection.fetch(
         "select block_number, array_agg(distinct block_hash) as hashes from relay_txs"
         " where chain_id = $1 and account = $2 and block_number >= $3 group by block_number order by block_number",

@@ -150,13 +150,9 @@ class _Worker:
             await self._to_sign.wait(_OBSERVE_S)
 
     async def _drain_once(self) -> None:
-        moved = True
-        while moved:
-            done = await self._intake.round()
-            moved = done.moved
-            if done.signed:
-                self._to_send()
-                self._to_look()
+        while await self._intake.round():
+            self._to_send()
+            self._to_look()
 
     async def _send(self) -> None:
         """Send stored bytes that are due, in nonce order."""
