@@ -407,7 +407,7 @@ create table relays (
     -- What the request names beyond `dedupe`, such as a settle's content id, which is not signed. An equal request with
     -- other content does not join: a copied signature must not get another result mined.
     content bytea,
-    held_until timestamptz               -- an exit that waits for lower fees is not dropped before
+    held_until timestamptz               -- no queue timeout drops it before
 );
 create unique index relays_live on relays (dedupe) where state in ('queued', 'signed');  -- One live relay per request.
 create index relays_queue on relays (priority, id) where state = 'queued';  -- The queue, in its order.
