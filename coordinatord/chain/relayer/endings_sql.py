@@ -1,4 +1,4 @@
-"""Transactions that began and ended jobs, for as long as they are kept."""
+"""Transactions that began and ended jobs, as long as they are kept."""
 
 from typing import Final
 
@@ -12,8 +12,8 @@ ENDING: Final = "r.state = 'mined' and r.kind in ('settle', 'fail', 'reclaim', '
 
 
 async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
-    """The hash, or None when it is not known here. Of a job that had expired, that of its cancel, which changed
-    nothing."""
+    """Return the hash of the transaction that ended a job, or None when it is not kept. For an expired job it is the
+    hash of its cancel, which changed nothing."""
     found: bytes | None = await connection.fetchval(
         "select coalesce((select t.mined_hash from relays r join relay_txs t on t.id = r.tx_id"
         f" where r.subject = $1 and {ENDING} order by r.id limit 1),"
@@ -23,13 +23,13 @@ async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
     return found
 
 
-# Those that posted and claimed a job are told beside it. Spelled out, because an index has the same condition.
+# Spelled out, because an index has the same condition.
 BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
 
 
 @attrs.frozen(slots=True)
 class JobTransaction:
-    """`block_number` is None for an ending of which only the hash is kept."""
+    """Transaction of a job. `block_number` is None for an ending whose hash alone is kept."""
 
     kind: str
     tx_hash: bytes
@@ -37,7 +37,7 @@ class JobTransaction:
 
 
 async def transactions_of(connection: Connection, job_id: bytes) -> list[JobTransaction]:
-    """Transactions of a job, the oldest first: those that were relayed here and are still kept, and its ending."""
+    """Return the transactions of a job that were relayed here and are still kept, and its ending, oldest first."""
     relayed = " union all ".join(
         f"select r.id, r.kind, t.mined_hash, t.block_number from relays r join relay_txs t on t.id = r.tx_id"
         f" where r.subject = $1 and {which}"
@@ -58,7 +58,7 @@ async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes)
 
 
 async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
-    """Drop what the chain can tell again."""
-    # Written out: of an age that it does not know, the planner takes a third of the rows to be due.
+    """Drop old endings, which the chain can tell again."""
+    # Written out: with a parameter the planner expects a third of the rows to be due.
     age = f"interval '{older_than_seconds:d} seconds'"
     await remove_due(connection, "job_ends", f"kept_at < statement_timestamp() - {age}")

@@ -7,14 +7,15 @@ import attrs
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 
 PLAIN_BYTES: Final = 1024
-# The job registry demands this much before it calls the token. An admin may raise it.
+# The job registry demands this much before it calls the token. An admin may raise it, up to a limit.
 TOKEN_CALL_GAS: Final = 230_000
+MAX_TOKEN_CALL_GAS: Final = 2_100_000
 _PER_FURTHER_BYTE: Final = 41  # calldata's floor price is 40
-# The state may make an op dearer than the table says: a provider's slots that are cold, say.
+# The state may make an op dearer than the table says, as cold slots of many providers do.
 _MARGIN_NUMERATOR: Final = 5
 _MARGIN_DENOMINATOR: Final = 4
-# A receipt below says little about shares: what its ops have in common weighs too much.
-_LEAST_EXPECTED: Final = 1_000_000
+# Receipts of smaller relays say little about shares, because of what all ops have in common.
+_MIN_EXPECTED: Final = 1_000_000
 _FALLS_BY: Final = 8
 _MAX_CORRECTION: Final = 4.0
 
@@ -23,8 +24,8 @@ _MAX_CORRECTION: Final = 4.0
 class OpGas:
     """Gas of an op with up to PLAIN_BYTES of calldata, its bytes included.
 
-    `alone`: in a transaction of its own. `shared`: added to a relay of many, by the dearest of the forge snapshots;
-    None for kinds whose ops differ so much that each is estimated.
+    `alone`: in a transaction of its own. `shared`: what it adds to a relay of many, above all forge snapshots. None for
+    kinds whose ops differ so much that each is estimated.
     """
 
     alone: int
@@ -82,11 +83,12 @@ class PlannedGas:
     def was_estimated(self, kind: RelayKind, calldata_bytes: int, estimate: int) -> None:
         """Learn that an op needs more left for the token than was known."""
         if GAS[kind].shared is not None:
-            self.token_call = max(self.token_call, estimate - gas_estimate(kind, calldata_bytes))
+            shown = estimate - gas_estimate(kind, calldata_bytes)
+            self.token_call = min(max(self.token_call, shown), MAX_TOKEN_CALL_GAS)
 
     def was_used(self, expected: int, used: int) -> None:
         """Learn from a relay whose ops all took effect. The correction rises at once and falls slowly."""
-        if expected >= _LEAST_EXPECTED:
+        if expected >= _MIN_EXPECTED:
             ratio = used / expected
             self.correction = max(1.0, ratio, self.correction - (self.correction - ratio) / _FALLS_BY)
 

@@ -1,4 +1,4 @@
-"""Removal of relays and their transactions that ended long ago: no caller waits for them, and no reorg reaches them."""
+"""Removal of relays and transactions that ended long ago: no caller waits for them, and no reorg reaches them."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _LONG_ENDED: Final = (
 
 
 async def drop_ended(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Drop relays; returns how many went. Which transaction ended a job stays known."""
+    """Drop relays and return their number. Keep which transaction ended a job."""
     await connection.execute(
         "insert into job_ends (job_id, tx_hash) select r.subject, t.mined_hash from relays r"
         f" join relay_txs t on t.id = r.tx_id where r.id in ({_LONG_ENDED}) and {ENDING} on conflict do nothing",
@@ -26,8 +26,8 @@ async def drop_ended(connection: Connection, older_than_seconds: int, limit: int
 
 
 async def drop_carriers(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Drop those of the `limit` oldest transactions that carry no relay any more; returns how many went. They become
-    due in their order, so that no look goes past the first ones that are not."""
+    """Drop those of the `limit` oldest transactions that carry no relay any more. Return their number. Transactions
+    become due in their order, so nothing behind the oldest needs a look."""
     dropped = await connection.fetch(
         "with oldest as (select id, chain_id, account, nonce from (select * from relay_txs order by id limit $2) t"
         " where (t.block_number is not null or t.lost)"

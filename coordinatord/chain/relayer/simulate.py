@@ -1,4 +1,4 @@
-"""Simulation of relays against the latest state, from the relayer's account, in batches: each alone, or upon others.
+"""Simulation of relays on the latest state, from the relayer's account, in batches: each alone, or on top of others.
 
 A call with the gas limit of its kind settles most of them, and costs the node one run. What fails so, or has no limit,
 is estimated: without a limit of ours, so that no refusal is ever an artefact of it.
@@ -23,7 +23,7 @@ class WouldPass:
 
 @attrs.frozen(slots=True)
 class WouldRevert:
-    """The contract error's name, or None and the revert data when no contract of ours has it."""
+    """`name`: the contract error's, or None for an unknown one, whose data is in `raw`."""
 
     name: str | None
     raw: bytes
@@ -31,7 +31,7 @@ class WouldRevert:
 
 @attrs.frozen(slots=True)
 class NoVerdict:
-    """The node answered something else than a verdict; `code` tells the caller."""
+    """The node gave no verdict. `code` is for the caller."""
 
     code: str
 
@@ -58,10 +58,8 @@ async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], limits: 
 async def replay(
     rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
 ) -> list[WouldRevert | None]:
-    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass.
-
-    Where the node has not got the state of that block any more, the latest has to do.
-    """
+    """Return why each call reverts on the state of that block, or None where it would pass. Use the latest block where
+    none is given, or where the node no longer has the state of that block."""
     reasons: list[WouldRevert | None] = []
     block = "latest" if block_number is None else hex(block_number)
     requests = [_request("eth_call", account, call, block) for call in calls]

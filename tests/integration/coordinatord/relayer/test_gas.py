@@ -103,6 +103,22 @@ async def test_a_relay_that_starves_goes_again_with_more_gas_and_refuses_no_op(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
+async def test_relays_fit_when_an_admin_has_raised_the_gas_of_a_token_call(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
+) -> None:
+    async with connected(world.anvil.rpc_url) as chain:
+        registry = at(chain, "JobRegistry", world.market.jobs)
+        await chain.send(registry, world.cast.admin.address, "setTokenGas", 1_500_000)
+    async with stage(database_url, world.anvil.rpc_url) as on:
+        on.start(relayer_wallet)
+        posts = [ops.post(client) for _ in range(16)]
+        claims = [ops.claim(provider, post.subject) for post in posts]
+        await relayed_at_once(on, posts + claims)  # as chains, which pass once the claims have been estimated
+        (found,) = await relayed_at_once(on, [ops.settle(provider, post.subject) for post in posts])
+        assert found.relays == 16
+        assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
+
+
 async def test_chains_are_one_transaction_within_the_plan(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:

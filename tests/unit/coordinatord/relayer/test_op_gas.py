@@ -8,6 +8,7 @@ import pytest
 from common import contracts
 from coordinatord.chain.relayer.op_gas import (
     GAS,
+    MAX_TOKEN_CALL_GAS,
     PLAIN_BYTES,
     TOKEN_CALL_GAS,
     PlannedGas,
@@ -74,6 +75,12 @@ def test_limit_follows_a_token_call_that_an_admin_made_dearer() -> None:
     gas.was_estimated(RelayKind.SETTLE, 500, gas_estimate(RelayKind.SETTLE) + 700_000)
     gas.was_estimated(RelayKind.SETTLE, 500, 300_000)
     assert gas.limit(RelayKind.CLAIM, 500) == gas_estimate(RelayKind.CLAIM) + 700_000
+
+
+def test_limit_stays_within_what_the_registry_allows_whatever_a_node_answers() -> None:
+    gas = PlannedGas()
+    gas.was_estimated(RelayKind.SETTLE, 500, 1 << 60)
+    assert gas.limit(RelayKind.CLAIM, 500) == gas_estimate(RelayKind.CLAIM) + MAX_TOKEN_CALL_GAS
 
 
 def test_correction_rises_at_once_and_falls_slowly_but_never_below_the_table() -> None:
