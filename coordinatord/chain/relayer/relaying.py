@@ -87,11 +87,12 @@ def _dropped(reason: str) -> Retryable:
     return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
 
 
-@attrs.frozen(slots=True, eq=False)
+@attrs.define(slots=True, eq=False)
 class _Submission:
     """A relay to be written, as one of several in a transaction."""
 
     relay: NewRelay
+    is_cancelled: bool = False
 
 
 async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bool]:
@@ -163,7 +164,12 @@ class Relaying:
         budget has no room."""
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
-        submitted = await self._submissions.get(_Submission(new))
+        submission = _Submission(new)
+        try:
+            submitted = await self._submissions.get(submission)
+        except BaseException:
+            submission.is_cancelled = True
+            raise
         match submitted:
             case NotQueued.SUBJECT_BUSY:
                 return RelayBusy()
@@ -202,6 +208,7 @@ class Relaying:
     async def _write(self, database: Database, batch: list[_Submission]) -> dict[_Submission, Submitted]:
         # Exits have a room of their own in the queue: whatever others fill it with leaves them their places. One that
         # came together with what it builds on stays behind it.
+        batch = [one for one in batch if not one.is_cancelled]
         others = [one for one in batch if one.relay.priority != Priority.EXIT]
         begun = {one.relay.subject for one in others}
         exits = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject not in begun]
