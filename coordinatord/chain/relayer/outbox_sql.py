@@ -100,14 +100,9 @@ async def lock_outbox(connection: Connection) -> None:
     await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")  # as in submit_relays
 
 
-async def submit(connection: Connection, relay: NewRelay, *, max_depth: int) -> Submitted:
-    """Insert or join, within the caller's transaction. Make it the last statement: submitters wait for each other until
-    the transaction ends."""
-    return (await submit_all(connection, [relay], max_depth=max_depth))[0]
-
-
 async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
-    """Submit several in their order. Return one outcome each."""
+    """Insert or join each, in their order, and return one outcome each. Make it the last statement of the transaction:
+    submitters wait for each other until the transaction ends."""
     rows = await connection.fetch(
         "select outcome, relay_id, same_as from submit_relays($1::new_relay[], $2, $3)",
         [_row(relay) for relay in relays],

@@ -6,12 +6,13 @@ import attrs
 import pytest
 
 from coordinatord.api.batches.worker import BatchWorker
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.queue_sql import take
 from coordinatord.run import app
 from devnet.world import World
 from tests.integration.coordinatord.orders.test_budgets import wallet_with
 from tests.integration.coordinatord.relayer.bookings import BOOK
+from tests.integration.coordinatord.relayer.running import submit
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.new_wallets import fund
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of

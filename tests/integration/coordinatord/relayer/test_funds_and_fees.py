@@ -5,7 +5,6 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer import outbox_sql
 from coordinatord.chain.relayer.fees import FeeCeiling
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayMined
@@ -13,7 +12,7 @@ from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, RefuseTransactions, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
-from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage
+from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage, submit
 from tests.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
@@ -140,7 +139,7 @@ async def test_above_the_ceiling_what_came_back_waits_as_well(
             await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(200 * GWEI))
             await world.anvil.call("evm_mine")
             post = ops.post(client)
-            await on.database.transact(lambda connection: outbox_sql.submit(connection, post, max_depth=1))
+            await on.database.transact(lambda connection: submit(connection, post, max_depth=1))
             await on.fetchval("update relays set requeued = 1 returning id")
             on.start(relayer_wallet)
             assert await refused(on, ops.post(client), post) == ["relay_queue_timeout"] * 2

@@ -20,6 +20,7 @@ from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx, NewTx
 from coordinatord.storage.database.connections import Connection, open_database
 from coordinatord.storage.database.migrate import migrate
+from tests.integration.coordinatord.relayer.running import submit
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,7 @@ def new(name: bytes, *, subject: bytes = b"") -> NewRelay:
 
 
 async def queued(connection: Connection, name: bytes) -> int:
-    submitted = await outbox_sql.submit(connection, new(name), max_depth=100)
+    submitted = await submit(connection, new(name), max_depth=100)
     assert isinstance(submitted, Queued)
     assert not submitted.joined
     return submitted.id
@@ -186,13 +187,13 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
     def settle(content: bytes) -> NewRelay:
         return attrs.evolve(new(b"settle"), kind=RelayKind.SETTLE, content=content)
 
-    first = await outbox_sql.submit(connection, settle(b"one"), max_depth=10)
+    first = await submit(connection, settle(b"one"), max_depth=10)
     assert isinstance(first, Queued)
-    assert await outbox_sql.submit(connection, settle(b"another"), max_depth=10) == NotQueued.SUBJECT_BUSY
+    assert await submit(connection, settle(b"another"), max_depth=10) == NotQueued.SUBJECT_BUSY
     again = settle(b"one")
-    assert await outbox_sql.submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
+    assert await submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
     await queue_sql.end(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
-    assert isinstance(await outbox_sql.submit(connection, settle(b"another"), max_depth=10), Queued)
+    assert isinstance(await submit(connection, settle(b"another"), max_depth=10), Queued)
 
 
 async def test_two_contents_of_one_request_at_once_leave_the_first(connection: Connection) -> None:
@@ -203,7 +204,7 @@ async def test_two_contents_of_one_request_at_once_leave_the_first(connection: C
 
 
 async def test_held_relay_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
-    await outbox_sql.submit(connection, attrs.evolve(new(b"a"), held_for=30.0), max_depth=10)
+    await submit(connection, attrs.evolve(new(b"a"), held_for=30.0), max_depth=10)
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
     assert await queue_sql.drop_overdue(connection, 1_000) == {}
     await connection.execute("update relays set held_until = clock_timestamp()")
@@ -235,7 +236,7 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
 
 async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(connection: Connection) -> None:
     cancel = attrs.evolve(new(b"cancel", subject=b"job"), kind=RelayKind.CANCEL)
-    first = await outbox_sql.submit(connection, cancel, max_depth=10)
+    first = await submit(connection, cancel, max_depth=10)
     assert isinstance(first, Queued)
     await connection.execute("update relays set state = 'mined', ended_at = now()")
     other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
@@ -271,7 +272,7 @@ async def test_only_a_live_transaction_of_the_account_itself_is_ahead_of_what_it
     connection: Connection,
 ) -> None:
     tx_id = await signed(connection, 0, b"a")
-    await outbox_sql.submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
+    await submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
 
     async def ahead(account: bytes = ACCOUNT) -> list[bool]:
         (behind,) = await queue_sql.take(connection, 10, 10)
