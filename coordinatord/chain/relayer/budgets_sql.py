@@ -152,18 +152,23 @@ class TopSpender:
     last_day: int
 
 
+_SUMS: Final = (
+    "coalesce(sum(gas) filter (where hour = (select current_hour())), 0)::bigint as last_hour,"
+    " sum(gas)::bigint as last_day from gas_bookings"
+)
+
+
 async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
     """Return the signers that used most gas in the last day, each kind apart. The coordinator itself and the sum of all
     newcomers count as signers."""
     rows = await connection.fetch(
-        "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
-        " sum(gas)::bigint as last_day from ("
-        " select signer, kind, hour, gas from gas_bookings"
-        "  where newcomer = any(array[true, false]) and hour > (select current_hour()) - 24"
-        " union all select $2, kind, hour, gas from gas_bookings"
-        "  where newcomer and hour > (select current_hour()) - 24) s"
+        f"select signer, kind, {_SUMS} where newcomer = any(array[true, false]) and hour > (select current_hour()) - 24"
         " group by signer, kind order by last_day desc, signer, kind limit $1",
         most,
+    )
+    rows += await connection.fetch(
+        f"select $1::bytea, kind, {_SUMS} where newcomer and hour > (select current_hour()) - 24 group by kind",
         ALL_NEWCOMERS,
     )
-    return [TopSpender(*row) for row in rows]
+    spenders = [TopSpender(*row) for row in rows]
+    return sorted(spenders, key=lambda one: (-one.last_day, one.signer, one.kind))[:most]

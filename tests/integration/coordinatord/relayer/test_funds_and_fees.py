@@ -83,26 +83,42 @@ async def test_one_round_of_others_leaves_the_reserve_untouched(
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 12
 
 
-async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
+async def test_with_funds_for_a_few_exits_a_few_go_and_the_rest_when_there_are_more(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     outcomes: list[object] = []
     account = hexed(relayer_wallet.address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         relaying = on.start(relayer_wallet)
-        posts = [ops.post(client) for _ in range(10)]
+        posts = [ops.post(client) for _ in range(6)]
         for post in posts:
             assert isinstance(await on.relaying.relay(post), RelayMined)
             assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
         relaying.cancel()
+        fails = [ops.fail(provider, post.subject) for post in posts]
+
+        async def relay(fail: NewRelay) -> None:
+            try:
+                outcomes.append(await on.relaying.relay(fail))
+            except Retryable as refused:
+                outcomes.append(refused.code)
+
         async with anyio.create_task_group() as callers:
-            for post in posts:
-                callers.start_soon(relay_into(on, outcomes), ops.fail(provider, post.subject))
-            await on.until("select count(*) = 10 from relays where kind = 'fail' and state = 'queued'")
-            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 880_000))  # ten together plan more
+            for fail in fails:
+                callers.start_soon(relay, fail)
+            await on.until("select count(*) = 6 from relays where kind = 'fail' and state = 'queued'")
+            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 600_000))  # six plan more together
             on.start(relayer_wallet)
-        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 10
-        assert await on.fetchval("select count(distinct tx_id) > 1 from relays where kind = 'fail'")
+        mined = sum(isinstance(outcome, RelayMined) for outcome in outcomes)
+        assert 2 <= mined < 6
+        assert outcomes.count("relayer_funds") == 6 - mined
+        await world.anvil.call("anvil_setBalance", account, hex(10**21))
+        outcomes.clear()
+        async with anyio.create_task_group() as callers:
+            for fail in fails:
+                callers.start_soon(relay, fail)
+        assert await on.fetchval("select count(*) from relays where kind = 'fail' and state = 'mined'") == 6
+        assert await on.fetchval("select count(distinct tx_id) >= $1 from relays where kind = 'fail'", mined)
 
 
 async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest_is_refused_at_once(
@@ -126,7 +142,7 @@ async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest
             await world.anvil.call("evm_mine")
             await mine_until_ended(on, world.anvil)
         assert await on.fetchval(settled) == "mined"
-        assert int(str(await on.fetchval("select max(max_fee) from relay_tx_versions"))) <= 20 * GWEI
+        assert await on.fetchval("select max(max_fee) <= $1 from relay_tx_versions", 20 * GWEI)
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
