@@ -14,6 +14,10 @@ EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
 MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
 ALL_NEWCOMERS: Final = b"\x00"  # in place of a signer: the sum of all newcomers
 _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
+_SUMS: Final = (
+    "coalesce(sum(gas) filter (where hour = (select current_hour())), 0)::bigint as last_hour,"
+    " sum(gas)::bigint as last_day from gas_bookings"
+)
 
 
 class Budget(enum.StrEnum):
@@ -150,12 +154,6 @@ class TopSpender:
     kind: str
     last_hour: int
     last_day: int
-
-
-_SUMS: Final = (
-    "coalesce(sum(gas) filter (where hour = (select current_hour())), 0)::bigint as last_hour,"
-    " sum(gas)::bigint as last_day from gas_bookings"
-)
 
 
 async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
