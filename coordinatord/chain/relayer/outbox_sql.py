@@ -161,3 +161,34 @@ async def claims_under_way(
         RelayKind.CLAIM,
     )
     return {claim: row["live"] for claim, row in zip(claims, rows, strict=True)}
+
+
+@attrs.frozen(slots=True)
+class RelayStatus:
+    """State of a relay. `tx_hash`: the mined version, else the latest that carries it; None before signing.
+    `refusal`: the code by which nodes refused every sending of that transaction; None when a node may have it."""
+
+    dedupe: bytes
+    state: str
+    reason: str | None
+    raw: bytes | None
+    tx_hash: bytes | None
+    block_number: int | None
+    refusal: str | None
+
+    @property
+    def live(self) -> bool:
+        return self.state in ("queued", "signed")
+
+
+async def statuses(connection: Connection, relay_ids: Sequence[int]) -> dict[int, RelayStatus | None]:
+    """Return the state of each relay, None for one that does not exist."""
+    rows = await connection.fetch(
+        "select r.id, r.dedupe, r.state::text, r.reason, r.raw,"
+        " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
+        " and not v.fills order by v.created_at desc limit 1)), t.block_number, t.refusal"
+        " from relays r left join relay_txs t on t.id = r.tx_id where r.id = any($1::bigint[])",
+        relay_ids,
+    )
+    found = {row["id"]: RelayStatus(*row[1:]) for row in rows}
+    return {relay_id: found.get(relay_id) for relay_id in relay_ids}

@@ -16,12 +16,19 @@ from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.position_sql import read_position
-from coordinatord.chain.relayer import outbox_sql, queue_sql, statuses_sql
+from coordinatord.chain.relayer import outbox_sql, queue_sql
 from coordinatord.chain.relayer.budgets import GasBudgets, over_budget
 from coordinatord.chain.relayer.budgets_sql import Budget
-from coordinatord.chain.relayer.outbox_sql import NewRelay, NotQueued, Priority, Queued, RelayKind, Submitted
+from coordinatord.chain.relayer.outbox_sql import (
+    NewRelay,
+    NotQueued,
+    Priority,
+    Queued,
+    RelayKind,
+    RelayStatus,
+    Submitted,
+)
 from coordinatord.chain.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, require_role
-from coordinatord.chain.relayer.statuses_sql import RelayStatus
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
@@ -102,8 +109,7 @@ async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]
 
 async def _statuses(database: Database, relay_ids: list[int]) -> dict[int, RelayStatus | None]:
     async with database.connection() as connection:
-        found = {status.id: status for status in await statuses_sql.statuses(connection, relay_ids)}
-    return {relay_id: found.get(relay_id) for relay_id in relay_ids}
+        return await outbox_sql.statuses(connection, relay_ids)
 
 
 async def _indexed_block(database: Database, _: list[None]) -> dict[None, int]:

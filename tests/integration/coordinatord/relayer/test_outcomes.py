@@ -10,8 +10,6 @@ from coordinatord.chain.relayer import (
     outbox_sql,
     queue_sql,
     results_sql,
-    retention_sql,
-    statuses_sql,
     transactions_sql,
 )
 from coordinatord.chain.relayer.in_flight import Version
@@ -111,7 +109,7 @@ async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops
     assert again.requeued == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
     await results_sql.requeue(connection, [again.id], "nonce_conflict")
-    (status,) = await statuses_sql.statuses(connection, [again.id])
+    status = (await outbox_sql.statuses(connection, [again.id]))[again.id]
     assert (status.state, status.reason, status.tx_hash) == ("dropped", "nonce_conflict", None)
     assert await transactions_sql.pending(connection, CHAIN, ACCOUNT) == []
 
@@ -126,7 +124,7 @@ async def test_lost_bytes_that_are_mined_after_all_end_the_relays_that_took_effe
     await transactions_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.take_back(connection, [lost], refused) == {a}
     await results_sql.end_carried(connection, [lost], refused)
-    assert [s.state for s in await statuses_sql.statuses(connection, [a, b])] == ["mined", "queued"]
+    assert [s and s.state for s in (await outbox_sql.statuses(connection, [a, b])).values()] == ["mined", "queued"]
 
 
 async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connection: Connection) -> None:
@@ -172,14 +170,14 @@ async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mine
     assert await results_sql.take_back(connection, [first], []) == {relay.id}
     await results_sql.end_carried(connection, [first], [])
     assert await states(connection) == ["mined"]
-    (status,) = await statuses_sql.statuses(connection, [relay.id])
+    status = (await outbox_sql.statuses(connection, [relay.id]))[relay.id]
     assert status.block_number == 7
 
 
 async def test_a_self_transfer_is_never_told_as_the_transaction_of_a_relay(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await transactions_sql.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
-    (status,) = await statuses_sql.statuses(connection, [1])
+    status = (await outbox_sql.statuses(connection, [1]))[1]
     assert status.tx_hash == bytes(32)
 
 
@@ -229,7 +227,7 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
     assert await endings_sql.ending_of(connection, b"job") == ended
     await connection.execute("update relays set ended_at = ended_at - interval '8 days' where tx_id = $1", tx_id)
     await connection.execute("update relay_txs set created_at = created_at - interval '8 days'")
-    assert await retention_sql.drop_ended(connection, 7 * 86_400, 10) == 1
+    assert await endings_sql.drop_ended(connection, 7 * 86_400, 10) == 1
     assert await connection.fetchval("select count(*) from relays") == 1
     assert await endings_sql.ending_of(connection, b"job") == ended
 
