@@ -25,7 +25,7 @@ def account(*txs: PendingTx) -> RelayerAccount:
 def note(of: RelayerAccount, now: float, **outcomes: Sent) -> None:
     pending = {f"tx{one.nonce}": one for one in of.pending}
     note_sendings(
-        of, [Sending(pending[name], pending[name].latest, outcome) for name, outcome in outcomes.items()], now
+        of, [Sending(pending[name], pending[name].latest, (outcome,)) for name, outcome in outcomes.items()], now
     )
 
 
