@@ -25,7 +25,7 @@ from coordinatord.base import metrics
 from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer import events_sql
-from coordinatord.chain.relayer import endings_sql, gas_bookings_sql, retention_sql
+from coordinatord.chain.relayer import endings_sql
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.pins import objects_sql
@@ -69,16 +69,15 @@ class Janitor:
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
         await webhooks_sql.drop_old(connection)
-        while await retention_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
+        while await endings_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
-        while await retention_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
+        while await endings_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
             pass
         while await lines_sql.drop_finished(
             connection, self.retention_seconds, self.failed_batch_seconds, _BATCHES_AT_ONCE
         ):
             pass
         await endings_sql.drop_endings(connection, self.endings_kept_seconds)
-        await gas_bookings_sql.drop_old(connection, self.relays_kept_seconds)
         await objects_sql.decide(
             connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_seconds
         )

@@ -22,11 +22,22 @@ def _relay_every_cancel() -> None:
     async def nothing_ended(*_: object) -> None:
         return None
 
-    async def none_before(*_: object) -> dict[int, Any]:
-        return {}
+    submit_all = outbox_sql.submit_all
+
+    async def submit_all_anew(connection: Any, relays: Any, *, max_depth: int) -> Any:
+        # No mined cancel is found by its job.
+        await connection.execute(
+            "update relays set subject = subject || '\\x00' where kind = 'cancel' and state = 'mined'"
+        )
+        outcomes = await submit_all(connection, relays, max_depth=max_depth)
+        await connection.execute(
+            "update relays set subject = substr(subject, 1, length(subject) - 1)"
+            " where kind = 'cancel' and state = 'mined'"
+        )
+        return outcomes
 
     patch.object(Cancels, "_ended_by", nothing_ended).start()
-    patch.object(outbox_sql, "_cancelled_before", none_before).start()
+    patch.object(outbox_sql, "submit_all", submit_all_anew).start()
 
 
 def _unfold_answers() -> None:

@@ -35,8 +35,8 @@ from coordinatord.api.batches.lines import MOST_LINES, Good, InputLine, LineChec
 from coordinatord.api.batches.lines_sql import Allowance, Post
 from coordinatord.api.orders.validation import OrderBody, Paid
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from coordinatord.chain.relayer.budgets import gas_estimate
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.rpc.client import open_rpc
 from devnet import accounts

@@ -2,15 +2,15 @@
 
 Saturated: more posts, and then more chains of post, claim and settle, are queued at once than some blocks hold. A share
 is what the transactions of a block used of its gas; a node includes what still fits by the gas that it offers, so what
-is planned and not used is room that the last transaction of each block does without. What is planned is held against
-what was used over the same blocks. Of the transactions of one account anvil forgets a small one that would still fit
-behind a large one that does not: here as many ride together as make them all alike.
+is planned and not used is room that the last transaction of each block does without. Of the transactions of one account
+anvil forgets a small one that would still fit behind a large one that does not: here as many ops share a transaction as
+make them all alike.
 
 A batch: its lines' posts are queued at once, two accounts relay them, and beside them comes one post after another
 whose caller waits. `BENCH_LINES=50000` makes it as long as the longest.
 
 At 80 % load: posts come by a Poisson process, each with a caller that waits for its end; the load is that of the share
-of posts that a saturated block held. All is preceded by as many ops as it takes to know what they use.
+of posts that a saturated block held.
 """
 
 import os
@@ -59,10 +59,9 @@ ENDED: Final = "select count(*) = 0 from relays where state in ('queued', 'signe
 
 @attrs.frozen
 class Filled:
-    """Blocks that were filled: the gas of each that was used, gas planned over gas used, ops a block."""
+    """Blocks that were filled: the gas of each that was used, and ops a block."""
 
     used: list[int]
-    planned: list[float]
     ops: float
 
 
@@ -129,10 +128,8 @@ class Scene:
 
         await self.stage.database.transact(body)
 
-    async def filled(self, make: Callable[[int], list[NewRelay]], a_block: int, known: int) -> Filled:
-        """The full blocks of as many ops as some blocks hold, after some that tell what they use, `known` at a time."""
-        for _ in range(3):
-            await self.relay(make(known))
+    async def filled(self, make: Callable[[int], list[NewRelay]], a_block: int) -> Filled:
+        """The full blocks of as many ops as some blocks hold."""
         relays = make(a_block * FULL_BLOCKS)
         first = await self.stage.fetchval("select coalesce(max(id), 0) from relay_txs")
         await self.on.anvil.mine_every(BLOCK_SECONDS)
@@ -140,7 +137,7 @@ class Scene:
         await self._by_transaction()
         async with self.stage.database.connection() as connection:
             blocks = await connection.fetch(
-                "select t.block_number as number, sum(t.gas)::bigint as planned, sum(r.ops)::bigint as ops,"
+                "select t.block_number as number, sum(r.ops)::bigint as ops,"
                 " bool_and(t.succeeded) as whole from relay_txs t join lateral"
                 " (select count(*) as ops from relays r where r.tx_id = t.id) r on true"
                 " where t.id > $1 group by t.block_number order by t.block_number",
@@ -150,13 +147,8 @@ class Scene:
             raise AssertionError("a transaction ran out of the gas that was planned for it")
         # The first and the last are partly filled. Between them those count as well in which nothing was mined.
         numbers = range(blocks[0]["number"] + 1, blocks[-1]["number"])
-        used = {number: await self._used(number) for number in numbers}
-        planned = {block["number"]: int(block["planned"]) for block in blocks[1:-1]}
-        return Filled(
-            list(used.values()),
-            [planned.get(number, 0) / gas for number, gas in used.items() if gas],
-            statistics.median(int(block["ops"]) for block in blocks[1:-1]),
-        )
+        used = [await self._used(number) for number in numbers]
+        return Filled(used, statistics.median(int(block["ops"]) for block in blocks[1:-1]))
 
     async def _used(self, number: int) -> int:
         block = await self.stage.rpc.call_as(dict[str, object], "eth_getBlockByNumber", hex(number), False)
@@ -191,9 +183,6 @@ class Scene:
         return Loaded(waited, statistics.mean(used) / BLOCK_GAS_LIMIT)
 
     async def beside_a_batch(self, lines: int) -> Beside:
-        """After some that tell what they use, as many at a time as ride together."""
-        for _ in range(3 * len(self.on.relayers[:2])):
-            await self.relay(self.posts(_POSTS))
         batch = [attrs.evolve(post, priority=Priority.BATCH_POST) for post in self.posts(lines)]
         first = await self.stage.fetchval("select coalesce(max(id), 0) from relay_txs")
         await self.on.anvil.mine_every(BATCH_BLOCK_SECONDS)
@@ -252,10 +241,10 @@ async def _measured() -> tuple[Filled, Filled, Loaded]:
         await _with_room_for_claims(on)
         async with relayer(on, on.relayers[0], coalesce_max=3 * _CHAINS) as running:
             scene = Scene(on, running, Ops.of(on.market))
-            chains = await scene.filled(scene.chains, CHAINS_A_BLOCK, _CHAINS)
+            chains = await scene.filled(scene.chains, CHAINS_A_BLOCK)
         async with relayer(on, on.relayers[1], coalesce_max=_POSTS) as running:
             scene = Scene(on, running, Ops.of(on.market))
-            posts = await scene.filled(scene.posts, POSTS_A_BLOCK, _POSTS)
+            posts = await scene.filled(scene.posts, POSTS_A_BLOCK)
             return posts, chains, await scene.loaded(LOAD * posts.ops)
 
 
@@ -274,29 +263,19 @@ def rows() -> list[Row]:
         posts, chains, loaded = portal.call(_measured)
         beside = portal.call(_beside)
 
-    def filled(what: str, found: Filled) -> list[Row]:
-        return [
-            Row.of(
-                f"gas of a block used at saturation, {what}, {_BLOCKS}",
-                found.used,
-                "gas",
-                "the block's gas limit",
-                BLOCK_GAS_LIMIT,
-                target=0.9,
-            ),
-            Row.of(
-                f"gas planned over used at saturation, {what}, {_BLOCKS}",
-                found.planned,
-                "×",
-                "1.2",
-                1.2,
-                at_most=1,
-            ),
-        ]
+    def filled(what: str, found: Filled) -> Row:
+        return Row.of(
+            f"gas of a block used at saturation, {what}, {_BLOCKS}",
+            found.used,
+            "gas",
+            "the block's gas limit",
+            BLOCK_GAS_LIMIT,
+            target=0.9,
+        )
 
     return [
-        *filled("posts", posts),
-        *filled("chains of 3 ops", chains),
+        filled("posts", posts),
+        filled("chains of 3 ops", chains),
         Row.of(
             f"99 of 100 callers at 80 % load, of each fifth of them, {_BLOCKS} each {BLOCK_SECONDS} s",
             loaded.slow(_PARTS),

@@ -57,8 +57,8 @@ _LIVED: Final = (
     f"delete from leases where job_id = {_IDS}",
     f"insert into events (kind, block_number, block_time, job_id) select kind, n, n, {_ID}"
     f" {_JOBS} cross join generate_series(1, 3) as kind",
-    f"insert into gas_spent as s select {_SIGNER}, 1, 'post', count(*) {_JOBS} group by 1"
-    " on conflict (signer, hour, kind) do update set gas = s.gas + excluded.gas",
+    f"insert into gas_bookings select t.id, {_SIGNER}, 'post', false, 1, 1 {_JOBS}"
+    f" join relay_txs t on {_TXS} and t.nonce = n",
     f"insert into job_ends (job_id, tx_hash) select {_ID}, {_ID} {_JOBS}",
 )
 _REMOVED: Final = (
@@ -69,7 +69,7 @@ _REMOVED: Final = (
     f"delete from job_ends where job_id = {_IDS}",
     "delete from events where id between $1 * 3 - 2 and $2 * 3",
 )
-_TABLES: Final = ("relays", "relay_txs", "relay_tx_versions", "leases", "events", "gas_spent", "job_ends")
+_TABLES: Final = ("relays", "relay_txs", "relay_tx_versions", "leases", "events", "gas_bookings", "job_ends")
 
 
 def rows() -> list[Row]:

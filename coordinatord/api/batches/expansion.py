@@ -40,8 +40,9 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.payment_token import read_balance
 from coordinatord.chain.relayer import budgets_sql
-from coordinatord.chain.relayer.budgets import GasPolicy, gas_estimate
+from coordinatord.chain.relayer.budgets import GasPolicy
 from coordinatord.chain.relayer.budgets_sql import Budget, Spender, Spending, Standing
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.solvency import Promises, insufficient
 from coordinatord.chain.rpc.views import read_many

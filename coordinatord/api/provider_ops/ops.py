@@ -30,7 +30,8 @@ from coordinatord.base.outcomes import NotSigned, WouldRefuse
 from coordinatord.chain.contracts import job_registry, provider_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
-from coordinatord.chain.relayer.budgets import GasBudgets, gas_estimate
+from coordinatord.chain.relayer.budgets import GasBudgets
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 from coordinatord.chain.relayer.role import require_role

@@ -14,8 +14,8 @@ from coordinatord.api.book.book_sql import overdue_jobs
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import PostedOrder
-from coordinatord.chain.relayer.budgets import gas_estimate
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, QueueFull, RelayKind, submit_all
+from coordinatord.chain.relayer.op_gas import gas_estimate
+from coordinatord.chain.relayer.outbox_sql import NewRelay, NotQueued, Priority, RelayKind, submit_all
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
@@ -59,7 +59,9 @@ class ReclaimWorker:
         async with connection.transaction():
             reclaims = [self._reclaim(*job) for job in overdue.items()]
             outcomes = await submit_all(connection, reclaims, max_depth=self._max_depth)
-        handed_over = [job for job, outcome in zip(overdue, outcomes, strict=True) if outcome != QueueFull()]
+        handed_over = [
+            job for job, outcome in zip(overdue, outcomes, strict=True) if outcome is not NotQueued.QUEUE_FULL
+        ]
         self._tried |= dict.fromkeys(handed_over, now + _TRY_AGAIN)
         log.info("overdue jobs reclaimed", jobs=len(handed_over), queue_full=len(overdue) - len(handed_over))
         return len(handed_over)

@@ -1,4 +1,4 @@
-"""State of one relayer account: its pending transactions, and what the node last said of it."""
+"""State of one relayer account: its pending transactions, and its figures as a node last reported them."""
 
 from typing import Final
 
@@ -9,8 +9,8 @@ import msgspec
 from coordinatord.base.metrics import relayer_balance
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, believed_base_fee, believed_tip
-from coordinatord.chain.relayer.gas_book import GasBook
 from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, PendingTxs
+from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.relayer.tx_size import TxRoom
@@ -30,9 +30,9 @@ class _FeeHistory(msgspec.Struct):
 
 @attrs.define(slots=True)
 class RelayerAccount:
-    """Shared by the tasks of one term; each changes it only after its own database transaction has committed.
+    """Shared by the tasks of one term. Each task changes it only after its database transaction has committed.
 
-    `lost`: nonces used by somebody else, a short while ago. Their bytes are in the world, and a reorganisation may
+    `lost`: transactions whose nonces foreign transactions used a short while ago. Their bytes were sent, so a reorg may
     let them be mined after all.
     """
 
@@ -46,9 +46,9 @@ class RelayerAccount:
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
     room: TxRoom = attrs.field(factory=TxRoom)
     ceiling: FeeCeiling = NO_CEILING
-    gas: GasBook = attrs.field(factory=GasBook)
+    gas: PlannedGas = attrs.field(factory=PlannedGas)
     head: int = 0
-    role: RelayerRole | None = None  # None: taken for granted
+    role: RelayerRole | None = None  # None: not checked
 
     @property
     def address(self) -> bytes:
@@ -56,7 +56,7 @@ class RelayerAccount:
 
     @property
     def spendable(self) -> int:
-        """The balance less what pending transactions may take of it."""
+        """Balance less the highest cost of pending transactions."""
         return self.balance - self.pending.cost
 
     @property
@@ -70,7 +70,7 @@ class RelayerAccount:
         return any(tx.unsent and tx.refusal in _TURNED_AWAY for tx in self.pending)
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
-        """The transaction of ours, pending or lost, that has a version with this hash."""
+        """Return the pending or lost transaction that has a version with this hash."""
         return self.pending.with_hash(tx_hash) or self.lost.with_hash(tx_hash)
 
     def watched_hashes(self) -> list[bytes]:
@@ -84,7 +84,7 @@ class RelayerAccount:
         self.lost.add(tx)
 
     async def read(self, rpc: Rpc, block: HeadBlock) -> None:
-        """Nonce, balance and fees as of `block`, in one request; by its hash, so that no other branch answers."""
+        """Read nonce, balance, fees and role as of `block`, by its hash, so that no other branch answers."""
         address = "0x" + self.address.hex()
         at = {"blockHash": block.hash}
         nonce, balance, tip, history, *roles = await rpc.batch(
@@ -100,7 +100,9 @@ class RelayerAccount:
             raise retryable_of(nonce, "eth_getTransactionCount")
         if isinstance(balance, RpcError):
             raise retryable_of(balance, "eth_getBalance")
-        self._uses_nonces_below(quantity(decode_result(nonce, str, "eth_getTransactionCount")))
+        floor = quantity(decode_result(nonce, str, "eth_getTransactionCount"))
+        if floor != self.nonce_floor:
+            self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
         self._has(quantity(decode_result(balance, str, "eth_getBalance")))
         advised, base_fee = _DEFAULT_TIP, block.next_base_fee
         if not isinstance(tip, RpcError):
@@ -109,7 +111,7 @@ class RelayerAccount:
             told = decode_result(history, _FeeHistory, "eth_feeHistory")
             rewards = [quantity(tip) for block_tips in told.reward or () for tip in block_tips]
             advised = believed_tip(advised, rewards, _DEFAULT_TIP)
-            # The node's own forecast is last in the list.
+            # The last one is the node's forecast.
             base_fee = believed_base_fee(base_fee, quantity(told.baseFeePerGas[-1]) if told.baseFeePerGas else 0)
         self.market = FeeMarket(base_fee, advised)
         if self.role is not None:
@@ -117,12 +119,8 @@ class RelayerAccount:
         self.room.block_gas_limit = block.gas_limit
         self.head = block.number
 
-    def _uses_nonces_below(self, floor: int) -> None:
-        if floor != self.nonce_floor:
-            self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
-
     async def read_balance(self, rpc: Rpc) -> None:
-        """The balance now: it may have been filled up without a block."""
+        """Read the balance now: it may have been filled up without a block."""
         self._has(quantity(await rpc.call("eth_getBalance", "0x" + self.address.hex(), "latest")))
 
     def _has(self, balance: int) -> None:

@@ -10,7 +10,7 @@ from coordinatord.chain.relayer.fees import next_base_fee
 from coordinatord.chain.rpc.chain_data import Hash, Quantity
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
 
-WINDOW: Final = 256  # blocks that are remembered; a reorg deeper than that is beyond every node's journal
+WINDOW: Final = 256  # blocks that are remembered; no reorg goes deeper
 
 
 class _RawBlock(msgspec.Struct):

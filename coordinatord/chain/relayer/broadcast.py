@@ -1,4 +1,4 @@
-"""Sending stored bytes: JSON-RPC batches over a few connections, each answer classified by its message.
+"""Sending stored bytes in JSON-RPC batches, each answer classified by its message.
 
 No answer ever leads to a second nonce: a transaction is stored with its nonce, and only its fate is open.
 """
@@ -12,16 +12,13 @@ import attrs
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx
-from coordinatord.chain.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, Version
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 log = structlog.get_logger(__name__)
 
-_BATCH_BYTES: Final = 950_000  # so that each batch is one request
-_CONNECTIONS: Final = 4
-_OTHERS_WAIT: Final = 1.0  # seconds that other nodes get when the one that is gone by has answered
+_OTHERS_TIMEOUT_S: Final = 1.0  # for the other nodes, once the first has answered
 
 
 class Sent(enum.Enum):
@@ -68,91 +65,60 @@ NO_VERDICT: Final = (Sent.LATER, Sent.RATE_LIMITED, Sent.NOT_NOW, Sent.NOT_SERVE
 
 @attrs.frozen(slots=True)
 class Sending:
-    """Outcome of sending one version. `refusal`: why no node has it, or None when a node may have it."""
+    """One version of a transaction, as each node answered it."""
 
     tx: PendingTx
     version: Version
-    outcome: Sent
-    refusal: str | None = attrs.field()
+    answers: tuple[Sent, ...]
 
-    @refusal.default
-    def _refusal_by_outcome(self) -> str | None:
-        return _REFUSALS.get(self.outcome)
+    @property
+    def outcome(self) -> Sent:
+        """TAKEN if any node accepted the bytes, otherwise the first verdict on them."""
+        if Sent.TAKEN in self.answers:
+            return Sent.TAKEN
+        verdicts = [answer for answer in self.answers if answer not in NO_VERDICT]
+        return verdicts[0] if verdicts else next(answer for answer in NO_VERDICT if answer in self.answers)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no node has the bytes, or None when a node may have them."""
+        return _REFUSALS[self.outcome] if all(answer in _REFUSALS for answer in self.answers) else None
 
 
 async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[Sending]:
-    """Send the latest version of each, in nonce order, to this node and to all others: the same bytes, so that it does
-    not matter who has them first."""
+    """Send the latest version of each, in nonce order, to this node and to all others. The bytes are the same, so it
+    does not matter which node has them first."""
     outcomes: list[Sending] = []
-    turns = anyio.CapacityLimiter(_CONNECTIONS)
-
-    async def send(some: Sequence[PendingTx]) -> None:
-        async with turns:
-            outcomes.extend(await _send_to_all(rpc, [(tx, tx.latest) for tx in some]))
-
-    async with anyio.create_task_group() as tasks:
-        for some in _batches(txs):
-            tasks.start_soon(send, some)
+    for start in range(0, len(txs), CALLS_PER_REQUEST):
+        some = txs[start : start + CALLS_PER_REQUEST]
+        outcomes += await _send_to_all(rpc, [(tx, tx.latest) for tx in some])
     return outcomes
 
 
 async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sending]:
-    told: list[list[Sending]] = [[]]
     others = rpc.others
+    answers = [[Sent.LATER] * len(txs) for _ in (rpc, *others)]
 
-    async def send_to(other: Rpc) -> None:
-        told.append([Sending(tx, version, Sent.LATER) for tx, version in txs])
-        place = len(told) - 1
-        told[place] = await _send_batch(other, txs)
+    async def send_to(place: int, node: Rpc) -> None:
+        answers[place] = await _send_batch(node, txs)
 
     async with anyio.create_task_group() as tasks:
-        for other in others:
-            tasks.start_soon(send_to, other)
-        told[0] = await _send_batch(rpc, txs)
-        # The others may be slow: what they have not told by then is not known.
-        tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_WAIT
-    return [_combine(sendings) for sendings in zip(*told, strict=True)]
+        for place, other in enumerate(others, 1):
+            tasks.start_soon(send_to, place, other)
+        await send_to(0, rpc)
+        # Answers of slower nodes are not known.
+        tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_TIMEOUT_S
+    return [Sending(tx, version, each) for (tx, version), each in zip(txs, zip(*answers, strict=True), strict=True)]
 
 
-def _combine(sendings: Sequence[Sending]) -> Sending:
-    """Combine the answers of several nodes for one version of a transaction.
-
-    The version is sent if any node accepted it. Otherwise the first verdict counts. It is refused only if every node
-    refused it.
-    """
-    outcomes = [sending.outcome for sending in sendings]
-    verdicts = [outcome for outcome in outcomes if outcome not in NO_VERDICT]
-    if Sent.TAKEN in outcomes:
-        outcome = Sent.TAKEN
-    elif verdicts:
-        outcome = verdicts[0]
-    else:
-        outcome = next(outcome for outcome in NO_VERDICT if outcome in outcomes)
-    refusal = None if any(sending.refusal is None for sending in sendings) else _REFUSALS.get(outcome)
-    return Sending(sendings[0].tx, sendings[0].version, outcome, refusal)
-
-
-def _batches(txs: Sequence[PendingTx]) -> list[list[PendingTx]]:
-    batches: list[list[PendingTx]] = []
-    room = 0  # bytes that the last one can still take
-    for tx in txs:
-        length = len(tx.latest.raw)
-        if length > room or len(batches[-1]) == CALLS_PER_REQUEST:
-            batches.append([])
-            room = _BATCH_BYTES
-        batches[-1].append(tx)
-        room -= length
-    return batches
-
-
-async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sending]:
+async def _send_batch(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> list[Sent]:
     calls = [RpcCall("eth_sendRawTransaction", ("0x" + version.raw.hex(),)) for _, version in txs]
     try:
         answers = await rpc.batch(calls)
     except (Retryable, RpcError) as error:
         log.warning("broadcast not answered", transactions=len(txs), reason=str(error))
-        return [Sending(tx, version, _outcome_of_all(error)) for tx, version in txs]
-    return [Sending(tx, version, _outcome(tx, answer)) for (tx, version), answer in zip(txs, answers, strict=True)]
+        return [_outcome_of_all(error)] * len(txs)
+    return [_outcome(tx, answer) for (tx, _), answer in zip(txs, answers, strict=True)]
 
 
 def _outcome_of_all(error: Retryable | RpcError) -> Sent:

@@ -1,10 +1,10 @@
-"""Gas budgets: how much of the relayer's gas a signer may cause, asked before anything is stored or simulated.
+"""Gas budgets: how much of the relayer's gas a signer may cause. Checked before anything is stored or simulated.
 
-What a signer may cause in a day is a base, and more for each job of the last week that settled, whose gas fee was paid.
-Half of the base (a setting) may go in one hour. Wallets cost nothing: one with fewer than NEWCOMER_JOBS settled jobs
-also counts towards the ceiling of all newcomers together, and the base of an owner beyond that grows with its settled
-jobs. What is booked is gas that mined transactions used; what is under way counts by estimate. Here a request is
-refused early; `submit_relays` decides, under the outbox's lock.
+A signer has a base a day, and more for each job of the last week that settled, whose gas fee was paid. Half of the base
+(a setting) may be used in one hour. New wallets cost nothing, so a wallet with fewer than NEWCOMER_JOBS settled jobs
+also counts towards a ceiling of all newcomers together. Beyond that, an owner's base grows with its settled jobs. Gas
+that mined transactions used is booked; relays under way count by estimate. This module refuses requests early, and
+`submit_relays` decides under the outbox's lock.
 """
 
 import time
@@ -24,29 +24,14 @@ from coordinatord.chain.relayer.budgets_sql import (
     read_exhausted,
     read_standings,
 )
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Database
 
 NEWCOMER_JOBS: Final = 10  # settled jobs of the last week with which a wallet is no newcomer any more
 FULL_BASE_JOBS: Final = 40  # settled jobs with which an owner has its whole base
-_AT_ONCE: Final = 2  # reads: one signer with very many jobs keeps few others waiting
-
-# Gas that an op uses alone, with a real token behind a proxy; and for each byte of calldata beyond a kilobyte.
-_GAS: Final = {
-    RelayKind.POST: 150_000,
-    RelayKind.CLAIM: 190_000,
-    RelayKind.SETTLE: 125_000,
-    RelayKind.FAIL: 90_000,
-    RelayKind.CANCEL: 45_000,
-    RelayKind.RECLAIM: 90_000,
-    RelayKind.SET_IDENTITY: 90_000,
-    RelayKind.REQUEST_CAPACITY: 65_000,
-    RelayKind.PUBLISH: 70_000,
-}
-_PLAIN_BYTES: Final = 1024
 _HOUR_S: Final = 3600
-_PER_BYTE: Final = 41  # calldata's floor price is 40
 _BUDGET_OF: Final = {
     RelayKind.POST: Budget.POSTS,
     RelayKind.CANCEL: Budget.CANCELS,
@@ -62,11 +47,6 @@ _WHAT: Final = {
     Budget.UPKEEP: "identities, capacity requests and asks",
     Budget.NEWCOMERS: f"all wallets together that have fewer than {NEWCOMER_JOBS} settled jobs",
 }
-
-
-def gas_estimate(kind: RelayKind, calldata_bytes: int = 0) -> int:
-    """Gas that an op counts for until its real share is booked. Only evidence and asks differ much in length."""
-    return _GAS[kind] + _PER_BYTE * max(calldata_bytes - _PLAIN_BYTES, 0)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -107,7 +87,7 @@ class GasPolicy:
 
 @attrs.frozen(slots=True)
 class Admitted:
-    """A request that its signer's budget has room for, and what `submit_relays` is to hold it against."""
+    """A request that its signer's budget has room for, with what `submit_relays` checks it against."""
 
     spending: Spending
     standing: Standing
@@ -121,8 +101,8 @@ class GasBudgets:
         self._exhausted = BatchedReads[Spending, Budget | None](database.prepared_connection(), read_exhausted)
 
     async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> Admitted:
-        """Raises Retryable `busy` for a request that is over a budget, unless the same subject has one under way: it
-        may be the same request, which joins that."""
+        """Raise Retryable `busy` for a request that is over a budget, unless a relay of its subject is under way: it
+        may be the same request, which joins that relay."""
         budget = _BUDGET_OF[kind]
         standing = await self._standings.get(Spender(signer, budget))
         spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits(budget, standing))
@@ -136,13 +116,9 @@ class GasBudgets:
         async with self._database.connection() as connection:
             return await outbox_sql.is_under_way(connection, subject)
 
-    async def refusal(self, spending: Spending) -> Retryable:
-        """Refusal of a request that `submit_relays` found over its budget."""
-        return over_budget(await self._exhausted.get(spending) or spending.limits.budget)
-
 
 def over_budget(budget: Budget) -> Retryable:
-    """Refusal for want of gas. Budgets count by clock hours, so that the next full hour may have room."""
+    """Return the refusal. Budgets count by clock hours, so the next full hour may have room."""
     metrics.budget_refusals.labels(budget.value).inc()
     message = (
         f"the gas budget for {_WHAT[budget]} is used up; it grows with every job that settles,"

@@ -12,8 +12,12 @@ from coordinatord.storage.database.connections import Connection, PreparedConnec
 
 EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
 MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
-ALL_NEWCOMERS: Final = b"\x00"  # their gas is booked to this signer, too
+ALL_NEWCOMERS: Final = b"\x00"  # in place of a signer: the sum of all newcomers
 _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
+_SUMS: Final = (
+    "coalesce(sum(gas) filter (where hour = (select current_hour())), 0)::bigint as last_hour,"
+    " sum(gas)::bigint as last_day from gas_bookings"
+)
 
 
 class Budget(enum.StrEnum):
@@ -44,8 +48,9 @@ class Spender:
 
 @attrs.frozen(slots=True)
 class Standing:
-    """`settled`: jobs of late. `listed`: a provider of the book. `position`: the block up to which `open_amounts` (what
-    the claims of the owner's open jobs will collect) are known; `unindexed`: what its posts above it will."""
+    """What a signer has earned and promised. `settled`: its settled jobs of the last week. `listed`: it is a listed
+    provider. `open_amounts`: what claims of the owner's open jobs will collect, up to the block `position`.
+    `unindexed`: what claims of its later posts will collect."""
 
     settled: int
     listed: bool
@@ -90,7 +95,7 @@ async def read_standings(
 
 @attrs.frozen(slots=True)
 class Spending:
-    """Gas that somebody is about to cause, and what it is held against."""
+    """Gas that a signer is about to cause, and its limits."""
 
     signer: bytes
     estimate: int
@@ -101,8 +106,8 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
     """Return the budget that has no room for each spending: its signer's, or that of all newcomers together."""
     rows = await line.fetch(
         "select a.place, a.day is null or gas_fits(a.signer, a.budget, a.estimate, a.hour, a.day) as own_fits,"
-        " a.all_day is null or gas_fits($7, 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
-        " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $8::bigint[])"
+        " a.all_day is null or gas_fits('', 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
+        " from unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])"
         " with ordinality as a(signer, budget, estimate, hour, day, all_hour, all_day, place)",
         [one.signer for one in spendings],
         [one.limits.budget.value for one in spendings],
@@ -110,7 +115,6 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
         [one.limits.hour for one in spendings],
         [one.limits.day for one in spendings],
         [one.limits.newcomers[0] if one.limits.newcomers else None for one in spendings],
-        ALL_NEWCOMERS,
         [one.limits.newcomers[1] if one.limits.newcomers else None for one in spendings],
     )
     exhausted: dict[Spending, Budget | None] = {}
@@ -122,8 +126,8 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
 
 
 async def room(connection: Connection, spending: Spending, most: int) -> int:
-    """Number of ops of this estimate that fit now, at most `most`; one more than the limits allow where nothing was
-    spent, as `gas_fits` lets the first of a day pass."""
+    """Return how many ops of this estimate fit now, at most `most`. The first op of an hour and of a day always fits,
+    as in `gas_fits`."""
     limits, estimate = spending.limits, spending.estimate
     left = most
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
@@ -144,7 +148,7 @@ async def room(connection: Connection, spending: Spending, most: int) -> int:
 
 @attrs.frozen(slots=True)
 class TopSpender:
-    """`settled`: its settled jobs of late, whichever side of them it was on."""
+    """Gas that a signer used for ops of one kind."""
 
     signer: bytes
     kind: str
@@ -153,12 +157,16 @@ class TopSpender:
 
 
 async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
-    """Signers that spent most in the last day, each kind apart; the coordinator's own and the sum of newcomers among
-    them."""
+    """Return the signers that used most gas in the last day, each kind apart. The coordinator itself and the sum of all
+    newcomers count as signers."""
     rows = await connection.fetch(
-        "select signer, kind, coalesce(sum(gas) filter (where hour = current_hour()), 0)::bigint as last_hour,"
-        " sum(gas)::bigint as last_day from gas_spent where hour > (select current_hour()) - 24"
+        f"select signer, kind, {_SUMS} where newcomer = any(array[true, false]) and hour > (select current_hour()) - 24"
         " group by signer, kind order by last_day desc, signer, kind limit $1",
         most,
     )
-    return [TopSpender(*row) for row in rows]
+    rows += await connection.fetch(
+        f"select $1::bytea, kind, {_SUMS} where newcomer and hour > (select current_hour()) - 24 group by kind",
+        ALL_NEWCOMERS,
+    )
+    spenders = [TopSpender(*row) for row in rows]
+    return sorted(spenders, key=lambda one: (-one.last_day, one.signer, one.kind))[:most]

@@ -1,4 +1,4 @@
-"""Confirmation of receipts by a second node: where there are others, one node's word ends no relay."""
+"""Confirmation of receipts by a second node, where there is one."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,22 +14,22 @@ from coordinatord.chain.rpc.errors import RpcError
 
 log = structlog.get_logger(__name__)
 
-_CATCHING_UP: Final = 2.0  # seconds that another node gets to have the block of a receipt, too
-_PAUSE: Final = 0.1
+_CATCH_UP_S: Final = 2.0  # for another node to have the block of a receipt
+_PAUSE_S: Final = 0.1
 
 
 async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
-    """Those receipts, all told alike by another node of the chain; where there is none that answers, as they are.
+    """Return the receipts once another node reports the same, or at once when no other node answers.
 
-    Retryable while the others have none of it or tell something else: the relays stay signed, and the next look asks
-    again. Any other node that agrees will do: with three, two decide.
+    Raise Retryable while the others lack a receipt or report another one: the relays stay signed, and the next look
+    asks again. One node that agrees is enough: of three, two decide.
     """
     others = rpc.others
     if not others or not receipts:
         return list(receipts)
     wanted = {receipt.tx_hash: _decisive(receipt) for receipt in receipts}
     answered = contradicted = False
-    until = anyio.current_time() + _CATCHING_UP
+    until = anyio.current_time() + _CATCH_UP_S
     while True:
         for other in others:
             try:
@@ -43,7 +43,7 @@ async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
                 return list(receipts)
         if contradicted or anyio.current_time() >= until:
             break
-        await anyio.sleep(_PAUSE)
+        await anyio.sleep(_PAUSE_S)
     if not answered:
         log.warning("receipts of one node alone", receipts=len(receipts))
         return list(receipts)

@@ -1,4 +1,5 @@
-"""Transactions that began and ended jobs, for as long as they are kept."""
+"""Transactions that began and ended jobs, as long as they are kept, and the removal of what ended long ago: no caller
+waits for it, and no reorg reaches it."""
 
 from typing import Final
 
@@ -7,13 +8,18 @@ import attrs
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
-# Spelled out, because an index has the same condition.
+# Spelled out, because indexes have the same conditions.
+BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
 ENDING: Final = "r.state = 'mined' and r.kind in ('settle', 'fail', 'reclaim', 'cancel')"
+_LONG_ENDED: Final = (
+    "select id from relays where ended_at < statement_timestamp() - $1 * interval '1 second'"
+    " and state not in ('queued', 'signed') order by ended_at limit $2"
+)
 
 
 async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
-    """The hash, or None when it is not known here. Of a job that had expired, that of its cancel, which changed
-    nothing."""
+    """Return the hash of the transaction that ended a job, or None when it is not kept. For an expired job it is the
+    hash of its cancel, which changed nothing."""
     found: bytes | None = await connection.fetchval(
         "select coalesce((select t.mined_hash from relays r join relay_txs t on t.id = r.tx_id"
         f" where r.subject = $1 and {ENDING} order by r.id limit 1),"
@@ -23,13 +29,9 @@ async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
     return found
 
 
-# Those that posted and claimed a job are told beside it. Spelled out, because an index has the same condition.
-BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
-
-
 @attrs.frozen(slots=True)
 class JobTransaction:
-    """`block_number` is None for an ending of which only the hash is kept."""
+    """Transaction of a job. `block_number` is None for an ending whose hash alone is kept."""
 
     kind: str
     tx_hash: bytes
@@ -37,7 +39,7 @@ class JobTransaction:
 
 
 async def transactions_of(connection: Connection, job_id: bytes) -> list[JobTransaction]:
-    """Transactions of a job, the oldest first: those that were relayed here and are still kept, and its ending."""
+    """Return the transactions of a job that were relayed here and are still kept, and its ending, oldest first."""
     relayed = " union all ".join(
         f"select r.id, r.kind, t.mined_hash, t.block_number from relays r join relay_txs t on t.id = r.tx_id"
         f" where r.subject = $1 and {which}"
@@ -58,7 +60,40 @@ async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes)
 
 
 async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
-    """Drop what the chain can tell again."""
-    # Written out: of an age that it does not know, the planner takes a third of the rows to be due.
+    """Drop old endings, which the chain can tell again."""
+    # Written out: with a parameter the planner expects a third of the rows to be due.
     age = f"interval '{older_than_seconds:d} seconds'"
     await remove_due(connection, "job_ends", f"kept_at < statement_timestamp() - {age}")
+
+
+async def drop_ended(connection: Connection, older_than_seconds: int, limit: int) -> int:
+    """Drop relays and return their number. Keep which transaction ended a job."""
+    await connection.execute(
+        "insert into job_ends (job_id, tx_hash) select r.subject, t.mined_hash from relays r"
+        f" join relay_txs t on t.id = r.tx_id where r.id in ({_LONG_ENDED}) and {ENDING} on conflict do nothing",
+        older_than_seconds,
+        limit,
+    )
+    dropped = await connection.fetch(
+        f"delete from relays where id in ({_LONG_ENDED}) returning id", older_than_seconds, limit
+    )
+    return len(dropped)
+
+
+async def drop_carriers(connection: Connection, older_than_seconds: int, limit: int) -> int:
+    """Drop those of the `limit` oldest transactions that carry no relay any more. Return their number. Transactions
+    become due in their order, so nothing behind the oldest needs a look."""
+    dropped = await connection.fetch(
+        "with oldest as (select id, chain_id, account, nonce from (select * from relay_txs order by id limit $2) t"
+        " where (t.block_number is not null or t.lost)"
+        " and t.created_at < clock_timestamp() - $1 * interval '1 second'),"
+        " done as (select t.id from oldest t where not exists (select 1 from relays r where r.tx_id = t.id)"
+        # The newest transaction of an account stays whatever its age: it says which nonce comes next.
+        " and t.nonce < (select max(u.nonce) from relay_txs u"
+        "  where u.chain_id = t.chain_id and u.account = t.account)),"
+        " versions as (delete from relay_tx_versions where tx_id in (select id from done))"
+        " delete from relay_txs where id in (select id from done) returning id",
+        older_than_seconds,
+        limit,
+    )
+    return len(dropped)

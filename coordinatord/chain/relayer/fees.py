@@ -33,11 +33,8 @@ class FeeMarket:
 
 @attrs.frozen(slots=True)
 class FeeCeiling:
-    """Highest fee that is ever offered, whatever a node says; None is no limit.
-
-    A first offer gives half of the tip at most: a replacement has to raise both fields, and with the tip at its ceiling
-    none would be possible.
-    """
+    """Highest fee that is ever offered; None is no limit. A first offer gives half of the tip at most: a replacement
+    has to raise both fields, which is impossible with the tip at its ceiling."""
 
     cap: int | None = None
     tip: int | None = None
@@ -58,8 +55,7 @@ class FeeCeiling:
 NO_CEILING: Final = FeeCeiling()
 DEVNET_CHAIN_IDS: Final = range(1_900_000_000, 2_000_000_000)
 _DEVELOPMENT_CEILING: Final = (100_000, 10_000)  # fees of a development chain are made up
-# In gwei, by chain id: far above what these chains have asked for but in their worst hours, and far below what empties
-# an account. (fee, tip)
+# (fee, tip) in gwei, by chain id: far above usual fees, and far below what empties an account.
 _CEILINGS: Final = {
     1: (500, 20),
     10: (10, 2),
@@ -80,14 +76,14 @@ _CEILINGS: Final = {
 
 
 def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
-    """The settings, and where they are not set, what suits the chain; no limit on a chain that is not known here."""
+    """Return the ceiling of the settings, else of the chain. Unknown chains have no limit."""
     usual = _DEVELOPMENT_CEILING if chain_id in DEVNET_CHAIN_IDS else _CEILINGS.get(chain_id, (None, None))
     cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
     return FeeCeiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
 
 
 def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
-    """The base fee of the block after one with these figures (EIP-1559)."""
+    """Return the base fee of the block after one with these figures (EIP-1559)."""
     target = gas_limit // 2
     if target in (0, gas_used):
         return base_fee
@@ -97,8 +93,8 @@ def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
 
 
 def believed_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
-    """A node's advice, held against the tips that blocks really paid: at most three times the middle one of those that
-    paid any, and never held below `usual`. Where none paid any there is nothing to hold it against."""
+    """Limit a node's advice to three times the median tip that recent blocks paid, but not below `usual`. Without any
+    paid tip the advice is taken as it is."""
     paid = [reward for reward in rewards if reward > 0]
     if not paid:
         return advised
@@ -106,22 +102,19 @@ def believed_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
 
 
 def believed_base_fee(by_header: int, forecast: int) -> int:
-    """The node's own forecast where it is higher, because chains differ in how fast their base fee moves; within what
-    the header makes likely."""
+    """Return the node's forecast where it is higher than the header's, within eight times the header's: chains differ
+    in how fast their base fee moves."""
     return max(by_header, min(forecast, _FORECAST_ABOVE_HEADER * by_header) if by_header else forecast)
 
 
 def offer(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
-    """Holds for six full blocks in a row before the base fee has doubled; what is not needed is not paid."""
+    """Return a fee that holds for six full blocks, after which the base fee may have doubled."""
     return ceiling.limited(Fee(2 * market.base_fee + market.tip, market.tip))
 
 
 def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
-    """The fee of a new version, or None while the present one will do or the ceiling allows no better one.
-
-    `refused`: a node said that it is too low, which is reason enough, up to a bound far above the market: beyond it
-    the node's reason is another one.
-    """
+    """Return the fee of a new version, or None while the present one is enough or the ceiling allows no higher one.
+    `refused`: a node called it too low. That is believed up to a bound far above the market."""
     wanted = offer(market, ceiling)
     if _enough(current, market) and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
         return None
@@ -130,13 +123,13 @@ def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeC
 
 
 def substitute(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = NO_CEILING) -> Fee:
-    """The fee of a self-transfer that takes the place of bytes no node takes. A node may hold an older version of them,
-    so that it has to be dearer in any case; it uses so little gas that the ceiling may be passed by that one step."""
+    """Return the fee of a self-transfer that replaces bytes no node accepts. A node may have an older version of them,
+    so it must be higher in any case. It uses so little gas that this one step may pass the ceiling."""
     return _raised(current, offer(market, ceiling))
 
 
 def _enough(fee: Fee, market: FeeMarket) -> bool:
-    # Half of the tip that others give is worth waiting with: each replacement costs the pool and us another version.
+    # Half of the usual tip is enough to wait with: each replacement is another version in every pool.
     return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
 
 

@@ -1,55 +1,60 @@
-"""The transactions of one account whose nonces are not known to be used: as stored, plus how their sending goes."""
+"""Pending transactions of one account: as stored, plus the state of their sending."""
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Final, Self
+from typing import Final
 
 import attrs
 
 from coordinatord.chain.relayer.fees import Fee
-from coordinatord.chain.relayer.gas_book import BASE_GAS, OpKind
-from coordinatord.chain.relayer.transactions_sql import StoredTx, Version
+from coordinatord.chain.relayer.tx_size import BASE_GAS
 
 _FIRST_RETRY: Final = 0.25  # seconds
 _LAST_RETRY: Final = 5.0
-# A node may forget a transaction that it took (a restart, a full pool): identical bytes remind it.
+# Seconds. A node may forget a transaction that it accepted (a restart, a full pool), so it is sent again.
 REMIND_AFTER: Final = 10.0
-RECEIPTS_LAG: Final = 1.0  # seconds, far beyond what a node takes from a block's state to its receipts
+RECEIPTS_LAG: Final = 1.0  # seconds from a block's state to its receipts, at most
 REFUSED_SHARE: Final = 5  # bytes that no node accepted wait for this fraction of a turn
 RATE_LIMITED: Final = "rate_limited"  # codes of refusals
 ENDPOINT_REFUSED: Final = "endpoint_refused"
 
 
+@attrs.frozen(slots=True)
+class Version:
+    """Signed bytes for a nonce. `fills`: a self-transfer that carries no relay."""
+
+    hash: bytes
+    raw: bytes = attrs.field(repr=False)
+    max_fee: int
+    max_tip: int
+    fills: bool
+
+
 @attrs.define(slots=True)
 class PendingTx:
-    """All versions are watched; the last one is what is sent."""
+    """A nonce with all versions ever signed for it. All are watched, and the last one is sent."""
 
     id: int
     nonce: int
     target: bytes
     gas: int
     versions: list[Version]
-    due: float = 0.0  # when it is to be sent (again), by the event loop's clock
-    failures: int = 0  # sendings in a row that nobody took
+    calldata: bytes = attrs.field(default=b"", repr=False)
+    due: float = 0.0  # time of the next sending, by the event loop's clock
+    failures: int = 0  # sendings in a row that no node accepted
     underpriced: bool = False  # a node refused it for its fee, or its turn passed
     unsendable: bool = False  # a node refused it for good, or its turn passed too often: a self-transfer replaces it
     turns_passed: int = 0
-    # No node can have these bytes: nodes refused every sending so far. Known only of what this term signed: an earlier
-    # term may have sent the bytes without hearing the answer.
+    # No node has these bytes: nodes refused every sending so far. Known only of what this term signed: an earlier term
+    # may have sent the bytes without hearing the answer.
     unsent: bool = False
     refusal: str | None = None  # code of the last refusal, as stored; None once a node may have the bytes
-    kinds: tuple[OpKind, ...] = ()  # of its ops; known of what was signed in this term
-    intrinsic: int = 0  # gas for its own bytes
-    taken_at: float | None = None  # when a node first took it
+    expected: int = 0  # gas that its ops are expected to use, without margin; known of what this term signed
+    taken_at: float | None = None  # when a node first accepted it
     answered_at: float | None = None  # when its turn began: a node had accepted or refused the latest version
     answered_head: int = 0  # the head then
     is_accepted: bool = False  # a node has the latest version
-    missed_at: float | None = None  # since when its nonce is used and nobody knows a receipt of it
-
-    @classmethod
-    def of(cls, stored: StoredTx) -> Self:
-        versions = list(stored.versions)
-        return cls(stored.id, stored.nonce, stored.target, stored.gas, versions, refusal=stored.refusal)
+    missed_at: float | None = None  # since when its nonce is used without a receipt
 
     @property
     def latest(self) -> Version:
@@ -61,7 +66,7 @@ class PendingTx:
 
     @property
     def cost(self) -> int:
-        """Most that a node sets aside for it."""
+        """Highest amount that the transaction may take from the balance."""
         return (BASE_GAS if self.latest.fills else self.gas) * self.latest.max_fee
 
     def replaced_by(self, version: Version) -> None:
@@ -81,16 +86,16 @@ class PendingTx:
         self.is_accepted |= accepted
 
     def turn_has_passed(self, since: float, now: float, mined_within: float) -> bool:
-        """True when it should have been mined by now, with its nonce the next one `since`. The second turn takes twice
-        as long as the first, and each later one four times."""
+        """True when it should have been mined by now. Its nonce has been the next one `since`. The second turn takes
+        twice as long as the first, and each later one four times."""
         if self.answered_at is None:
             return False
         turn = mined_within if self.is_accepted else mined_within / REFUSED_SHARE
         return now >= max(self.answered_at, since) + turn * (1 << min(self.turns_passed, 2))
 
     def is_missing(self, now: float) -> bool:
-        """True when it is lost: its nonce was used a while ago, and its receipt has not come. A node may count what it
-        is just mining before it can tell the receipt, and a post given up wrongly is refused as its own duplicate."""
+        """True when it is lost: its nonce was used a while ago, and there is no receipt. A node may count a nonce
+        before it has the receipt, and a post given up wrongly would be refused as its own duplicate."""
         if self.missed_at is None:
             self.missed_at = now
         return now >= self.missed_at + RECEIPTS_LAG
@@ -145,7 +150,7 @@ class PendingTxs:
         return min((tx.due for tx in self._by_id.values()), default=None)
 
     def oldest_taken_at(self) -> float:
-        """Since when a node has had the one that it has had for longest; the end of time when it has none."""
+        """Return when a node first accepted the oldest of them, or infinity when no node has any."""
         return min((tx.taken_at for tx in self._by_id.values() if tx.taken_at is not None), default=math.inf)
 
     @property

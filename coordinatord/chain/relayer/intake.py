@@ -1,14 +1,13 @@
-"""From the queue to signed transactions: one round takes, examines, plans, signs and stores.
+"""From the queue to signed transactions: one round takes, simulates, plans, signs and stores.
 
-The taken relays stay locked while they are simulated, so that no other account takes them, and a death in between
-leaves them queued. Nothing here sends.
+The taken relays stay locked during the round, so that no other account takes them. A crash leaves them queued. Nothing
+here sends.
 """
 
 from collections.abc import Collection, Sequence
 from typing import Final
 
 import anyio
-import attrs
 import structlog
 
 from coordinatord.base import metrics
@@ -18,7 +17,6 @@ from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.chains import ChainedOps
 from coordinatord.chain.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
 from coordinatord.chain.relayer.fees import offer
-from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import Ending, WaitingRelay
 from coordinatord.chain.relayer.reserves import Reserves, affordable
 from coordinatord.chain.relayer.resolution import inconclusive
@@ -33,17 +31,8 @@ from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 
-_TAKEN_AT_ONCE: Final = 512
-_HELD_FOR: Final = 30.0  # seconds; far longer than from one round to the next
-_OF_BATCHES: Final = 64  # one transaction's worth: a request that comes meanwhile waits for no more
-
-
-@attrs.frozen(slots=True)
-class Round:
-    """Result of one round. `moved`: it signed or ended something, so that another round is worth while."""
-
-    moved: bool
-    signed: bool
+_MAX_TAKEN: Final = 512
+_MAX_BATCH_POSTS: Final = 64  # one transaction's worth: a request that comes during the round waits for no more
 
 
 class RelayIntake:
@@ -54,26 +43,28 @@ class RelayIntake:
         self._settings = settings
         self._chained = ChainedOps(rpc, account)
 
-    async def round(self) -> Round:
-        """Take relays from the queue, sign and store them.
+    async def round(self) -> bool:
+        """Take relays from the queue, sign and store them. True when it signed or ended any.
 
-        Signs nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a node
-        that is slow, limits our requests or serves no sending. Raises Retryable `chain_unreachable` when the node does
-        not answer, SignerAway when the signer does not: the relays stay queued.
+        Sign nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a slow
+        node. Raise Retryable `chain_unreachable` when the node does not answer and SignerAway when the signer does
+        not: the relays stay queued.
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:
-            return Round(moved=False, signed=False)
+            return False
         async with self._term.transaction() as connection:
             relays = await self._take(connection, room)
             if not relays:
-                return Round(moved=False, signed=False)
+                return False
             simulated, endings = await self._examine(connection, relays)
             # The node may have answered too late.
             overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
             simulated = _without(overdue, simulated)
-            plans, unpaid = self._paid(in_flight(self._planned(simulated), room), simulated)
-            # With transactions under way the money may come back; with none it does not.
+            tx_room = self._account.room.at(anyio.current_time())
+            planned = coalesce(simulated, max_ops=self._coalesce_max, room=tx_room)
+            plans, unpaid = self._paid(in_flight(planned, room), simulated)
+            # Pending transactions may cost less than what is set aside for them.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             endings = [ending for ending in _final(relays, endings) if ending.id not in overdue]
@@ -90,35 +81,31 @@ class RelayIntake:
         for kind in overdue.values():
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
         if away is not None and not signed:
-            raise away  # what ended has ended; what could not be signed stays queued
-        return Round(moved=bool(signed or endings or overdue), signed=bool(signed))
+            raise away  # the endings are stored, and the unsigned relays stay queued
+        return bool(signed or endings or overdue)
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
-        most = min(_TAKEN_AT_ONCE, room * self._coalesce_max)
+        most = min(_MAX_TAKEN, room * self._coalesce_max)
         if not self._account.lacks_role:
             return await queue_sql.take(connection, most, await self._of_batches(connection))
-        # Another account may have it, so the rest is left where it is. Settles outlast the queue's timeout.
-        await queue_sql.hold_kind(connection, RelayKind.SETTLE, _HELD_FOR)
+        # Another account may have the role, so the rest is left where it is.
         return await queue_sql.take(connection, most, await self._of_batches(connection), WITHOUT_ROLE)
 
     @property
     def _coalesce_max(self) -> int:
-        """Without the role, each by itself: `relay(bytes[])` is for relayers."""
+        """Most ops of a transaction: one without the role, because `relay(bytes[])` is for relayers."""
         return 1 if self._account.lacks_role else self._settings.coalesce_max
 
-    def _planned(self, simulated: Sequence[Simulated]) -> list[Planned]:
-        room = self._account.room.at(anyio.current_time())
-        return coalesce(simulated, most=self._coalesce_max, room=room, book=self._account.gas)
-
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
-        """(what the funds pay for, the rest). Exits that they do not pay for together go one by one."""
+        """Return the plans that the funds pay for, and the rest. Exits that are too expensive together go one by
+        one."""
         cap, reserves = offer(self._account.market, self._account.ceiling).cap, self._reserves()
         paid, unpaid = affordable(plans, self._account.spendable, cap, reserves)
         together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
         if paid or not together:
             return paid, unpaid
         apart = [one for one in simulated if one.relay.id in together]
-        alone = coalesce(apart, most=1, room=self._account.room.at(anyio.current_time()))
+        alone = coalesce(apart, max_ops=1, room=self._account.room.at(anyio.current_time()))
         paid, poor = affordable(alone, self._account.spendable, cap, reserves)
         return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
@@ -127,15 +114,16 @@ class RelayIntake:
         return Reserves.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
 
     async def _of_batches(self, connection: Connection) -> int:
-        """Nothing while the chain falls behind, nor beyond this account's share of the next block: whoever waits for an
-        answer waits for all that was signed before, since one account's transactions are mined in turn."""
+        """Return how many posts of batches to take. None while the chain falls behind, nor beyond this account's share
+        of the next block: an account's transactions are mined in order, so callers wait for what was signed before."""
         waited = anyio.current_time() - self._account.pending.oldest_taken_at()
         if waited >= self._settings.keeping_up:
             return 0
         share = self._account.room.block_gas_limit // await queue_sql.accounts_at_work(
             connection, self._account.chain_id
         )
-        return _OF_BATCHES if sum(tx.gas for tx in self._account.pending) < share else 0
+        under_way = sum(tx.expected or tx.gas for tx in self._account.pending)
+        return _MAX_BATCH_POSTS if under_way < share else 0
 
     async def _examine(
         self, connection: Connection, relays: Sequence[WaitingRelay]
@@ -143,59 +131,56 @@ class RelayIntake:
         try:
             allowed, endings = await self._allowed(relays)
             calls = [(relay.target, relay.calldata) for relay in allowed]
-            verdicts = await simulate(self._rpc, self._account.address, calls, self._account.gas)
+            gas = self._account.gas
+            limits = [gas.limit(relay.kind, len(relay.calldata)) for relay in allowed]
+            verdicts = await simulate(self._rpc, self._account.address, calls, limits)
             refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
             waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as error:
             if error.code is None:
-                raise  # no answer at all: the relays wait, up to their timeout
+                raise  # no answer: the relays wait, up to their timeout
             return [], [_dropped(relay, error.code) for relay in relays]
         simulated: list[Simulated] = []
         behind: list[WaitingRelay] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
-                case WouldPass(gas):
-                    simulated.append(Simulated.of(relay, gas, self._account.gas))
+                case WouldPass(limit):
+                    gas.was_estimated(relay.kind, len(relay.calldata), limit)
+                    simulated.append(Simulated(relay, limit, gas.share(relay.kind, len(relay.calldata), limit)))
                 case WouldRevert(name) if name in LACKING:
                     pass  # it stays queued
                 case WouldRevert() if relay.id in waiting:
-                    behind.append(relay)  # it stays queued, unless it passes on top of what is undecided
+                    behind.append(relay)  # it stays queued, unless it passes on top of undecided relays
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped(relay, code))
         if behind and self._settings.chains:
             simulated += await self._chained.extend(connection, simulated, behind)
-        return await self._held(connection, simulated), endings
+        # While fees are above the ceiling exits wait.
+        return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
 
     async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
-        """(what funds and fees allow, the ends of the others). Funds come and go without a block of ours, and what
-        is signed without them stays stuck: hence a fresh look in every round."""
+        """Return the relays that funds and fees allow, and the endings of the others. Read the balance in every round:
+        it changes without a block of ours, and a transaction that it does not pay for gets stuck."""
         account = self._account
         try:
             await account.read_balance(self._rpc)
         except RpcError as error:
             raise retryable_of(error, "eth_getBalance") from error
-        lowest = self._reserves().lowest_rank(account.spendable)
+        reserves = self._reserves()
         too_dear = account.ceiling.is_below(account.market)
         allowed: list[WaitingRelay] = []
         endings: list[Ending] = []
         for relay in relays:
             rank = rank_of(relay.kind)
-            if rank > lowest:
+            if not reserves.allows(rank, account.spendable):
                 endings.append(_dropped(relay, "relayer_funds"))
             elif too_dear and rank > Rank.EXIT:
                 endings.append(_dropped(relay, outbox_sql.FEES_ABOVE_CEILING))
             else:
                 allowed.append(relay)
         return allowed, endings
-
-    async def _held(self, connection: Connection, simulated: list[Simulated]) -> list[Simulated]:
-        """Plans that may be signed. While fees are above the ceiling exits wait, past the queue's timeout, too."""
-        if not self._account.ceiling.is_below(self._account.market):
-            return simulated
-        await queue_sql.hold(connection, [one.relay.id for one in simulated], _HELD_FOR)
-        return []
 
 
 def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[Simulated]:
@@ -222,8 +207,8 @@ def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> 
 
 
 def _final(relays: Sequence[WaitingRelay], endings: Sequence[Ending]) -> list[Ending]:
-    """Without those of relays that came back, but for what the chain says of them: bytes of theirs are out, and callers
-    may have heard that they were mined, so that they wait for whatever they lack."""
+    """Leave out endings of relays that came back, unless the chain refused them. Their bytes are out, and callers may
+    have heard that they were mined, so they wait for whatever they lack."""
     came_back = {relay.id for relay in relays if relay.requeued}
     return [ending for ending in endings if ending.state == "refused" or ending.id not in came_back]
 

@@ -1,7 +1,7 @@
-"""Signers of the relayer's account that are not in this process: a program, or one over HTTP.
+"""External signers of the relayer's account: a program, or a service over HTTP.
 
-What they answer is held against the transaction asked for, field for field, and against the account. One that is away,
-slow or wrong gives SignerAway: nothing is stored, and the relays stay queued.
+A signature is compared with the requested transaction, field by field, and with the account. A signer that is down,
+slow or wrong raises SignerAway: nothing is stored, and the relays stay queued.
 """
 
 import time
@@ -26,17 +26,17 @@ from coordinatord.chain.signing.signers import SigningFailed, SigningProgram, as
 
 log = structlog.get_logger(__name__)
 
-_LONGEST_REST: Final = 16.0  # seconds for which a signer that failed is not asked
-_LONGEST_REASON: Final = 200
+_MAX_BACKOFF_S: Final = 16.0
+_MAX_REASON_CHARS: Final = 200
 
 
 class SignerAway(Retryable):
-    """No signature that can be used. Nothing was stored, and nothing is known to anybody but the signer."""
+    """No usable signature. Nothing was stored."""
 
 
 @attrs.define(slots=True)
 class OutsideSigner:
-    """A signer of somebody else's making, with a time for each answer and a rest after each failure."""
+    """External signer with a timeout for each answer and a backoff after each failure."""
 
     address: bytes
     _ask: Callable[[Transaction], Awaitable[bytes]] = attrs.field(repr=False)
@@ -64,7 +64,7 @@ class OutsideSigner:
     def _failed(self, reason: str) -> SignerAway:
         log.warning("signer failed", account=hex_of(self.address), reason=reason)
         metrics.signer_failing.labels(hex_of(self.address)).set(1)
-        self._rests_until = self._clock() + min(_LONGEST_REST, 0.5 * 2.0 ** min(self._failures, 6))
+        self._rests_until = self._clock() + min(_MAX_BACKOFF_S, 0.5 * 2.0 ** min(self._failures, 6))
         self._failures += 1
         return SignerAway("relay_unavailable", f"the relayer's signer gave no signature: {reason}")
 
@@ -73,7 +73,7 @@ def by_program(program: SigningProgram, address: bytes, seconds: float) -> Outsi
     async def ask(transaction: Transaction) -> bytes:
         return await to_thread.run_sync(program.sign, transaction, abandon_on_cancel=True)
 
-    # The program itself is ended when its time is over; this one is for the thread.
+    # The program has a timeout of its own. This one is for the thread.
     return OutsideSigner(address, ask, seconds + 1)
 
 
@@ -83,7 +83,7 @@ class _Answer(msgspec.Struct):
 
 
 def by_http(transport: Transport, address: bytes, account: str, seconds: float) -> OutsideSigner:
-    """`eth_signTransaction`, as Web3Signer answers it for an account, and nodes that hold keys."""
+    """Return a signer over `eth_signTransaction`, as Web3Signer and nodes with keys serve it."""
     setting = "RELAYER_SIGNER_URL"
 
     async def ask(transaction: Transaction) -> bytes:
@@ -105,7 +105,7 @@ def _read(status: int, text: bytes, setting: str) -> bytes:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise SigningFailed(f"{setting} answers with HTTP {status} and no JSON-RPC") from None
     if answer.error is not None:
-        reason = str(answer.error.get("message", ""))[:_LONGEST_REASON]
+        reason = str(answer.error.get("message", ""))[:_MAX_REASON_CHARS]
         raise SigningFailed(f"{setting} refuses to sign: {reason}")
     found = answer.result.get("raw") if isinstance(answer.result, dict) else answer.result
     try:

@@ -7,6 +7,7 @@ import asyncpg
 import attrs
 
 from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
 # A relay that came back is decided after those of its subject that were there before it: what they do to the job is
@@ -24,7 +25,7 @@ class WaitingRelay:
     """A queued relay, as the relayer takes it."""
 
     id: int
-    kind: RelayKind
+    kind: RelayKind = attrs.field(converter=RelayKind)
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     priority: int
@@ -34,11 +35,11 @@ class WaitingRelay:
 async def take(
     connection: Connection, limit: int, batch_limit: int, kinds: Iterable[RelayKind] | None = None
 ) -> list[WaitingRelay]:
-    """The next relays to sign, locked until the transaction ends; those that another account holds are passed by, and
-    those that wait for an older one. `kinds`: all, unless given.
+    """Return the next relays to sign, locked until the transaction ends. Skip those that another account has locked
+    and those that wait for an older one. `kinds`: all, unless given.
 
-    Of batches at most `batch_limit`: who waits for an answer waits behind them for one round. What others build on
-    comes along with them, beyond the limits: a claim goes before all posts, and would wait for its own for ever.
+    Posts of batches are at most `batch_limit`, because callers wait behind them for one round. What the taken relays
+    build on comes along, beyond the limits: a claim goes before all posts, and would wait for its own forever.
     """
     named = None if kinds is None else [kind.value for kind in kinds]
     rows = await _take(connection, f"priority < 3 and {_NAMED}", limit, named)
@@ -48,14 +49,11 @@ async def take(
     building = [row["id"] for row in rows if row["kind"] in _BUILD_ON_OTHERS]
     if named is None and building and (older := await _older_of(connection, building, [row["id"] for row in rows])):
         rows += await _take(connection, "id = any($2::bigint[])", len(older), older)
-    return [
-        WaitingRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"], r["priority"], r["requeued"])
-        for r in rows
-    ]
+    return [WaitingRelay(*row) for row in rows]
 
 
 async def accounts_at_work(connection: Connection, chain_id: int) -> int:
-    """Relayer accounts that signed the latest transactions, so many that none at work is missing; one at least."""
+    """Return the number of accounts that signed the latest 64 transactions, at least one."""
     accounts: int = await connection.fetchval(
         "select greatest(count(distinct account), 1) from"
         " (select account, chain_id from relay_txs order by id desc limit 64) as latest where chain_id = $1",
@@ -65,8 +63,8 @@ async def accounts_at_work(connection: Connection, chain_id: int) -> int:
 
 
 async def _older_of(connection: Connection, building: Sequence[int], taken: Sequence[int]) -> list[int]:
-    """Queued relays that those of `building` build on. A statement of its own, which finds none as a rule: as a part of
-    the taking it ran for every row of a long queue, and held the relayer up for as long."""
+    """Return queued relays that those of `building` build on. This is a statement of its own because, as part of the
+    taking, it ran for every row of a long queue."""
     rows = await connection.fetch(
         "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
         " select distinct o.id from behind b join relays o on o.subject = b.subject and o.id < b.id"
@@ -100,7 +98,7 @@ class Ending:
 
 
 async def end(connection: Connection, endings: Iterable[Ending]) -> None:
-    """End queued relays and tell who waits for them. A relay that is not queued any more stays as it is."""
+    """End queued relays and notify their callers. A relay that is not queued any more stays as it is."""
     ends = list(endings)
     if ends:
         await connection.execute(
@@ -109,41 +107,19 @@ async def end(connection: Connection, endings: Iterable[Ending]) -> None:
             " from unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) as e(id, state, reason, raw)"
             " where relays.id = e.id and relays.state = 'queued' returning relays.id)"
             " select count(pg_notify('relay_ended', id::text)) from ended",
-            [e.id for e in ends],
-            [e.state for e in ends],
-            [e.reason for e in ends],
-            [e.raw for e in ends],
+            *columns(ends, "id", "state", "reason", "raw"),
         )
-
-
-async def hold(connection: Connection, relay_ids: Sequence[int], seconds: float) -> None:
-    """Keep these from being dropped for their time in the queue."""
-    if relay_ids:
-        await connection.execute(
-            "update relays set held_until = clock_timestamp() + $2 * interval '1 second' where id = any($1::bigint[])",
-            relay_ids,
-            seconds,
-        )
-
-
-async def hold_kind(connection: Connection, kind: RelayKind, seconds: float) -> None:
-    """The same for all of a kind that are queued, but for those that an account is just signing."""
-    await connection.execute(
-        "update relays set held_until = clock_timestamp() + $2 * interval '1 second' where id in"
-        " (select id from relays where state = 'queued' and kind::text = $1 for update skip locked)",
-        kind.value,
-        seconds,
-    )
 
 
 async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
-    """Drop relays that waited in the queue for too long. Returns their kinds by id.
+    """Drop relays that waited in the queue for too long. Return their kinds by id.
 
-    Relays that another transaction has locked for signing are left to it. Relays that came back to the queue stay:
-    their bytes are out, and callers may have heard that they were mined.
+    Exits stay, however long they wait: somebody's money waits for them. Relays that came back to the queue stay: their
+    bytes are out, and callers may have heard that they were mined. Relays that another transaction has locked for
+    signing are left to it.
     """
     rows = await connection.fetch(
-        "with overdue as (select id from relays where state = 'queued' and requeued = 0"
+        "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
         " and coalesce(held_until < clock_timestamp(), true) for update skip locked),"
         " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"
@@ -169,7 +145,7 @@ async def mark_signed(
 
 
 async def queue_lengths(connection: Connection) -> tuple[dict[int, int], float]:
-    """(waiting relays by priority, age of the oldest in seconds)."""
+    """Return the number of waiting relays by priority, and the age of the oldest in seconds."""
     rows = await connection.fetch(
         "select priority, count(*) as waiting,"
         " extract(epoch from clock_timestamp() - min(queued_at))::float8 as age"

@@ -16,7 +16,7 @@ from coordinatord.chain.head import ChainHead, HeadPlace
 from coordinatord.chain.relayer import transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import WINDOW, HeadBlock, blocks_by_number, latest_block
-from coordinatord.chain.relayer.receipts import WantedReceipts, receipts_in_blocks, receipts_of
+from coordinatord.chain.relayer.receipts import receipts_of
 from coordinatord.chain.relayer.repair import revive_unmined
 from coordinatord.chain.relayer.resolution import resolve
 from coordinatord.chain.rpc.client import Rpc
@@ -87,9 +87,13 @@ class ReceiptWatcher:
             await self._look_anew(block)
 
     async def _apply(self, blocks: list[HeadBlock]) -> None:
-        ours = [WantedReceipts(b.number, b.hash, hashes) for b in blocks if (hashes := self._watched_in(b))]
-        receipts = await receipts_in_blocks(self._rpc, ours)
-        if len(receipts) != sum(len(wanted.hashes) for wanted in ours):
+        block_of = {tx_hash: block.hash for block in blocks for tx_hash in self._watched_in(block)}
+        receipts = [
+            receipt
+            for receipt in await receipts_of(self._rpc, list(block_of))
+            if block_of.get(receipt.tx_hash) == "0x" + receipt.block_hash.hex()
+        ]
+        if len(receipts) != len(block_of):
             raise Retryable("chain_unreachable", f"the node withholds receipts up to block {blocks[-1].number}")
         await resolve(self._term, self._rpc, self._account, receipts)
         for block in blocks:

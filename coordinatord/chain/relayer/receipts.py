@@ -1,7 +1,6 @@
-"""Receipts: of a whole block at once, or of single hashes."""
+"""Receipts of transactions, as a node reports them."""
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import attrs
 import msgspec
@@ -9,10 +8,7 @@ import msgspec
 from coordinatord.chain.contracts.relayed_calls import ReceiptLog
 from coordinatord.chain.rpc.chain_data import Hash, Quantity
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
-from coordinatord.chain.rpc.errors import Meaning, RpcError
-
-# Up to so many, asking for each is less work for the node and for us than the block's receipts.
-_FEW: Final = 4
+from coordinatord.chain.rpc.errors import RpcError
 
 
 class _RawReceipt(msgspec.Struct):
@@ -34,42 +30,15 @@ class TxReceipt:
     logs: tuple[ReceiptLog, ...] = attrs.field(repr=False)
 
 
-@attrs.frozen(slots=True)
-class WantedReceipts:
-    """Transactions of ours that this block lists."""
-
-    number: int
-    block_hash: str
-    hashes: Collection[bytes]
-
-
-async def receipts_in_blocks(rpc: Rpc, blocks: Sequence[WantedReceipts]) -> list[TxReceipt]:
-    """The receipts of what is wanted, all in one request; not those of another block of that number (a reorg)."""
-    whole = [block for block in blocks if len(block.hashes) > _FEW]
-    answers = await rpc.batch([RpcCall("eth_getBlockReceipts", (hex(block.number),)) for block in whole])
-    single = [h for block in blocks if len(block.hashes) <= _FEW for h in block.hashes]
-    found: list[TxReceipt] = []
-    for block, answer in zip(whole, answers, strict=True):
-        if not isinstance(answer, RpcError):
-            found += map(_read, decode_result(answer, list[_RawReceipt], "eth_getBlockReceipts"))
-        elif answer.meaning is Meaning.REFUSED:
-            single += block.hashes  # an old node does not serve the method
-        else:
-            raise answer
-    found += await receipts_of(rpc, single)
-    block_of = {h: bytes.fromhex(block.block_hash[2:]) for block in blocks for h in block.hashes}
-    return [receipt for receipt in found if block_of.get(receipt.tx_hash) == receipt.block_hash]
-
-
 async def receipts_of(rpc: Rpc, hashes: Sequence[bytes]) -> list[TxReceipt]:
-    """The receipts of those transactions that are mined."""
+    """Return the receipts of those transactions that are mined."""
     answers = await rpc.batch([RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes])
     return [receipt for answer in answers for receipt in _receipt(answer)]
 
 
 async def receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
-    """The receipts of those that are mined, and how many nonces `account` has used, in one request: of many nodes
-    behind one endpoint, one answers both."""
+    """Return the receipts of those that are mined, and how many nonces `account` has used. Both are one request, so
+    that one of many nodes behind an endpoint answers them."""
     calls = [RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes]
     *answers, count = await rpc.batch([*calls, RpcCall("eth_getTransactionCount", ("0x" + account.hex(), "latest"))])
     if isinstance(count, RpcError):
@@ -79,7 +48,7 @@ async def receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) 
 
 
 def _receipt(answer: msgspec.Raw | RpcError) -> list[TxReceipt]:
-    """None of it while the transaction is not mined."""
+    """Return the receipt, or nothing while the transaction is not mined."""
     if isinstance(answer, RpcError):
         raise answer
     raw = decode_result(answer, _RawReceipt | None, "eth_getTransactionReceipt")  # type: ignore[arg-type] # a union is a type to msgspec

@@ -1,11 +1,11 @@
 """Relaying for services: `submit` stores an op in the outbox, `wait` returns how it ended.
 
-One background task per process reads the state of every relay that is waited for. Notices wake it. A slow poll covers
-lost notices.
+A caller reads the state of its relay when a notice wakes it, and in any case after a pause, which covers lost notices.
+Callers share reads.
 """
 
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NoReturn, TypeAlias
 
 import anyio
@@ -16,21 +16,19 @@ from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.position_sql import read_position
-from coordinatord.chain.relayer import outbox_sql, queue_sql, statuses_sql
-from coordinatord.chain.relayer.budgets import GasBudgets
+from coordinatord.chain.relayer import outbox_sql, queue_sql
+from coordinatord.chain.relayer.budgets import GasBudgets, over_budget
+from coordinatord.chain.relayer.budgets_sql import Budget
 from coordinatord.chain.relayer.outbox_sql import (
-    Insolvent,
     NewRelay,
-    OverBudget,
+    NotQueued,
     Priority,
     Queued,
-    QueueFull,
     RelayKind,
-    SubjectBusy,
+    RelayStatus,
     Submitted,
 )
 from coordinatord.chain.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, require_role
-from coordinatord.chain.relayer.statuses_sql import RelayStatus
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
@@ -96,40 +94,28 @@ def _dropped(reason: str) -> Retryable:
     return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
 
 
-class _Waiter:
-    """One caller's view of its relay. `sent_as`: hash of a transaction that a node may have, also after the relay has
-    returned to the queue. `is_lost`: the database no longer has the relay, or its row is another request's."""
-
-    def __init__(self, dedupe: bytes) -> None:
-        self.dedupe = dedupe
-        self.status: RelayStatus | None = None
-        self.sent_as: bytes | None = None
-        self.is_lost = False
-        self.changed = anyio.Event()
-
-    @property
-    def live(self) -> bool:
-        return not self.is_lost and (self.status is None or self.status.live)
-
-    def hear(self, status: RelayStatus | None) -> None:
-        self.is_lost = status is None or status.dedupe != self.dedupe
-        if status is not None and not self.is_lost:
-            self.sent_as = None if status.refusal is not None else status.tx_hash or self.sent_as
-        if self.is_lost or status != self.status:
-            self.status = status
-            self.changed.set()
-            self.changed = anyio.Event()
-
-
 @attrs.define(slots=True, eq=False)
-class _QueuedSubmission:
+class _Submission:
+    """A relay to be written, as one of several in a transaction."""
+
     relay: NewRelay
-    outcome: Submitted | Exception | None = None
+    is_cancelled: bool = False
 
 
 async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bool]:
     async with database.connection() as connection:
         return await outbox_sql.claims_under_way(connection, claims)
+
+
+async def _statuses(database: Database, relay_ids: list[int]) -> dict[int, RelayStatus | None]:
+    async with database.connection() as connection:
+        return await outbox_sql.statuses(connection, relay_ids)
+
+
+async def _indexed_block(database: Database, _: list[None]) -> dict[None, int]:
+    async with database.connection() as connection:
+        position = await read_position(connection)
+    return {None: -1 if position is None else position.block_number}
 
 
 class Relaying:
@@ -154,16 +140,14 @@ class Relaying:
         self._pause = min(_SLOW_POLL, queue_timeout_ms / 4000)
         self._role = role
         self.receipt_wait = receipt_wait
-        self._waiters: dict[int, set[_Waiter]] = {}
-        self._news: set[int] = set()  # relays to look at before the next slow poll
-        self._to_look = Wake()
-        self._submissions: list[_QueuedSubmission] = []
-        self._submitting = anyio.Lock()
-        # Of all that settle at one time.
+        self._waiting: dict[int, set[Wake]] = {}  # callers of `wait`, by relay
+        self._awaiting_index: set[Wake] = set()
+        # Callers that come while a transaction is being written share the next one: notifying transactions commit one
+        # after the other, so each on its own would bound the whole deployment by its disk.
+        self._submissions: BatchedReads[_Submission, Submitted] = BatchedReads(database, self._write)
+        self._statuses: BatchedReads[int, RelayStatus | None] = BatchedReads(database, _statuses)
         self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(database, _claims_under_way)
-        self._awaiting_index = 0
-        self._indexed = -1
-        self._index_moved = anyio.Event()
+        self._indexed_block: BatchedReads[None, int] = BatchedReads(database, _indexed_block)
 
     @property
     def _lacks_role(self) -> bool:
@@ -186,17 +170,24 @@ class Relaying:
         budget has no room."""
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
-        submitted = await self._enter(new)
+        submission = _Submission(new)
+        try:
+            submitted = await self._submissions.get(submission)
+        except BaseException:
+            submission.is_cancelled = True
+            raise
         match submitted:
-            case SubjectBusy():
+            case NotQueued.SUBJECT_BUSY:
                 return RelayBusy()
-            case QueueFull():
+            case NotQueued.QUEUE_FULL:
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
-            case OverBudget():
+            case NotQueued.OVER_BUDGET:
                 if new.spending is None:
                     raise AssertionError("a relay without a budget was refused by one")
-                raise await self.budgets.refusal(new.spending)
-            case Insolvent():
+                raise over_budget(new.spending.limits.budget)
+            case NotQueued.OVER_NEWCOMERS_BUDGET:
+                raise over_budget(Budget.NEWCOMERS)
+            case NotQueued.INSOLVENT:
                 metrics.budget_refusals.labels("balance").inc()
                 return RefusedByChain("InsufficientBalance", b"")
             case Queued():
@@ -205,11 +196,8 @@ class Relaying:
     async def wait(self, queued: Queued) -> Outcome:
         """Wait for the relay's end, and for the index to show it. Raise Retryable `relay_unavailable` when nothing was
         signed and nothing will be, or when the database lost the relay."""
-        heard = await self._ended(queued)
-        if heard.is_lost:
-            log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
-            raise Retryable("relay_unavailable", _LOST, "relay_queue_timeout", 1)
-        match heard.status:
+        status, sent_as = await self._last_status(queued)
+        match status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
                 return RelayMined(tx_hash, block_number)
@@ -218,155 +206,102 @@ class Relaying:
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
                 raise _dropped(reason or "rpc_internal")
-        if heard.sent_as is not None:
-            return NoReceipt(heard.sent_as)
+        if sent_as is not None:
+            return NoReceipt(sent_as)
         # The relay is still queued, or nodes refused its bytes so far. The same request joins it.
-        raise _dropped((heard.status and heard.status.refusal) or "relay_queue_timeout")
+        raise _dropped((status and status.refusal) or "relay_queue_timeout")
 
-    # --- submitting ---------------------------------------------------------------------------------------
-
-    async def _enter(self, new: NewRelay) -> Submitted:
-        """Callers that come while a transaction is being written share the next one: notifying transactions commit
-        one after the other, so each on its own would bound the whole deployment by its disk."""
-        mine = _QueuedSubmission(new)
-        self._submissions.append(mine)
-        try:
-            async with self._submitting:
-                if mine.outcome is None:
-                    batch, self._submissions = self._submissions, []
-                    try:
-                        await self._write(batch)
-                    finally:
-                        # A cancelled writer leaves the others to the next one; what it did commit is joined then.
-                        self._submissions += [one for one in batch if one.outcome is None]
-        finally:
-            if mine in self._submissions:  # cancelled before anybody wrote it
-                self._submissions.remove(mine)
-        if isinstance(mine.outcome, Exception):
-            raise mine.outcome
-        if mine.outcome is None:
-            raise AssertionError("a submission was neither written nor refused")
-        return mine.outcome
-
-    async def _write(self, batch: list[_QueuedSubmission]) -> None:
+    async def _write(self, database: Database, batch: list[_Submission]) -> dict[_Submission, Submitted]:
         # Exits have a room of their own in the queue: whatever others fill it with leaves them their places. One that
         # came together with what it builds on stays behind it.
+        batch = [one for one in batch if not one.is_cancelled]
         others = [one for one in batch if one.relay.priority != Priority.EXIT]
         begun = {one.relay.subject for one in others}
         exits = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject not in begun]
         behind = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject in begun]
         for_exits = self._max_depth + _EXITS_DEPTH
 
-        async def body(connection: Connection) -> list[Submitted]:
-            outcomes = []
+        async def body(connection: Connection) -> dict[_Submission, Submitted]:
+            outcomes: dict[_Submission, Submitted] = {}
             for part, depth in ((exits, for_exits), (others, self._max_depth), (behind, for_exits)):
                 if part:
-                    outcomes += await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
+                    found = await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
+                    outcomes |= zip(part, found, strict=True)
             return outcomes
 
-        try:
-            for one, outcome in zip(exits + others + behind, await self._database.transact(body), strict=True):
-                one.outcome = outcome
-        except Retryable as error:
-            for one in batch:
-                one.outcome = error
+        return await database.transact(body)
 
-    # --- waiting ------------------------------------------------------------------------------------------
-
-    async def _ended(self, queued: Queued) -> _Waiter:
-        """Return a waiter with the final status, or with the status at the end of the wait.
+    async def _last_status(self, queued: Queued) -> tuple[RelayStatus | None, bytes | None]:
+        """Return the final status or that at the end of the wait, None when it could not be read; and the hash of a
+        transaction that a node may have, also after the relay has returned to the queue.
 
         The queue's timeout counts until a node may have the bytes. The wait for the receipt begins then.
         """
-        waiter = _Waiter(queued.relay.dedupe)
-        self._waiters.setdefault(queued.id, set()).add(waiter)
+        wake = Wake()
+        self._waiting.setdefault(queued.id, set()).add(wake)
+        status: RelayStatus | None = None
+        sent_as: bytes | None = None
+        # One pause after the timeout the status is known as it was at the timeout.
+        until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._pause
+        until_mined: float | None = None
         try:
-            self._news.add(queued.id)  # it may have ended before anybody listened for it
-            self._to_look()
-            # One slow poll after the timeout the status is known as it was at the timeout.
-            until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._pause
-            until_mined: float | None = None
-            while waiter.live:
-                if waiter.sent_as is not None and until_mined is None:
+            while True:
+                try:
+                    status = await self._statuses.get(queued.id)
+                except Retryable as error:
+                    log.debug("relay not read", id=queued.id, reason=str(error))
+                else:
+                    if status is None or status.dedupe != queued.relay.dedupe:
+                        log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
+                        raise Retryable("relay_unavailable", _LOST, "relay_queue_timeout", 1)
+                    sent_as = None if status.refusal is not None else status.tx_hash or sent_as
+                    if not status.live:
+                        return status, sent_as
+                if sent_as is not None and until_mined is None:
                     until_mined = anyio.current_time() + self.receipt_wait
-                until = until_sent if waiter.sent_as is None or until_mined is None else until_mined
-                with anyio.move_on_after(until - anyio.current_time()) as wait:
-                    await waiter.changed.wait()
-                if wait.cancelled_caught:
-                    break
-            return waiter
+                until = until_sent if sent_as is None or until_mined is None else until_mined
+                seconds = until - anyio.current_time()
+                if seconds <= 0:
+                    return status, sent_as
+                await wake.wait(min(seconds, self._pause))
         finally:
-            waiters = self._waiters[queued.id]
-            waiters.discard(waiter)
-            if not waiters:
-                del self._waiters[queued.id]
+            wakes = self._waiting[queued.id]
+            wakes.discard(wake)
+            if not wakes:
+                del self._waiting[queued.id]
 
     async def _wait_for_index(self, block_number: int) -> None:
-        self._awaiting_index += 1
+        wake = Wake()
+        self._awaiting_index.add(wake)
         try:
-            with anyio.move_on_after(INDEX_WAIT):
-                while self._indexed < block_number:
-                    await self._index_moved.wait()
+            with anyio.move_on_after(INDEX_WAIT), suppress(Retryable):
+                while await self._indexed_block.get(None) < block_number:
+                    await wake.wait(self._pause)
         finally:
-            self._awaiting_index -= 1
-
-    # --- the background task -------------------------------------------------------------------------------
+            self._awaiting_index.discard(wake)
 
     async def run(self) -> NoReturn:
+        """Wake callers of `wait`. Drop relays that waited in the queue for too long, also those of other processes: a
+        caller may have died with its process."""
         async with (
             self._notices.subscribe(RELAY_ENDED, self._hear_end),
             self._notices.subscribe(INDEX_MOVED, self._hear_index),
         ):
-            slow_poll_at = anyio.current_time()
             while True:
                 try:
-                    if anyio.current_time() >= slow_poll_at:
-                        slow_poll_at = anyio.current_time() + self._pause
-                        await self._look_at_all()
-                    else:
-                        await self._look_at_news()
+                    async with self._database.connection() as connection:
+                        dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
+                    for kind in dropped.values():
+                        metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
                 except Retryable as error:
-                    log.warning("relays not looked at", reason=str(error))
-                    await anyio.sleep(self._pause)
-                await self._to_look.wait(slow_poll_at - anyio.current_time())
-
-    async def _look_at_news(self) -> None:
-        news, self._news = self._news, set()
-        ids = [relay_id for relay_id in news if relay_id in self._waiters]
-        if ids:
-            async with self._database.connection() as connection:
-                self._notify(ids, await statuses_sql.statuses(connection, ids))
-
-    async def _look_at_all(self) -> None:
-        if not self._waiters and not self._awaiting_index:
-            return
-        self._news.clear()
-        async with self._database.connection() as connection:
-            dropped = await queue_sql.drop_overdue(connection, self._queue_timeout_ms)
-            ids = list(self._waiters)
-            self._notify(ids, await statuses_sql.statuses(connection, ids))
-            position = await read_position(connection)
-        for kind in dropped.values():
-            metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
-        if position is not None:
-            self._index_is_at(position.block_number)
-
-    def _notify(self, relay_ids: Sequence[int], statuses: Sequence[RelayStatus]) -> None:
-        found = {status.id: status for status in statuses}
-        for relay_id in relay_ids:
-            for waiter in tuple(self._waiters.get(relay_id, ())):
-                waiter.hear(found.get(relay_id))
+                    log.warning("overdue relays not dropped", reason=str(error))
+                await anyio.sleep(self._pause)
 
     def _hear_end(self, payload: str) -> None:
-        if payload.isdecimal() and int(payload) in self._waiters:
-            self._news.add(int(payload))
-            self._to_look()
-
-    def _hear_index(self, payload: str) -> None:
         if payload.isdecimal():
-            self._index_is_at(int(payload))
+            for wake in self._waiting.get(int(payload), ()):
+                wake()
 
-    def _index_is_at(self, block_number: int) -> None:
-        self._indexed = block_number
-        self._index_moved.set()
-        self._index_moved = anyio.Event()
+    def _hear_index(self, _: str) -> None:
+        for wake in self._awaiting_index:
+            wake()

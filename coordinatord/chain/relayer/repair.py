@@ -1,4 +1,4 @@
-"""Keeping an account's nonces moving: lost ones given up, gaps closed, fees raised. Run after each look at the head."""
+"""Repair of an account's nonces after each look at the head: give up lost ones, close gaps, raise fees."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -23,10 +23,10 @@ from coordinatord.storage.database.role_connection import RoleConnection
 log = structlog.get_logger(__name__)
 
 MAX_TURNS: Final = 3
-# Gaps closed in one go: a node that says a floor far too low must not make us sign thousands of self-transfers.
-_MOST_SUSPECTS: Final = 256
-_EXAMINED_AT_ONCE: Final = 32  # receipts and count are one request
-_LOST_FOR_GOOD: Final = 3600.0  # seconds: no reorganisation reaches back so far
+# A node that reports a floor far too low must not make us sign thousands of self-transfers.
+_MAX_SUSPECTS: Final = 256
+_MAX_EXAMINED: Final = 32  # receipts and count are one request
+_LOST_KEPT_S: Final = 3600.0  # no reorg reaches back so far
 
 
 async def revive_unmined(
@@ -35,8 +35,8 @@ async def revive_unmined(
     """Make transactions pending again whose block is no longer part of the chain. Return their number. `mined`: number
     and hash of the blocks that transactions of the account are recorded in.
 
-    Blocks above the head count as gone: if it is only this node that has not got them, the bytes that it is sent
-    are known or used already, and the steps that look at those blocks find them mined.
+    Blocks above the head count as gone. If only this node lacks them, sending the bytes again does no harm, and the
+    steps that look at those blocks find them mined.
     """
     now = await blocks_by_number(rpc, [number for number, _ in mined])
     vanished = [
@@ -49,42 +49,38 @@ async def revive_unmined(
     async with term.transaction() as connection:
         count = await results_sql.unmine(connection, account.chain_id, account.address, vanished)
         stored = await transactions_sql.pending(connection, account.chain_id, account.address)
-    account.pending = PendingTxs(PendingTx.of(tx) for tx in stored)
+    account.pending = PendingTxs(stored)
     log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
     return count
 
 
 @attrs.frozen(slots=True)
 class Findings:
-    """`used`: pending ones of ours below the floor: mined, or lost to somebody else. `suspects`: not pending although
-    the chain waits for them. `foreign`: used by somebody else before they were given out. `next`: to give out next."""
+    """Nonces that went wrong. `used`: below the chain's count although their transactions are pending: mined, or lost
+    to a foreign transaction. `suspects`: not pending although the chain waits for them."""
 
     used: tuple[int, ...]
     suspects: tuple[int, ...]
-    foreign: range
-    next: int
 
 
 def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
-    """Nonces to give out, and those that went wrong.
+    """Return the nonces that went wrong.
 
-    The chain's count is the floor. From there up to the highest nonce given out, every one must have a live transaction
-    of ours: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out, None
-    for a new account (it starts at the floor, and what it did before is no business of ours).
+    The chain's count is the floor. From there up to the highest nonce given out, every nonce must have a live
+    transaction: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out,
+    None for a new account, which starts at the floor.
     """
     waiting = set(pending)
     following = floor if stored_next is None else stored_next
-    last = min(following, floor + len(waiting) + _MOST_SUSPECTS)
+    last = min(following, floor + len(waiting) + _MAX_SUSPECTS)
     return Findings(
         used=tuple(sorted(nonce for nonce in waiting if nonce < floor)),
         suspects=tuple(nonce for nonce in range(floor, last) if nonce not in waiting),
-        foreign=range(following, max(following, floor)),
-        next=max(following, floor),
     )
 
 
 async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> bool:
-    """`account` as read at `block`. True when there is something new to send or to sign."""
+    """Repair the nonces of an account that was read at `block`. True when there is something to send or to sign."""
     async with term.transaction() as connection:
         stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
     findings = examine(account.nonce_floor, stored_next, [tx.nonce for tx in account.pending])
@@ -96,12 +92,12 @@ async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount,
 
 
 async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
-    """Those given up whose receipt came all the same: late, or in a block that took the place of the other's."""
+    """Resolve lost transactions whose receipt came after all: late, or in a block of another branch."""
     now = anyio.current_time()
     for tx in list(account.lost):
         if tx.missed_at is None:
             tx.missed_at = now
-        elif now > tx.missed_at + _LOST_FOR_GOOD:
+        elif now > tx.missed_at + _LOST_KEPT_S:
             account.lost.remove(tx)
     receipts = await receipts_of(rpc, [version.hash for tx in account.lost for version in tx.versions])
     await resolve(term, rpc, account, [receipt for receipt in receipts if receipt.block_number <= block.number])
@@ -110,9 +106,10 @@ async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, bl
 async def _give_up_lost(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock, used: Sequence[int]
 ) -> int:
-    """Nonces of ours that the chain counts as used: mined in a block that we did not see, or not by us."""
-    candidates = [tx for tx in account.pending if tx.nonce in used][:_EXAMINED_AT_ONCE]
-    # Of one node: one that lags behind another's count must not make a mined transaction look lost.
+    """Decide nonces of ours that the chain counts as used: mined in a block that we did not see, or by a foreign
+    transaction. Return the number of lost ones."""
+    candidates = [tx for tx in account.pending if tx.nonce in used][:_MAX_EXAMINED]
+    # From one node: the receipts of a lagging node beside another's count would make a mined transaction look lost.
     receipts, count = await receipts_and_count(
         rpc, account.address, [version.hash for tx in candidates for version in tx.versions]
     )
@@ -127,7 +124,7 @@ async def _give_up_lost(
     if lost and await _others_have(rpc, account, lost):
         return 0
     if lost:
-        log.warning("nonces lost to somebody else", nonces=[tx.nonce for tx in lost])
+        log.warning("nonces lost to foreign transactions", nonces=[tx.nonce for tx in lost])
         async with term.transaction() as connection:
             await results_sql.mark_lost(connection, [tx.id for tx in lost])
         for tx in lost:
@@ -136,8 +133,8 @@ async def _give_up_lost(
 
 
 async def _others_have(rpc: Rpc, account: RelayerAccount, lost: Sequence[PendingTx]) -> bool:
-    """True while another node knows these as mined, or does not count their nonces as used: a nonce that is given up
-    on one node's word may be sent for a second time."""
+    """True while another node has a receipt of these, or does not count their nonces as used. On the word of one node
+    alone an op might be sent under a second nonce."""
     hashes = [version.hash for tx in lost for version in tx.versions]
     for other in rpc.others:
         receipts, count = await receipts_and_count(other, account.address, hashes)
@@ -148,8 +145,8 @@ async def _others_have(rpc: Rpc, account: RelayerAccount, lost: Sequence[Pending
 
 
 async def _undo_deep(term: RoleConnection, rpc: Rpc, account: RelayerAccount, suspects: Sequence[int]) -> int:
-    """Nonces recorded as mined that the chain waits for: a reorganisation went below the blocks that are looked at when
-    one is seen."""
+    """Revive nonces recorded as mined that the chain waits for: a reorg went deeper than the blocks that are checked
+    when a fork is seen."""
     async with term.transaction() as connection:
         mined = await transactions_sql.blocks_among(connection, account.chain_id, account.address, suspects)
     return await revive_unmined(term, rpc, account, mined)
@@ -180,8 +177,7 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within
     if not cheap:
         return False
     async with term.transaction() as connection:
-        contents = await transactions_sql.contents(connection, [tx.id for tx in cheap])
-        versions = [(tx, version) for tx in cheap if (version := await dearer(account, tx, contents[tx.id]))]
+        versions = [(tx, version) for tx in cheap if (version := await dearer(account, tx))]
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)

@@ -1,11 +1,10 @@
 """Reserves of the account's native funds: which transactions they still pay for.
 
-Below the reserve, only exits and cancels are relayed, so that settles, fails and reclaims can go on: they free other
-people's money. A lower reserve stops cancels, too: an owner can always act alone.
+Below the reserve, only exits and cancels are relayed, because exits free other people's money. A lower reserve stops
+cancels, too: an owner can always act alone.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import attrs
 
@@ -26,28 +25,18 @@ class Reserves:
         return cls(cancel_gas * cap, other_gas * cap)
 
     def reserve_for(self, rank: Rank) -> int:
-        match rank:
-            case Rank.EXIT:
-                return 0
-            case Rank.CANCEL:
-                return self.cancel
-            case Rank.OTHER:
-                return self.other
+        return {Rank.EXIT: 0, Rank.CANCEL: self.cancel, Rank.OTHER: self.other}[rank]
 
-    def lowest_rank(self, spendable: int) -> Rank:
-        """The least urgent rank that these funds allow."""
-        if spendable < self.cancel:
-            return Rank.EXIT
-        return Rank.CANCEL if spendable < self.other else Rank.OTHER
-
-
-NO_RESERVES: Final = Reserves(0, 0)
+    def allows(self, rank: Rank, spendable: int) -> bool:
+        """True when relays of this rank are taken with these funds. Exits always are."""
+        return rank is Rank.EXIT or spendable >= self.reserve_for(rank)
 
 
 def affordable(
-    plans: Sequence[Planned], spendable: int, cap: int, reserves: Reserves = NO_RESERVES
+    plans: Sequence[Planned], spendable: int, cap: int, reserves: Reserves
 ) -> tuple[list[Planned], list[Planned]]:
-    """(those that can be paid in their order without touching what is kept for more urgent ones, the others)."""
+    """Return the plans that can be paid in their order without touching what is kept for more urgent ones, and the
+    others."""
     paid: list[Planned] = []
     unpaid: list[Planned] = []
     for plan in plans:

@@ -12,13 +12,12 @@ from coordinatord.chain.relayer import gas_bookings_sql, results_sql, transactio
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import WINDOW, blocks_by_number
 from coordinatord.chain.relayer.confirmation import confirmed
-from coordinatord.chain.relayer.gas_bookings_sql import GasCost
 from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.receipts import TxReceipt
-from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
+from coordinatord.chain.relayer.results_sql import RefusedCall
 from coordinatord.chain.relayer.role import LACKING
 from coordinatord.chain.relayer.simulate import replay
-from coordinatord.chain.relayer.transactions_sql import NewestBlock
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewestBlock
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.locks import is_held
@@ -30,9 +29,9 @@ _RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one,
 
 
 async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
-    """Refused relays that may pass yet: those behind an older one that is under way; and all of them while the node has
-    not got a block that an account's transactions are recorded in. Its newest one tells: a reorganisation takes the
-    highest blocks first."""
+    """Return the refused relays that may pass yet: those behind an older one that is under way, or all of them while
+    the node lacks a block that an account's transactions are recorded in. The newest such block decides: a reorg takes
+    the highest blocks first."""
     if not refused:
         return set()
     newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)
@@ -45,34 +44,33 @@ async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused:
 
 
 async def _is_retired(connection: Connection, chain_id: int, newest: NewestBlock) -> bool:
-    """Nobody relays from the account, and has not for a while: nobody will see that its block is gone, and waiting for
-    that would hold every refusal back."""
+    """True when no process has relayed from the account for a while. None would notice that its block is gone, and
+    waiting for that would hold back every refusal."""
     return newest.quiet > _RETIRED_AFTER and not await is_held(connection, role_of(chain_id, newest.account))
 
 
 async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
-    """End all relays of these mined transactions, in one database transaction. Raises Retryable, with nothing ended,
-    while other nodes do not tell the same receipts."""
-    # One for each: nodes of two branches may each have mined another version of one transaction.
+    """End all relays of these mined transactions, in one database transaction. Raise Retryable, with nothing ended,
+    while other nodes do not report the same receipts."""
+    # One receipt each: nodes of two branches may have mined different versions of a transaction.
     found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
     if not found:
         return
     await confirmed(rpc, [receipt for _, receipt in found])
-    filled = [tx.id for tx, r in found if _is_fill(tx, r.tx_hash)]
+    mined = [
+        MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded, r.gas_used, _is_fill(tx, r.tx_hash))
+        for tx, r in found
+    ]
+    filled = [tx.tx_id for tx in mined if tx.fills]
     carrying = [(tx, r) for tx, r in found if not _is_fill(tx, r.tx_hash)]
     refused = [call for tx, r in carrying if r.succeeded for call in _refused_calls(tx, r)]
     reverted_refused, passing = await _reverted(term, rpc, account, [(tx, r) for tx, r in carrying if not r.succeeded])
     refused += reverted_refused
     passing += await _refused_too_early(term, rpc, account, refused)
     async with term.transaction() as connection:
-        await results_sql.record_mined(
-            connection,
-            [MinedTx(tx.id, r.tx_hash, r.block_number, r.block_hash, r.succeeded) for tx, r in found],
-        )
+        await transactions_sql.record_mined(connection, mined)
         taken_back = await results_sql.take_back(connection, [tx.id for tx, r in carrying if r.succeeded], refused)
-        booked = await gas_bookings_sql.book(
-            connection, [GasCost(tx.id, r.gas_used, _is_fill(tx, r.tx_hash)) for tx, r in found]
-        )
+        booked = await gas_bookings_sql.book(connection, mined)
         passing = [relay_id for relay_id in passing if relay_id not in taken_back]
         await results_sql.requeue(
             connection,
@@ -83,8 +81,8 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
     for tx, receipt in found:
         account.was_mined(tx)
         _learn(account, tx, receipt, refused)
-    for cost in booked:
-        metrics.relay_gas.labels(cost.kind).inc(cost.gas)
+    for kind, gas in booked.items():
+        metrics.relay_gas.labels(kind).inc(gas)
     for relay in ended:
         metrics.relay_outcomes.labels(relay.kind.value, relay.state).inc()
         metrics.relay_mined_seconds.labels(relay.kind.value).observe(relay.seconds)
@@ -92,15 +90,16 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
 
 
 def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
-    """Gas that the ops of this transaction really took. A refused one takes less than its like, and teaches nothing."""
+    """Learn the gas that the ops of this transaction used. A refused op uses less than others, so it teaches
+    nothing."""
     metrics.relay_gas_planned.inc(tx.gas)
     metrics.relay_gas_used.inc(receipt.gas_used)
-    if _is_fill(tx, receipt.tx_hash):
+    if _is_fill(tx, receipt.tx_hash) or not tx.expected:
         return
-    if receipt.succeeded and not any(call.tx_id == tx.id for call in refused):
-        account.gas.was_used(tx.kinds, receipt.gas_used - tx.intrinsic)
-    elif not receipt.succeeded and len(tx.kinds) > 1:
-        account.gas.starved(tx.kinds)
+    if not receipt.succeeded:
+        account.gas.was_starved()
+    elif not any(call.tx_id == tx.id for call in refused):
+        account.gas.was_used(tx.expected, receipt.gas_used)
 
 
 def _is_fill(tx: PendingTx, mined_hash: bytes) -> bool:
@@ -115,10 +114,10 @@ def _refused_calls(tx: PendingTx, receipt: TxReceipt) -> list[RefusedCall]:
 async def _reverted(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, found: Sequence[tuple[PendingTx, TxReceipt]]
 ) -> tuple[list[RefusedCall], list[int]]:
-    """For relays of transactions that reverted as a whole: (why the chain refuses them, the ids of those that it would
-    take: they ran out of gas, shared a transaction that did, or were sent by an account that had lost its role).
+    """Decide relays of transactions that reverted as a whole. Return the calls that the chain refuses, and the ids of
+    relays that it would accept: they ran out of gas, shared a transaction that did, or the account had lost its role.
 
-    A receipt does not say why; the state after its block does, as far as anything can."""
+    A receipt does not say why. The state after its block does, as far as anything can."""
     refused: list[RefusedCall] = []
     passing: list[int] = []
     for tx, receipt in found:
@@ -137,15 +136,17 @@ async def _reverted(
 async def _refused_too_early(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, refused: Sequence[RefusedCall]
 ) -> list[int]:
-    """The ids of refused relays that are to be tried again: what they build on was not there when they were mined.
+    """Return the ids of refused relays to try again: what they build on was not there when they were mined.
 
-    Nonces keep the order of one account. Of several, a reorganisation may mine a settle before the claim that it
-    settles: refused for good, it would leave a job claimed that its provider has long done with.
+    Nonces keep the order of one account. With several accounts, a reorg may mine a settle before its claim. Refused for
+    good, the job would stay claimed although its provider has done the work.
     """
     if not refused:
         return []
+    places = {(call.tx_id, call.call_index) for call in refused}
     async with term.transaction() as connection:
-        relays = await results_sql.refused_alive(connection, refused)
+        carried = await results_sql.carried(connection, {call.tx_id for call in refused})
+        relays = [relay for relay in carried if relay.is_live and (relay.tx_id, relay.call_index) in places]
         without_ground = await inconclusive(connection, rpc, account.chain_id, [relay.id for relay in relays])
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
     for relay in relays:

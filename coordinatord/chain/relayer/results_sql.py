@@ -1,23 +1,13 @@
 """Results of signed relays: mined, refused, back in the queue, or alive again after a reorg."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from coordinatord.chain.relayer import gas_bookings_sql
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, RelayKind, lock_outbox
+from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
-
-
-@attrs.frozen(slots=True)
-class MinedTx:
-    """A transaction found in a block, by the version that got there."""
-
-    tx_id: int
-    mined_hash: bytes
-    block_number: int
-    block_hash: bytes
-    succeeded: bool
 
 
 @attrs.frozen(slots=True)
@@ -32,46 +22,38 @@ class RefusedCall:
 
 @attrs.frozen(slots=True)
 class Carried:
-    """A relay that rides in a transaction."""
+    """A relay in the transaction that carries it. `is_live`: it has not ended."""
 
     id: int
+    kind: RelayKind = attrs.field(converter=RelayKind)
     tx_id: int
     call_index: int | None
     target: bytes
     calldata: bytes = attrs.field(repr=False)
+    is_live: bool = True
 
 
 @attrs.frozen(slots=True)
 class Ended:
-    kind: RelayKind
+    """`seconds`: since the relay was inserted."""
+
+    kind: RelayKind = attrs.field(converter=RelayKind)
     state: str
-    seconds: float  # since it was inserted
+    seconds: float
 
 
-async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
-    await connection.execute(
-        "update relay_txs set mined_hash = m.hash, block_number = m.number, block_hash = m.block,"
-        " succeeded = m.succeeded, lost = false"
-        " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
-        " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
-        [tx.tx_id for tx in txs],
-        [tx.mined_hash for tx in txs],
-        [tx.block_number for tx in txs],
-        [tx.block_hash for tx in txs],
-        [tx.succeeded for tx in txs],
-    )
-
-
-async def carried(connection: Connection, tx_ids: Sequence[int]) -> list[Carried]:
+async def carried(connection: Connection, tx_ids: Iterable[int]) -> list[Carried]:
     rows = await connection.fetch(
-        "select id, tx_id, call_index, target, calldata from relays where tx_id = any($1::bigint[]) order by id", tx_ids
+        "select id, kind, tx_id, call_index, target, calldata, state = 'signed' from relays"
+        " where tx_id = any($1::bigint[]) order by id",
+        list(tx_ids),
     )
-    return [Carried(r["id"], r["tx_id"], r["call_index"], r["target"], r["calldata"]) for r in rows]
+    return [Carried(*row) for row in rows]
 
 
 async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
-    """Bind relays anew to these transactions, which carried them before they came back to the queue and took effect
-    after all; returns the relays' ids. What carries them by now carries nothing any more."""
+    """Bind relays to these transactions again, which carried them before they returned to the queue and took effect
+    after all. Return the relays' ids. The transactions that carry them now have no effect."""
     rows = await connection.fetch(
         "with back as (select f.relay_id, f.tx_id, f.call_index, r.tx_id as by_now, r.call_index as place_by_now"
         " from relay_formers f join relays r on r.id = f.relay_id where f.tx_id = any($1::bigint[])"
@@ -83,17 +65,14 @@ async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequ
         " update relays set tx_id = b.tx_id, call_index = b.call_index from back b where relays.id = b.relay_id"
         " returning relays.id",
         tx_ids,
-        [call.tx_id for call in refused],
-        [call.call_index for call in refused],
+        *columns(refused, "tx_id", "call_index"),
     )
-    return {r["id"] for r in rows}
+    return {row["id"] for row in rows}
 
 
 async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
-    """End every relay of these transactions: those named in `refused` so, all others as mined.
-
-    Also those that ended before and came to be decided anew by a reorg.
-    """
+    """End every relay of these transactions: those of `refused` as refused, all others as mined. Relays that ended
+    before are decided again, after a reorg."""
     rows = await connection.fetch(
         "with ended as (update relays set"
         " state = case when f.tx_id is null then 'mined' else 'refused' end::relay_state,"
@@ -103,46 +82,22 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
         " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
         " where r.tx_id = any($1::bigint[]) and relays.id = r.id"
         " returning relays.id, relays.kind, relays.state::text as state, relays.created_at)"
-        " select kind, state, extract(epoch from clock_timestamp() - created_at)::float8 as seconds,"
+        " select kind, state, extract(epoch from clock_timestamp() - created_at)::float8,"
         " pg_notify('relay_ended', id::text) from ended",
         tx_ids,
-        [call.tx_id for call in refused],
-        [call.call_index for call in refused],
-        [call.name for call in refused],
-        [call.raw for call in refused],
+        *columns(refused, "tx_id", "call_index", "name", "raw"),
     )
-    return [Ended(RelayKind(r["kind"]), r["state"], r["seconds"]) for r in rows]
-
-
-@attrs.frozen(slots=True)
-class RefusedRelay:
-    id: int
-    kind: RelayKind
-    target: bytes
-    calldata: bytes = attrs.field(repr=False)
-
-
-async def refused_alive(connection: Connection, refused: Sequence[RefusedCall]) -> list[RefusedRelay]:
-    """Those of the refused that have not ended otherwise before."""
-    rows = await connection.fetch(
-        "select r.id, r.kind, r.target, r.calldata from relays r"
-        " join unnest($1::bigint[], $2::integer[]) as f(tx_id, call_index)"
-        " on f.tx_id = r.tx_id and f.call_index is not distinct from r.call_index"
-        " where r.state = 'signed' order by r.id",
-        [call.tx_id for call in refused],
-        [call.call_index for call in refused],
-    )
-    return [RefusedRelay(r["id"], RelayKind(r["kind"]), r["target"], r["calldata"]) for r in rows]
+    return [Ended(*row[:3]) for row in rows]
 
 
 async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
-    """Those of these relays that have an older one of their subject under way."""
+    """Return those of these relays that have an older one of their subject under way."""
     rows = await connection.fetch(
         "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
         " where o.subject = r.subject and o.id < r.id and o.state in ('queued', 'signed'))",
         relay_ids,
     )
-    return {r["id"] for r in rows}
+    return {row["id"] for row in rows}
 
 
 async def post_under_way(connection: Connection, job_id: bytes, owner: bytes) -> bool:
@@ -157,10 +112,11 @@ async def post_under_way(connection: Connection, job_id: bytes, owner: bytes) ->
 
 @attrs.frozen(slots=True)
 class Undecided:
-    """A queued or signed relay. `ahead`: the account has signed it and its nonce is still to be used, so that whatever
-    it signs next comes after it."""
+    """A queued or signed relay. `ahead`: the account has signed it with a nonce that is not used yet, so whatever the
+    account signs next comes after it."""
 
     id: int
+    kind: RelayKind = attrs.field(converter=RelayKind)
     subject: bytes
     target: bytes
     calldata: bytes = attrs.field(repr=False)
@@ -170,9 +126,10 @@ class Undecided:
 async def undecided_with(
     connection: Connection, chain_id: int, account: bytes, relay_ids: Sequence[int]
 ) -> list[Undecided]:
-    """All that is under way of the subjects of these relays, the oldest first."""
+    """Return everything under way of the subjects of these relays, the oldest first."""
     rows = await connection.fetch(
-        "select r.id, r.subject, r.target, r.calldata, (t.id is not null and not t.lost and t.block_number is null"
+        "select r.id, r.kind, r.subject, r.target, r.calldata, (t.id is not null and not t.lost"
+        " and t.block_number is null"
         " and not exists (select from relay_tx_versions v where v.tx_id = t.id and v.fills)) as ahead"
         " from relays r left join relay_txs t on t.id = r.tx_id and t.chain_id = $1 and t.account = $2"
         " where r.state in ('queued', 'signed')"
@@ -181,18 +138,21 @@ async def undecided_with(
         account,
         relay_ids,
     )
-    return [Undecided(r["id"], r["subject"], r["target"], r["calldata"], r["ahead"]) for r in rows]
+    return [Undecided(*row) for row in rows]
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
     """Put signed relays, whose transaction can take no effect any more, back into the queue.
 
-    One that came back too often is dropped with `code`; so is one that is not live (it ended, a reorg unmade its
-    block, and the same request is under way anew).
+    A relay that came back too often is dropped with `code`. So is a relay that is not live: it ended, a reorg removed
+    its block, and the same request is under way again.
+
+    The transactions that carried the relays are kept: their bytes were sent and may take effect after all.
     """
-    await _remember(connection, relay_ids)
     await connection.execute(
-        "with back as (update relays set tx_id = null, call_index = null, raw = null,"
+        "with kept as (insert into relay_formers (relay_id, tx_id, call_index) select id, tx_id, call_index from relays"
+        "  where id = any($1::bigint[]) and tx_id is not null on conflict do nothing),"
+        " back as (update relays set tx_id = null, call_index = null, raw = null,"
         " state = case when again then 'queued' else 'dropped' end::relay_state,"
         " reason = case when again then null else $3 end,"
         " ended_at = case when again then null else clock_timestamp() end,"
@@ -207,26 +167,16 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
     )
 
 
-async def _remember(connection: Connection, relay_ids: Sequence[int]) -> None:
-    """Keep the transactions that carry these relays now: sent once, they may take effect although others carry them
-    later."""
-    await connection.execute(
-        "insert into relay_formers (relay_id, tx_id, call_index) select id, tx_id, call_index from relays"
-        " where id = any($1::bigint[]) and tx_id is not null on conflict do nothing",
-        relay_ids,
-    )
-
-
 async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
-    """Somebody else's transaction used these nonces; the relays go back to the queue, to be simulated anew."""
+    """Record that foreign transactions used these nonces. The relays return to the queue, to be simulated again."""
     await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)
     await requeue(connection, [relay.id for relay in await carried(connection, tx_ids)], "nonce_conflict")
 
 
 async def unmine(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:
-    """These blocks are not part of the chain any more: their transactions are pending again. Returns how many.
+    """Make the transactions of these blocks pending again, because a reorg removed the blocks. Return their number.
 
-    Their relays live again, except where the same request is under way anew or twice among them: such a relay keeps
+    Their relays live again, except where the same request is under way again or twice among them: such a relay keeps
     its ending until its transaction is mined again and decides.
     """
     await lock_outbox(connection)

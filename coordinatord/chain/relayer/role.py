@@ -1,7 +1,7 @@
-"""Role of the relayer's account in the registries: read with the head, told when it changes, kept for whoever asks.
+"""Role of the relayer's account in the registries, read with the head.
 
-Without it nothing can be posted or settled from the account. That is the operator's to mend and no caller's mistake, so
-callers hear a 503 that they may repeat, settles wait in the queue, and all goes on as soon as the role is there.
+Without it the account can post and settle nothing. Only the operator can mend that, so callers get a retryable 503,
+settles wait in the queue, and everything continues as soon as the account has the role.
 """
 
 import math
@@ -25,9 +25,9 @@ from coordinatord.chain.rpc.views import View, hex_bytes, is_true
 
 log = structlog.get_logger(__name__)
 
-# Refusals that say no more than that the sender has no role: of `post` and `settle`, and of `relay(bytes[])`.
+# Refusals of a sender without the role: of `post` and `settle`, and of `relay(bytes[])`.
 LACKING: Final = frozenset({"NotRelayer", "SenderNotRelayer"})
-# Kinds that an account without the role still relays: anybody may send them, one by one.
+# Kinds that any account may send, one by one.
 WITHOUT_ROLE: Final = (RelayKind.FAIL, RelayKind.RECLAIM, RelayKind.CANCEL)
 REMEDY: Final = "the registries' owner gives it: coordinatord market admin grant-relayer ADDRESS"
 
@@ -36,14 +36,14 @@ _RETRY_AFTER: Final = 30  # seconds: a person has to act
 
 
 def lacking() -> Retryable:
-    """What callers hear. Of the specification's codes it is the one that says that the queue does not move, and that
-    the same request may be sent again."""
+    """Return the error for callers. Its code is the specification's for a queue that does not move: the same request
+    may be sent again."""
     message = "the coordinator's account has no relayer role at the moment; its operator is told: try again later"
     return Retryable("relay_unavailable", message, "relay_queue_timeout", _RETRY_AFTER)
 
 
 def require_role(refusal: str | None) -> None:
-    """Raises Retryable where the chain's refusal is of the sender, and of no fault in what was sent."""
+    """Raise Retryable where the chain refused the sender, not what was sent."""
     if refusal in LACKING:
         raise lacking()
 
@@ -62,7 +62,7 @@ class RelayerRole:
         return bool(self.missing)
 
     def calls(self, block: str | Mapping[str, str] = "latest") -> list[RpcCall]:
-        """To be sent along with a reading of the head; `hear` takes the answers, in this order."""
+        """Return the calls to send along with a reading of the head. `hear` takes the answers, in this order."""
         data = abi.call(_IS_RELAYER, abi.address(self.account))
         return [View(registry, data, "config_read", block=block).as_call() for registry in self.registries.values()]
 

@@ -23,7 +23,7 @@ class AccountSigner(Protocol):
 
 @attrs.frozen(slots=True)
 class WalletSigner:
-    """A key in this process."""
+    """Key in this process."""
 
     _wallet: Wallet = attrs.field(repr=False)
 
@@ -38,8 +38,8 @@ class WalletSigner:
 async def sign_in_order(
     signer: AccountSigner, transactions: Sequence[Transaction]
 ) -> tuple[list[SignedTransaction], SignerAway | None]:
-    """(signatures of the first ones, why there are no more). Some are asked for at once; nothing behind one that failed
-    counts, so that nonces have no gap."""
+    """Return the signatures of the first ones, and why there are no more. Some are requested at the same time. Nothing
+    behind one that failed counts, so that nonces have no gap."""
     signed: list[SignedTransaction] = []
     for first in range(0, len(transactions), MAX_PARALLEL_SIGNATURES):
         found = await _sign_together(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])
@@ -53,8 +53,6 @@ async def sign_in_order(
 async def _sign_together(
     signer: AccountSigner, transactions: Sequence[Transaction]
 ) -> list[SignedTransaction | SignerAway]:
-    if isinstance(signer, WalletSigner):  # no task is worth a key in this process
-        return [await signer.sign(transaction) for transaction in transactions]
     found: dict[int, SignedTransaction | SignerAway] = {}
 
     async def one(place: int, transaction: Transaction) -> None:

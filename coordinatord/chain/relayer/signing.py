@@ -1,7 +1,7 @@
-"""From plans to stored, signed bytes. Nothing here is sent anywhere; nothing is sent that did not pass here.
+"""From plans to stored, signed bytes. Nothing here is sent, and nothing is sent that was not stored here.
 
 The nonce is given out and the bytes are stored in one database transaction, on the connection that carries the
-account's lock: a death before its commit leaves queued relays, a death after it leaves bytes to be sent again.
+account's lock. A crash before its commit leaves queued relays, a crash after it leaves bytes to be sent again.
 """
 
 from collections.abc import Sequence
@@ -14,29 +14,28 @@ from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import Planned
 from coordinatord.chain.relayer.fees import Fee, offer, replacement, substitute
-from coordinatord.chain.relayer.gas_book import intrinsic_gas
-from coordinatord.chain.relayer.in_flight import PendingTx
+from coordinatord.chain.relayer.in_flight import PendingTx, Version
 from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.signers import sign_in_order
-from coordinatord.chain.relayer.transactions_sql import Gap, NewTx, Version
+from coordinatord.chain.relayer.transactions_sql import Gap, NewTx
+from coordinatord.chain.relayer.tx_size import BASE_GAS
 from coordinatord.storage.database.connections import Connection
 
 log = structlog.get_logger(__name__)
 
-FILL_GAS: Final = 21_000
 _FILL_PRIORITY: Final = 0
 
 
 async def sign_planned(
     connection: Connection, account: RelayerAccount, plans: Sequence[Planned]
 ) -> tuple[list[PendingTx], SignerAway | None]:
-    """Give out contiguous nonces, store the signed bytes and bind the relays to them. Answers with what was signed, and
-    why the rest was not: a signer outside may fail midway, and the relays of the rest stay queued."""
+    """Give out contiguous nonces, store the signed bytes and bind the relays to them. Return what was signed, and why
+    the rest was not: an external signer may fail midway, and the relays of the rest stay queued."""
     stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
     first = max(account.nonce_floor, stored_next or 0)
     if stored_next is not None and first > stored_next:
         foreign = range(stored_next, first)
-        log.warning("nonces used by somebody else", first=foreign.start, count=len(foreign))
+        log.warning("nonces used by foreign transactions", first=foreign.start, count=len(foreign))
         await transactions_sql.insert_foreign(connection, account.chain_id, account.address, foreign)
     fee = offer(account.market, account.ceiling)
     wanted = [
@@ -59,39 +58,30 @@ async def sign_planned(
     ]
     await queue_sql.mark_signed(connection, [b[0] for b in bound], [b[1] for b in bound], [b[2] for b in bound])
     pending = [
-        PendingTx(
-            tx_id,
-            tx.nonce,
-            tx.target,
-            tx.gas,
-            [tx.version],
-            unsent=True,
-            kinds=plan.kinds,
-            intrinsic=intrinsic_gas(plan.calldata),
-        )
+        PendingTx(tx_id, tx.nonce, tx.target, tx.gas, [tx.version], tx.calldata, unsent=True, expected=plan.expected)
         for tx_id, tx, plan in zip(ids, txs, plans, strict=True)
     ]
     return pending, failure
 
 
 async def sign_fill(connection: Connection, account: RelayerAccount, gap: Gap) -> PendingTx:
-    """A self-transfer of nothing for a nonce that the chain waits for."""
+    """Sign a self-transfer of nothing for a nonce that the chain waits for."""
     version = await _sign_fill(account, gap.nonce, offer(account.market, account.ceiling))
     if gap.lost_id is not None:
         lost = account.lost.with_id(gap.lost_id)
         versions = [] if lost is None else list(lost.versions)  # they may still be mined instead
-        if not versions or not versions[-1].fills:  # lost as a fill, it is sent again
+        if not versions or not versions[-1].fills:  # a lost self-transfer is sent again
             versions.append(version)
-        await transactions_sql.turn_into_fill(connection, gap.lost_id, FILL_GAS, versions[-1])
-        return PendingTx(gap.lost_id, gap.nonce, account.address, FILL_GAS, versions)
-    fill = NewTx(gap.nonce, account.address, b"", FILL_GAS, _FILL_PRIORITY, "fill", version)
+        await transactions_sql.turn_into_fill(connection, gap.lost_id, BASE_GAS, versions[-1])
+        return PendingTx(gap.lost_id, gap.nonce, account.address, BASE_GAS, versions)
+    fill = NewTx(gap.nonce, account.address, b"", BASE_GAS, _FILL_PRIORITY, "fill", version)
     (tx_id,) = await transactions_sql.insert(connection, account.chain_id, account.address, [fill])
-    return PendingTx(tx_id, gap.nonce, account.address, FILL_GAS, [version])
+    return PendingTx(tx_id, gap.nonce, account.address, BASE_GAS, [version])
 
 
-async def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_sql.Content) -> Version | None:
-    """The next version of a pending transaction, or None while the present one will do. One that is given up becomes a
-    self-transfer, which closes its nonce."""
+async def dearer(account: RelayerAccount, tx: PendingTx) -> Version | None:
+    """Sign the next version of a pending transaction, or return None while the present one is good enough. A
+    transaction that is given up becomes a self-transfer, which closes its nonce."""
     if tx.unsendable:
         return await _sign_fill(account, tx.nonce, substitute(tx.fee, account.market, ceiling=account.ceiling))
     fee = replacement(tx.fee, account.market, refused=tx.underpriced, ceiling=account.ceiling)
@@ -99,11 +89,11 @@ async def dearer(account: RelayerAccount, tx: PendingTx, content: transactions_s
         return None
     if tx.latest.fills:
         return await _sign_fill(account, tx.nonce, fee)
-    return await _sign(account, tx.nonce, tx.gas, fee, target=content.target, calldata=content.calldata)
+    return await _sign(account, tx.nonce, tx.gas, fee, target=tx.target, calldata=tx.calldata)
 
 
 async def _sign_fill(account: RelayerAccount, nonce: int, fee: Fee) -> Version:
-    return await _sign(account, nonce, FILL_GAS, fee, target=account.address, calldata=b"", fills=True)
+    return await _sign(account, nonce, BASE_GAS, fee, target=account.address, calldata=b"", fills=True)
 
 
 async def _sign(

@@ -1,7 +1,7 @@
-"""Simulation of relays against the latest state, from the relayer's account, in batches: each alone, or upon others.
+"""Simulation of relays on the latest state, from the relayer's account, in batches: each alone, or on top of others.
 
-A call under a gas limit that its like has needed settles most of them. What fails so, or is of a new kind, is
-estimated: without a limit of ours, so that no refusal is ever an artefact of it.
+A call with the gas limit of its kind settles most of them, and costs the node one run. What fails so, or has no limit,
+is estimated: without a limit of ours, so that no refusal is ever an artefact of it.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,6 @@ import msgspec
 
 from common.artifacts import decode_error
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.gas_book import GasBook
-from coordinatord.chain.rpc.chain_data import Quantity
 from coordinatord.chain.rpc.client import Json, Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 
@@ -25,7 +23,7 @@ class WouldPass:
 
 @attrs.frozen(slots=True)
 class WouldRevert:
-    """The contract error's name, or None and the revert data when no contract of ours has it."""
+    """`name`: the contract error's, or None for an unknown one, whose data is in `raw`."""
 
     name: str | None
     raw: bytes
@@ -33,7 +31,7 @@ class WouldRevert:
 
 @attrs.frozen(slots=True)
 class NoVerdict:
-    """The node answered something else than a verdict; `code` tells the caller."""
+    """The node gave no verdict. `code` is for the caller."""
 
     code: str
 
@@ -42,9 +40,8 @@ Verdict: TypeAlias = WouldPass | WouldRevert | NoVerdict
 CallData: TypeAlias = tuple[bytes, bytes]  # target, calldata
 
 
-async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], book: GasBook) -> list[Verdict]:
-    """A verdict for each (target, calldata). Retryable when the node does not answer at all."""
-    limits = [book.limit(target, calldata) for target, calldata in calls]
+async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], limits: Sequence[int | None]) -> list[Verdict]:
+    """Return a verdict for each (target, calldata). Raise Retryable when the node does not answer at all."""
     verdicts: dict[int, Verdict] = {}
     known = [(place, limit) for place, limit in enumerate(limits) if limit is not None]
     requests = [_request("eth_call", account, calls[place], "latest", gas=limit) for place, limit in known]
@@ -54,19 +51,15 @@ async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], book: Ga
     others = [place for place in range(len(calls)) if place not in verdicts]
     requests = [_request("eth_estimateGas", account, calls[place], "latest") for place in others]
     for place, answer in zip(others, await _all(rpc, requests), strict=True):
-        verdicts[place] = verdict = _verdict(answer)
-        if isinstance(verdict, WouldPass):
-            book.learn(*calls[place], verdict.gas)
+        verdicts[place] = _verdict(answer)
     return [verdicts[place] for place in range(len(calls))]
 
 
 async def replay(
     rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
 ) -> list[WouldRevert | None]:
-    """Why each call reverts on the state of that block, the latest if none is given; None where it would pass.
-
-    Where the node has not got the state of that block any more, the latest has to do.
-    """
+    """Return why each call reverts on the state of that block, or None where it would pass. Use the latest block where
+    none is given, or where the node no longer has the state of that block."""
     reasons: list[WouldRevert | None] = []
     block = "latest" if block_number is None else hex(block_number)
     requests = [_request("eth_call", account, call, block) for call in calls]
@@ -79,17 +72,8 @@ async def replay(
     return reasons
 
 
-@attrs.frozen(slots=True)
-class Ran:
-    """Result of one of several calls that ran one after the other."""
-
-    passed: bool
-    used: int
-
-
 class _RanCall(msgspec.Struct):
     status: str
-    gasUsed: Quantity  # noqa: N815 - the node's name
 
 
 class _RanBlock(msgspec.Struct):
@@ -98,9 +82,9 @@ class _RanBlock(msgspec.Struct):
 
 async def simulate_in_turn(
     rpc: Rpc, account: bytes, runs: Sequence[Sequence[tuple[CallData, int]]]
-) -> list[list[Ran] | RpcError]:
-    """Runs of (call, gas limit), each run on the latest state and by itself, its calls upon one another. An error where
-    the node does not serve it; Retryable when it does not answer at all."""
+) -> list[list[bool] | RpcError]:
+    """Run each run's (call, gas limit) one after the other, on the latest state. Return which calls passed, or an error
+    where the node does not serve it. Raise Retryable when the node does not answer at all."""
     requests = [
         RpcCall(
             "eth_simulateV1",
@@ -108,7 +92,7 @@ async def simulate_in_turn(
         )
         for run in runs
     ]
-    found: list[list[Ran] | RpcError] = []
+    found: list[list[bool] | RpcError] = []
     for run, answer in zip(runs, await _all(rpc, requests), strict=True):
         if isinstance(answer, RpcError):
             found.append(answer)
@@ -119,7 +103,7 @@ async def simulate_in_turn(
             raise Retryable(
                 "chain_unreachable", f"eth_simulateV1 told of {len(calls)} calls where {len(run)} were sent"
             )
-        found.append([Ran(quantity(call.status) == 1, quantity(call.gasUsed)) for call in calls])
+        found.append([quantity(call.status) == 1 for call in calls])
     return found
 
 

@@ -1,8 +1,8 @@
 """Solvency: an owner's open jobs and posts under way stay within its balance.
 
-One balance backs one set of jobs: a wallet that could post any number on it would have its posts relayed, and its
-providers' claims refused. Open jobs are summed from the index, posts that it does not show yet from the outbox, and
-`submit_relays` adds up under the outbox's lock, so that of two posts at once one finds the other.
+Otherwise a wallet could have any number of posts relayed whose claims are then refused. Open jobs are summed from the
+index and posts that it does not show yet from the outbox. `submit_relays` adds up under the outbox's lock, so that two
+concurrent posts see each other.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ class Promises:
 
     async def promise(self, standing: Standing, owner: bytes, amount: int, balance: int | None) -> Promise | None:
         """Limit for a post of `amount`; None when `balance`, the owner's latest, does not cover it."""
-        if balance is None:  # the token does not tell: the chain's own check decides
+        if balance is None:  # the token did not answer: the chain's own check decides
             return Promise(amount)
         promised = standing.open_amounts + standing.unindexed
         if promised + amount > balance:
@@ -33,8 +33,8 @@ class Promises:
         return Promise(amount, balance - standing.open_amounts, standing.position)
 
     async def balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
-        """The balance at the block that the open jobs were summed at, if that is more than the latest: a claim that the
-        index does not show yet has taken its payment already."""
+        """Return the balance at the block of the open jobs' sum, or the latest if that is more. A claim that the index
+        does not show yet has taken its payment already."""
         if standing.position < 0:
             return latest
         view = self.token.balance_view(owner, hex(standing.position))
@@ -46,7 +46,7 @@ INSUFFICIENT_BALANCE: Final = "InsufficientBalance"
 
 
 def insufficient(owner: bytes, amount: int, balance: int | None) -> WouldRefuse:
-    """Refusal of a job that its owner cannot pay for, with what the owner holds and the address to fund."""
+    """Return the refusal of a job that its owner cannot pay for, with its balance and the address to fund."""
     address = hex_of(owner)
     if balance is None:
         held, missing = "too little of the payment token", "more"

@@ -7,18 +7,9 @@ from collections.abc import Sequence
 
 import attrs
 
+from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
-
-
-@attrs.frozen(slots=True)
-class Version:
-    """Signed bytes for a nonce. `fills`: a self-transfer that carries no relay."""
-
-    hash: bytes
-    raw: bytes = attrs.field(repr=False)
-    max_fee: int
-    max_tip: int
-    fills: bool
 
 
 @attrs.frozen(slots=True)
@@ -33,39 +24,34 @@ class NewTx:
 
 
 @attrs.frozen(slots=True)
-class StoredTx:
-    """A transaction whose nonce is not known to be used yet; versions oldest first. `refusal`: code of the answer by
-    which nodes refused every sending of it so far."""
+class MinedTx:
+    """A transaction found in a block, by the version that was mined. `fills`: that version carried no relay."""
 
-    id: int
-    nonce: int
-    target: bytes
-    gas: int
-    versions: tuple[Version, ...]
-    refusal: str | None = None
+    tx_id: int
+    mined_hash: bytes
+    block_number: int
+    block_hash: bytes
+    succeeded: bool
+    gas_used: int = 0
+    fills: bool = False
 
 
 async def next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
-    """One above the highest nonce ever given out, or None when none was."""
+    """Return one above the highest nonce ever given out, or None when none was."""
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select max(nonce) + 1 from relay_txs where chain_id = $1 and account = $2", chain_id, account
     )
 
 
 async def insert(connection: Connection, chain_id: int, account: bytes, txs: Sequence[NewTx]) -> list[int]:
-    """Store transactions with their first version each; their ids, in order."""
+    """Store transactions with their first version each. Return their ids, in order."""
     rows = await connection.fetch(
         "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose)"
         " select $1, $2, n.* from unnest($3::bigint[], $4::bytea[], $5::bytea[], $6::bigint[], $7::smallint[],"
         " $8::text[]) as n returning id, nonce",
         chain_id,
         account,
-        [tx.nonce for tx in txs],
-        [tx.target for tx in txs],
-        [tx.calldata for tx in txs],
-        [tx.gas for tx in txs],
-        [tx.priority for tx in txs],
-        [tx.purpose for tx in txs],
+        *columns(txs, "nonce", "target", "calldata", "gas", "priority", "purpose"),
     )
     id_of = {r["nonce"]: r["id"] for r in rows}
     ids = [id_of[tx.nonce] for tx in txs]
@@ -74,22 +60,18 @@ async def insert(connection: Connection, chain_id: int, account: bytes, txs: Seq
 
 
 async def add_versions(connection: Connection, versions: Sequence[tuple[int, Version]]) -> None:
-    """(transaction id, its new version) each. The same bytes signed again are no new version."""
+    """Store new versions by transaction id. The same bytes signed again are no new version."""
     await connection.execute(
         "insert into relay_tx_versions (tx_id, hash, raw, max_fee, max_tip, fills)"
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
         " on conflict do nothing",
         [tx_id for tx_id, _ in versions],
-        [version.hash for _, version in versions],
-        [version.raw for _, version in versions],
-        [version.max_fee for _, version in versions],
-        [version.max_tip for _, version in versions],
-        [version.fills for _, version in versions],
+        *columns([version for _, version in versions], "hash", "raw", "max_fee", "max_tip", "fills"),
     )
 
 
 async def insert_foreign(connection: Connection, chain_id: int, account: bytes, nonces: range) -> None:
-    """Nonces that somebody else used before they were given out here."""
+    """Store nonces that foreign transactions used before they were given out here."""
     await connection.execute(
         "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost)"
         " select $1, $2, n, $2, ''::bytea, 0, 0, 'foreign', true from generate_series($3::bigint, $4::bigint) as n",
@@ -101,64 +83,62 @@ async def insert_foreign(connection: Connection, chain_id: int, account: bytes, 
 
 
 async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: Version) -> None:
-    """The chain gave a lost nonce back (a reorg): a self-transfer takes it."""
+    """Use a lost nonce, which a reorg freed, for a self-transfer."""
     await connection.execute("update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", tx_id, gas)
     await add_versions(connection, [(tx_id, version)])
 
 
-async def pending(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
-    """All transactions whose nonce is not known to be used, in nonce order."""
+async def pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
+    """Return the transactions whose nonces are not known to be used, in nonce order."""
     return await _stored(connection, chain_id, account, "t.block_number is null and not t.lost")
 
 
-async def lost(connection: Connection, chain_id: int, account: bytes) -> list[StoredTx]:
-    """Those of late whose nonce somebody else used: a reorganisation may bring them back."""
+async def lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
+    """Return those whose nonces foreign transactions used in the last hour: a reorg may bring them back."""
     return await _stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 
-async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[StoredTx]:
+async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[PendingTx]:
     rows = await connection.fetch(
-        "select t.id, t.nonce, t.target, t.gas, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
+        "select t.id, t.nonce, t.target, t.gas, t.calldata, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
         f" where t.chain_id = $1 and t.account = $2 and {which}"
         " order by t.nonce, v.created_at",
         chain_id,
         account,
     )
-    versions: dict[int, list[Version]] = {}
+    txs: dict[int, PendingTx] = {}
     for r in rows:
         version = Version(r["hash"], r["raw"], int(r["max_fee"]), int(r["max_tip"]), r["fills"])
-        versions.setdefault(r["id"], []).append(version)
-    heads = {r["id"]: r for r in rows}
-    return [
-        StoredTx(tx_id, r["nonce"], r["target"], r["gas"], tuple(versions[tx_id]), r["refusal"])
-        for tx_id, r in heads.items()
-    ]
+        if r["id"] in txs:
+            txs[r["id"]].versions.append(version)
+        else:
+            txs[r["id"]] = PendingTx(
+                r["id"], r["nonce"], r["target"], r["gas"], [version], r["calldata"], refusal=r["refusal"]
+            )
+    return list(txs.values())
 
 
-@attrs.frozen(slots=True)
-class Content:
-    """Target and calldata that a replacement has to carry again."""
-
-    target: bytes
-    calldata: bytes = attrs.field(repr=False)
-
-
-async def contents(connection: Connection, tx_ids: Sequence[int]) -> dict[int, Content]:
-    rows = await connection.fetch("select id, target, calldata from relay_txs where id = any($1::bigint[])", tx_ids)
-    return {r["id"]: Content(r["target"], r["calldata"]) for r in rows}
+async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
+    await connection.execute(
+        "update relay_txs set mined_hash = m.hash, block_number = m.number, block_hash = m.block,"
+        " succeeded = m.succeeded, lost = false"
+        " from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::boolean[])"
+        " as m(id, hash, number, block, succeeded) where relay_txs.id = m.id",
+        *columns(txs, "tx_id", "mined_hash", "block_number", "block_hash", "succeeded"),
+    )
 
 
 @attrs.frozen(slots=True)
 class Gap:
-    """A nonce without a live transaction; `lost_id` when a row of it exists, lost to somebody else."""
+    """A nonce without a live transaction. `lost_id`: id of its lost transaction, if there is one."""
 
     nonce: int
     lost_id: int | None
 
 
 async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]) -> list[Gap]:
-    """Those of `nonces` that are lost or were never stored; mined ones are no gap, whatever a node says."""
+    """Return those of `nonces` that are lost or were never stored. Mined ones are no gap, whatever a node says."""
     rows = await connection.fetch(
         "select n.nonce, t.id from unnest($3::bigint[]) as n(nonce)"
         " left join relay_txs t on t.chain_id = $1 and t.account = $2 and t.nonce = n.nonce"
@@ -167,13 +147,13 @@ async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonc
         account,
         nonces,
     )
-    return [Gap(r["nonce"], r["id"]) for r in rows]
+    return [Gap(*row) for row in rows]
 
 
 async def blocks_among(
     connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]
 ) -> list[tuple[int, bytes]]:
-    """(number, hash) of each block that those of `nonces` are recorded in which were mined."""
+    """Return number and hash of each block in which transactions with these nonces were mined."""
     rows = await connection.fetch(
         "select distinct block_number, block_hash from relay_txs where chain_id = $1 and account = $2"
         " and nonce = any($3::bigint[]) and block_number is not null order by block_number",
@@ -203,7 +183,7 @@ async def mark_refused(connection: Connection, refusals: Sequence[tuple[int, str
 
 @attrs.frozen(slots=True)
 class AccountUse:
-    """`pending`: its transactions that are neither mined nor lost. `quiet`: seconds since the last one was signed."""
+    """`pending`: transactions that are neither mined nor lost. `quiet`: seconds since the last one was signed."""
 
     account: bytes
     pending: int
@@ -211,25 +191,25 @@ class AccountUse:
 
 
 async def account_uses(connection: Connection, chain_id: int) -> list[AccountUse]:
-    """Every account that this deployment ever signed for, the latest first; by index, however many transactions."""
+    """Return every account that this deployment ever signed for, the latest first. Reads only the index."""
     rows = await connection.fetch(
         "with recursive known (account) as ("
         "(select account from relay_txs where chain_id = $1 order by account limit 1) union all"
         " (select (select account from relay_txs where chain_id = $1 and account > k.account order by account limit 1)"
         " from known k where k.account is not null))"
-        " select k.account, l.quiet, (select count(*) from relay_txs t where t.account = k.account"
-        " and t.chain_id = $1 and t.block_number is null and not t.lost) as pending"
+        " select k.account, (select count(*) from relay_txs t where t.account = k.account"
+        " and t.chain_id = $1 and t.block_number is null and not t.lost), l.quiet"
         " from known k, lateral (select extract(epoch from clock_timestamp() - created_at)::float8 as quiet"
         " from relay_txs t where t.chain_id = $1 and t.account = k.account order by nonce desc limit 1) l"
         " where k.account is not null order by l.quiet",
         chain_id,
     )
-    return [AccountUse(r["account"], r["pending"], r["quiet"]) for r in rows]
+    return [AccountUse(*row) for row in rows]
 
 
 @attrs.frozen(slots=True)
 class NewestBlock:
-    """The last block that an account knows transactions of its own in; `quiet`: seconds since it sent any."""
+    """The last block with transactions of an account. `quiet`: seconds since it sent any."""
 
     account: bytes
     number: int
@@ -238,7 +218,7 @@ class NewestBlock:
 
 
 async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[NewestBlock]:
-    """Of each account of the deployment, unless it is more than `window` blocks below the last of all."""
+    """Return those of all accounts that are within `window` blocks of the last one."""
     rows = await connection.fetch(
         "select distinct on (account) account, block_number, block_hash,"
         " coalesce(extract(epoch from clock_timestamp() - broadcast_at), 0)::float8 as quiet"
@@ -247,14 +227,14 @@ async def newest_blocks(connection: Connection, chain_id: int, window: int) -> l
         chain_id,
         window,
     )
-    return [NewestBlock(r["account"], r["block_number"], r["block_hash"], r["quiet"]) for r in rows]
+    return [NewestBlock(*row) for row in rows]
 
 
 async def mined_blocks(
     connection: Connection, chain_id: int, account: bytes, from_block: int
 ) -> list[tuple[int, bytes]]:
-    """(number, hash) of each block that holds our transactions, from `from_block` on."""
-    # Groups come in the order of the index. Distinct pairs would be sorted as a whole by PostgreSQL before 16.
+    """Return number and hash of each block with transactions of the account, from `from_block` on."""
+    # Groups come in the order of the index. PostgreSQL before 16 would sort distinct pairs as a whole.
     rows = await connection.fetch(
         "select block_number, array_agg(distinct block_hash) as hashes from relay_txs"
         " where chain_id = $1 and account = $2 and block_number >= $3 group by block_number order by block_number",

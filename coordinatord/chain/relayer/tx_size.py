@@ -4,6 +4,7 @@ from typing import Final
 
 import attrs
 
+BASE_GAS: Final = 21_000
 TX_GAS_CAP: Final = 1 << 24  # EIP-7825: no transaction may offer more, however large the blocks are
 MOST_BYTES: Final = 120_000  # nodes take 128 KiB for a transaction
 # Of the block's gas for one transaction: more would wait for an empty block.
@@ -11,6 +12,14 @@ _BLOCK_SHARE: Final = 2
 _LEAST_GAS: Final = 2_000_000  # the dearest op alone, an identity with all its evidence, needs less
 _LEAST_BYTES: Final = 40_000
 _LOWERED_FOR: Final = 600.0  # seconds
+_FLOOR_PER_ZERO: Final = 10  # EIP-7623
+_FLOOR_PER_BYTE: Final = 40
+
+
+def floor_gas(calldata: bytes) -> int:
+    """Return the least gas that a transaction with this calldata must offer, whatever it does (EIP-7623)."""
+    zeros = calldata.count(0)
+    return BASE_GAS + zeros * _FLOOR_PER_ZERO + (len(calldata) - zeros) * _FLOOR_PER_BYTE
 
 
 @attrs.frozen(slots=True)

@@ -1,4 +1,4 @@
-"""The relayer of one account, in whichever process holds its role."""
+"""The relayer of one account, in the process that holds its role."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,7 +15,7 @@ from coordinatord.chain.relayer import outbox_sql, queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast
 from coordinatord.chain.relayer.fees import offer
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.intake import RelayIntake
 from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.receipt_watcher import ReceiptWatcher
@@ -34,9 +34,9 @@ from coordinatord.storage.database.role_connection import RoleConnection, role_o
 
 log = structlog.get_logger(__name__)
 
-_RETRY: Final = 0.25  # seconds after a node did not answer
-_OBSERVE: Final = 2.0  # seconds between looks at the queue for metrics and overdue relays
-_REFRESH: Final = 1.0  # seconds between readings of the account while the head stays
+_RETRY_S: Final = 0.25  # after a node did not answer
+_OBSERVE_S: Final = 2.0  # between looks at the queue
+_REFRESH_S: Final = 1.0  # between readings of the account while the head stays
 
 
 async def run_relayer(
@@ -56,8 +56,8 @@ async def run_relayer(
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         term = RoleConnection(connection)
         async with term.transaction() as inside:
-            pending = PendingTxs(map(PendingTx.of, await transactions_sql.pending(inside, chain_id, signer.address)))
-            lost = PendingTxs(map(PendingTx.of, await transactions_sql.lost(inside, chain_id, signer.address)))
+            pending = PendingTxs(await transactions_sql.pending(inside, chain_id, signer.address))
+            lost = PendingTxs(await transactions_sql.lost(inside, chain_id, signer.address))
         account = RelayerAccount(
             chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
@@ -72,8 +72,8 @@ async def run_relayer(
 
 
 class _Worker:
-    """One term's tasks: the queue is drained, bytes are sent and blocks are followed side by side, so that no nonce
-    waits for another's receipt."""
+    """Tasks of one term. They drain the queue, send bytes and follow blocks side by side, so that no nonce waits for
+    another's receipt."""
 
     def __init__(
         self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, notices: Notices, settings: RelayerSettings
@@ -96,19 +96,17 @@ class _Worker:
         ):
             tasks.start_soon(self._follow)
             tasks.start_soon(self._send)
-            if self._settings.former:
-                tasks.start_soon(self._observe_former)
-            else:
+            tasks.start_soon(self._observe)
+            if not self._settings.former:
                 tasks.start_soon(self._drain)
-                tasks.start_soon(self._observe)
 
     async def _follow(self) -> None:
-        """The head, and all that follows from it."""
+        """Follow the head."""
         while True:
             looked = await self._try("follow the chain", self._look, leads=True)
             busy = len(self._account.pending) > 0
             pause = self._settings.busy_poll if busy else self._settings.idle_poll
-            await self._to_look.wait(pause if looked else max(pause, _RETRY))
+            await self._to_look.wait(pause if looked else max(pause, _RETRY_S))
 
     async def _look(self) -> None:
         pending_before = len(self._account.pending)
@@ -116,21 +114,20 @@ class _Worker:
         block = await self._follower.step()
         if block is None:
             return
-        if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH:
+        if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH_S:
             lacked_role = self._account.lacks_role
             await self._account.read(self._rpc, block)
             if lacked_role and not self._account.lacks_role:
                 self._to_sign()  # settles wait in the queue
             self._read_at = anyio.current_time()
             self._show_fees()
-            # Without a signature, what is signed is followed and sent on all the same; the next look asks again.
+            # Without the signer, signed transactions are still followed and sent. The next look tries again.
             with suppress(SignerAway):
                 if await repair_nonces(self._term, self._rpc, self._account, block):
                     self._to_sign()
         with suppress(SignerAway):
             await raise_fees(self._term, self._account, self._settings.mined_within)
-        if not self._caught_up.is_set():
-            self._caught_up.set()
+        self._caught_up.set()
         if len(self._account.pending) < pending_before:
             self._to_sign()  # there is room again
         self._to_send()
@@ -138,31 +135,27 @@ class _Worker:
     def _show_fees(self) -> None:
         account = self._account
         if self._settings.former:
-            return  # those of the account that relays count
+            return  # the account that relays shows them
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         metrics.relay_base_fee.set(account.market.base_fee)
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
         metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
 
     async def _drain(self) -> None:
-        """The queue, as fast as it fills."""
+        """Sign queued relays, as fast as they come."""
         await self._caught_up.wait()
         while True:
             if not await self._try("sign relays", self._drain_once):
-                await anyio.sleep(_RETRY)
-            await self._to_sign.wait(_OBSERVE)
+                await anyio.sleep(_RETRY_S)
+            await self._to_sign.wait(_OBSERVE_S)
 
     async def _drain_once(self) -> None:
-        moved = True
-        while moved:
-            done = await self._intake.round()
-            moved = done.moved
-            if done.signed:
-                self._to_send()
-                self._to_look()
+        while await self._intake.round():
+            self._to_send()
+            self._to_look()
 
     async def _send(self) -> None:
-        """Stored bytes that are due, in nonce order."""
+        """Send stored bytes that are due, in nonce order."""
         await self._caught_up.wait()
         while True:
             due = self._account.pending.due(anyio.current_time())
@@ -185,35 +178,29 @@ class _Worker:
                 await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
 
     async def _observe(self) -> None:
-        """Relays whose waiter died with its process, and figures for the operator: nobody else would see them."""
+        """Show figures of the queue, or how many transactions of a replaced account are pending."""
         while True:
-            async with self._term.transaction() as connection:
-                dropped = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
-                waiting, age = await queue_sql.queue_lengths(connection)
-            for kind in dropped.values():
-                metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
-            for priority in outbox_sql.Priority:
-                metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
-            metrics.relay_queue_age.set(age)
-            metrics.relay_transactions_pending.set(len(self._account.pending))
-            await anyio.sleep(_OBSERVE)
-
-    async def _observe_former(self) -> None:
-        """How far an account that was replaced is from its end."""
-        account = "0x" + self._account.address.hex()
-        while True:
-            metrics.relay_former_pending.labels(account).set(len(self._account.pending))
-            await anyio.sleep(_OBSERVE)
+            pending = len(self._account.pending)
+            if self._settings.former:
+                metrics.relay_former_pending.labels("0x" + self._account.address.hex()).set(pending)
+            else:
+                metrics.relay_transactions_pending.set(pending)
+                async with self._term.transaction() as connection:
+                    waiting, age = await queue_sql.queue_lengths(connection)
+                for priority in outbox_sql.Priority:
+                    metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
+                metrics.relay_queue_age.set(age)
+            await anyio.sleep(_OBSERVE_S)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
-        """One decision, on one node's view. Errors of the node are met by trying again; errors of the database end the
-        term."""
+        """Make one decision by the view of one node. False when the node or the signer failed. Errors of the database
+        end the term."""
         try:
             async with self._rpc.decision(leads=leads):
                 await do()
         except SignerAway:
-            return False  # told where it is asked
+            return False  # logged by the signer
         except (Retryable, RpcError) as error:
-            log.warning("the node does not let us " + what, reason=str(error))
+            log.warning("decision failed", what=what, reason=str(error))
             return False
         return True

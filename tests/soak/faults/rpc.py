@@ -19,7 +19,7 @@ from tests.faults.rpc_proxy import (
 )
 from tests.soak.ground import Ground
 
-_METHODS = (ANY, "eth_call", "eth_getLogs", "eth_sendRawTransaction", "eth_getBlockReceipts")
+_METHODS = (ANY, "eth_call", "eth_getLogs", "eth_sendRawTransaction", "eth_getTransactionReceipt")
 _ERRORS = ((-32005, "limit exceeded"), (-32603, "Internal error"))
 _STATUSES = (403, 429, 502, 503)
 

@@ -407,7 +407,7 @@ create table relays (
     -- What the request names beyond `dedupe`, such as a settle's content id, which is not signed. An equal request with
     -- other content does not join: a copied signature must not get another result mined.
     content bytea,
-    held_until timestamptz               -- an exit that waits for lower fees is not dropped before
+    held_until timestamptz               -- no queue timeout drops it before
 );
 create unique index relays_live on relays (dedupe) where state in ('queued', 'signed');  -- One live relay per request.
 create index relays_queue on relays (priority, id) where state = 'queued';  -- The queue, in its order.
@@ -449,25 +449,20 @@ create index job_ends_kept on job_ends (kept_at);  -- Rows by age, for the janit
 
 -- Outbox: budgets ------------------------------------------------------------------------------------------------------
 
--- Gas by signer, hour of the Unix time, and kind of op. Two signers are not addresses: '' is the coordinator itself, and
--- '\x00' is the sum of all newcomers, whose gas is booked to themselves as well.
-create table gas_spent (
-    signer bytea not null, hour bigint not null,
-    kind text not null check (kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim', 'set_identity',
-        'request_capacity', 'publish', 'fill')),
-    gas bigint not null,
-    primary key (signer, hour, kind)
-);
-create index gas_spent_hour on gas_spent (hour);  -- Rows by hour, for the janitor and the list of top spenders.
-
--- What a mined transaction added to `gas_spent`. A reorg subtracts exactly that.
+-- Gas that each mined transaction used, by signer and kind of op. A reorg removes the bookings of its transactions. Ops
+-- of the coordinator itself have the signer ''.
 create table gas_bookings (
     tx_id bigint not null references relay_txs on delete cascade, signer bytea not null,
     kind text not null check (kind in ('post', 'claim', 'settle', 'fail', 'cancel', 'reclaim', 'set_identity',
         'request_capacity', 'publish', 'fill')),
-    newcomer boolean not null, hour bigint not null, gas bigint not null,
+    newcomer boolean not null,           -- counts for all newcomers, too
+    hour bigint not null,                -- of the Unix time
+    gas bigint not null,
     primary key (tx_id, signer, kind, newcomer)
 );
+create index gas_bookings_signer on gas_bookings (signer, hour) include (kind, gas);  -- Bookings of a signer.
+-- Bookings of all newcomers, and of everyone for the list of top spenders.
+create index gas_bookings_hour on gas_bookings (newcomer, hour) include (signer, kind, gas);
 
 -- Hour of the Unix time.
 create function current_hour() returns bigint language sql volatile as $$
@@ -480,26 +475,28 @@ create function kinds_of_budget(budget text) returns text[] language sql immutab
         when 'posts' then array['post']
         when 'cancels' then array['cancel']
         when 'work' then array['claim', 'settle', 'fail']
-        when 'upkeep' then array['set_identity', 'request_capacity', 'publish']
-        else array['post', 'cancel', 'set_identity', 'request_capacity', 'publish']  -- 'newcomers'
+        else array['set_identity', 'request_capacity', 'publish']  -- 'upkeep'
     end
 $$;
 
--- Gas spent in this hour and in the last 24 hours of the clock. Estimates of live relays count as spent just now. One
--- statement reads both: a transaction that was booked between two reads would count twice.
+-- Gas used in this hour and in the last 24 hours of the clock, by a signer or, for the budget 'newcomers', by all
+-- newcomers. Estimates of live relays count as used just now. One statement reads both: a transaction that was booked between two
+-- reads would count twice.
 create function gas_used(spender bytea, budget text, out in_hour bigint, out in_day bigint) language sql volatile as $$
-    select u.live + coalesce(sum(s.gas) filter (where s.hour = current_hour()), 0),
-        u.live + coalesce(sum(s.gas), 0)
-    from (select case when budget = 'newcomers' then
-            (select coalesce(sum(r.gas_estimate), 0)::bigint from relays r
-                where r.state in ('queued', 'signed') and r.newcomer)
-        else
-            (select coalesce(sum(r.gas_estimate), 0)::bigint from relays r
-                where r.state in ('queued', 'signed') and r.signer = spender and r.kind = any(kinds_of_budget(budget)))
-        end as live) u
-    left join gas_spent s on s.signer = spender and s.hour > (select current_hour()) - 24
-        and s.kind = any(kinds_of_budget(budget))
-    group by u.live
+    select coalesce(sum(u.gas) filter (where u.hour = (select current_hour())), 0)::bigint,
+        coalesce(sum(u.gas), 0)::bigint
+    from (
+        select b.hour, b.gas from gas_bookings b
+            where budget <> 'newcomers' and b.signer = spender and b.hour > (select current_hour()) - 24
+            and b.kind = any((select kinds_of_budget(budget))::text[])
+        union all select b.hour, b.gas from gas_bookings b
+            where budget = 'newcomers' and b.newcomer and b.hour > (select current_hour()) - 24
+        union all select (select current_hour()), r.gas_estimate from relays r
+            where budget <> 'newcomers' and r.state in ('queued', 'signed') and r.signer = spender
+            and r.kind = any((select kinds_of_budget(budget))::text[])
+        union all select (select current_hour()), r.gas_estimate from relays r
+            where budget = 'newcomers' and r.state in ('queued', 'signed') and r.newcomer
+    ) u (hour, gas)
 $$;
 
 -- True when `estimate` more gas fits the limits of an hour and of a day. The first op of an hour and of a day always
@@ -519,48 +516,70 @@ create function unindexed_posts(of_owner bytea, "position" bigint) returns numer
             where r.signer = of_owner and r.kind = 'post' and r.state = 'mined' and r.mined_block > "position"), 0)
 $$;
 
--- Join each request to the live relay of the same request, refuse it, or queue it. Limits that are null do not count.
+-- A relay to be submitted. The limits of a budget are null where it has none.
+create type new_relay as (
+    kind text, subject bytea, dedupe bytea, target bytea, calldata bytea, priority smallint, content bytea,
+    held_seconds float8,                 -- no queue timeout drops it before
+    signer bytea, gas_estimate bigint, budget text, hour_limit bigint, day_limit bigint,
+    newcomers_hour_limit bigint, newcomers_day_limit bigint,
+    amount numeric, headroom numeric, "position" bigint
+);
+
+-- Join each request to the live relay of the same request, refuse it, or queue it. A cancel joins the relay that has
+-- just cancelled its job. `same_as` is the dedupe of the relay that was joined.
 -- The limits are counted, so submitters take turns. That costs nothing on top of NOTIFY, which makes committing
 -- transactions take turns anyway. Code that makes ended relays live again (`lock_outbox`) takes the same lock.
-create function submit_relays(
-    kinds text[], subjects bytea[], dedupes bytea[], targets bytea[], calldatas bytea[], priorities smallint[],
-    signers bytea[], estimates bigint[], newcomers boolean[],
-    budgets text[], hour_limits bigint[], day_limits bigint[], all_hour_limits bigint[], all_day_limits bigint[],
-    amounts numeric[], headrooms numeric[], positions bigint[],
-    max_depth integer, max_per_subject integer
-) returns table (outcome text, relay_id bigint) language plpgsql as $$
+create function submit_relays(submitted new_relay[], max_depth integer, max_per_subject integer)
+returns table (outcome text, relay_id bigint, same_as bytea) language plpgsql as $$
 declare
     depth integer;
+    request new_relay;
+    content_of_same bytea;
     inserted boolean := false;
 begin
     perform pg_advisory_xact_lock(x'52454c4159'::bigint);
     -- Posts of batches have a bound of their own, and never fill the queue of single requests.
     select count(*) into depth from relays where state = 'queued' and priority < 3;
-    for i in 1 .. cardinality(kinds) loop
-        select id into relay_id from relays where dedupe = dedupes[i] and state in ('queued', 'signed');
-        if found then
+    foreach request in array submitted loop
+        select r.id, r.dedupe, r.content into relay_id, same_as, content_of_same from relays r
+            where r.dedupe = request.dedupe and r.state in ('queued', 'signed');
+        if relay_id is null and request.kind = 'cancel' then
+            select r.id, r.dedupe into relay_id, same_as from relays r
+                where r.subject = request.subject and r.kind = 'cancel' and r.state = 'mined' order by r.id limit 1;
+        end if;
+        if relay_id is not null and request.content is not null
+                and request.content is distinct from content_of_same then
+            relay_id := null;
+            outcome := 'subject_busy';
+        elsif relay_id is not null then
             outcome := 'joined';
-        elsif (select count(*) from relays where subject = subjects[i] and state in ('queued', 'signed'))
+        elsif (select count(*) from relays r where r.subject = request.subject and r.state in ('queued', 'signed'))
                 >= max_per_subject then
             outcome := 'subject_busy';
         elsif depth >= max_depth then
             outcome := 'queue_full';
-        elsif day_limits[i] is not null
-                and not gas_fits(signers[i], budgets[i], estimates[i], hour_limits[i], day_limits[i]) then
+        elsif request.day_limit is not null
+                and not gas_fits(request.signer, request.budget, request.gas_estimate, request.hour_limit, request.day_limit) then
             outcome := 'over_budget';
-        elsif newcomers[i] and all_day_limits[i] is not null
-                and not gas_fits('\x00', 'newcomers', estimates[i], all_hour_limits[i], all_day_limits[i]) then
-            outcome := 'over_all_newcomers';
-        elsif headrooms[i] is not null and unindexed_posts(signers[i], positions[i]) + amounts[i] > headrooms[i] then
+        elsif request.newcomers_day_limit is not null and not gas_fits(
+                '', 'newcomers', request.gas_estimate, request.newcomers_hour_limit, request.newcomers_day_limit) then
+            outcome := 'over_newcomers_budget';
+        elsif request.headroom is not null
+                and unindexed_posts(request.signer, request."position") + request.amount > request.headroom then
             outcome := 'insolvent';
         else
-            insert into relays (kind, subject, dedupe, target, calldata, priority, signer, gas_estimate, newcomer, amount)
-            values (kinds[i], subjects[i], dedupes[i], targets[i], calldatas[i], priorities[i], signers[i], estimates[i],
-                newcomers[i], amounts[i])
+            insert into relays (kind, subject, dedupe, target, calldata, priority, content, signer, gas_estimate,
+                newcomer, amount)
+            values (request.kind, request.subject, request.dedupe, request.target, request.calldata, request.priority, request.content, request.signer,
+                request.gas_estimate, request.newcomers_day_limit is not null, request.amount)
             returning id into relay_id;
             outcome := 'queued';
             depth := depth + 1;
             inserted := true;
+        end if;
+        if request.held_seconds > 0 then
+            update relays set held_until = clock_timestamp() + request.held_seconds * interval '1 second'
+                where id = relay_id;
         end if;
         return next;
     end loop;

@@ -6,11 +6,13 @@ import attrs
 import pytest
 
 from coordinatord.api.batches.worker import BatchWorker
-from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind, submit
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.queue_sql import take
 from coordinatord.run import app
 from devnet.world import World
 from tests.integration.coordinatord.orders.test_budgets import wallet_with
+from tests.integration.coordinatord.relayer.bookings import BOOK
+from tests.integration.coordinatord.relayer.running import submit
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.new_wallets import fund
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
@@ -225,14 +227,12 @@ async def test_dropped_posts_come_back_as_far_as_the_gas_budget_has_room(world: 
         assert await quiet.fetchval(STATES) == ["queued"] * 3
         await quiet.execute(DROP)
         # Their room is taken by another post meanwhile.
-        await quiet.execute(
-            "insert into gas_spent values ($1, current_hour(), 'post', 150000)", batching.owner.wallet.address
-        )
+        await quiet.execute(BOOK, batching.owner.wallet.address, 150_000, 0)
         await turn_all(worker, quiet)
         assert await quiet.fetchval(STATES) == ["queued", "queued", "dropped"]
         await turn_all(worker, quiet)
         assert await quiet.fetchval(STATES) == ["queued", "queued", "dropped"]
-        await quiet.execute("delete from gas_spent")
+        await quiet.execute("delete from gas_bookings")
         await turn_all(worker, quiet)
         assert await quiet.fetchval(STATES) == ["queued"] * 3
 

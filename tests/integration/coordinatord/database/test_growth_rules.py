@@ -95,14 +95,6 @@ RULES: Final = [
         others="(block_time = 0 or block_time > 3)",
     ),
     Rule(
-        "gas_spent",
-        "insert into gas_spent values (int8send($1), floor((extract(epoch from clock_timestamp())"
-        " - $2::bigint) / 3600)::bigint, 'post', 1)",
-        8 * DAY,
-        "('x' || encode(signer, 'hex'))::bit(64)::bigint",
-        margin=2 * 3600,
-    ),
-    Rule(
         "job_ends",
         "insert into job_ends (job_id, tx_hash, kept_at) values (int8send($1), '', @AGO)",
         365 * DAY,
@@ -185,7 +177,7 @@ async def test_a_lease_held_back_for_want_of_payment_goes_with_its_open_job(stag
     assert await stage.fetchval("select count(*) from leases") == 0
 
 
-PILES: Final = ("nonces", "sessions", "gas_spent", "job_ends", "relays", "relay_txs", "batch_lines")
+PILES: Final = ("nonces", "sessions", "job_ends", "relays", "relay_txs", "batch_lines")
 
 
 @pytest.mark.parametrize("table", PILES)

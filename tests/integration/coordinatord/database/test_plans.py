@@ -68,7 +68,6 @@ UNPLANNED: Final = {
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
-    "chain.relayer.gas_bookings_sql": "`_ADD`, a part of the statements that book gas and take it back",
 }
 # Indexes of a few rows whatever the table holds: what waits, and what is not paid for or taken in time.
 FEW: Final = {"relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}

@@ -185,7 +185,7 @@ async def test_lines_over_the_gas_budget_wait_and_go_on_when_there_is_room(stage
     created = await batching.create(*batching.submitter.lines(5))
     await batching.until(created["id"], status="in_progress", counts=(0, 0, 2))
     await indexed(stage, "select count(*) = 2 from relays where state = 'mined'")
-    await stage.execute("delete from gas_spent")
+    await stage.execute("delete from gas_bookings")
     await batching.until(created["id"], counts=(0, 0, 4))
     await indexed(stage, "select count(*) = 4 from relays where state = 'mined'")
     await stage.execute("update batches set expires_at = clock_timestamp()")

@@ -6,6 +6,7 @@ import pytest
 
 from common.api import errors
 from common.scalars import base64_of
+from tests.integration.coordinatord.relayer.bookings import BOOK
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.node_faults import method, node_error, view
 from tests.integration.coordinatord.scene.party import Body, Party
@@ -40,7 +41,7 @@ async def test_sound_submission_passes_with_its_price_and_candidates_and_leaves_
     assert (told["ok"], told["checked"], told["failures"]) == (True, "submission", [])
     assert told["quote"]["amount"] == body["amount"]
     assert [each["provider_id"] for each in told["candidates"]] == ["1"]
-    for table in ("relays", "objects", "gas_spent", "files"):
+    for table in ("relays", "objects", "gas_bookings", "files"):
         assert await stage.fetchval(f"select count(*) from {table}") == 0  # noqa: S608 - named here
     assert not await stage.stored(f"containers/{body['job_id'][2:]}")
     assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
@@ -95,11 +96,7 @@ async def test_refusal_of_the_chain_that_nothing_else_tells_is_told_by_its_name(
 
 
 async def test_owner_over_its_gas_budget_is_told(client: Party, stage: Stage) -> None:
-    await stage.execute(
-        "insert into gas_spent values ($1, current_hour(), 'post', $2)",
-        client.wallet.address,
-        10**12,
-    )
+    await stage.execute(BOOK, client.wallet.address, 10**12, 0)
     told = await checked(stage, client.order())
     assert (named(told), told["quote"] is not None) == (["busy"], True)
 

@@ -17,7 +17,7 @@ from common.quotes import FeeTerms, derive_job_id, quote
 from common.secp256k1 import Wallet
 from coordinatord.chain.contracts import job_registry, provider_registry
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
-from coordinatord.chain.relayer.budgets import gas_estimate
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from devnet.accounts import DevWallet
 from devnet.anvil import CHAIN_ID

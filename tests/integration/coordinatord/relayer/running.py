@@ -16,7 +16,7 @@ from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.relayer.budgets import GasBudgets, GasPolicy
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
-from coordinatord.chain.relayer.outbox_sql import NewRelay
+from coordinatord.chain.relayer.outbox_sql import NewRelay, Submitted, submit_all
 from coordinatord.chain.relayer.relaying import Relaying
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.settings import RelayerSettings
@@ -25,7 +25,7 @@ from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.chain.rpc.client import Rpc, open_rpc
 from coordinatord.chain.rpc.nodes import Nodes, open_nodes
 from coordinatord.chain.rpc.pinned import PinnedRpc
-from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import Notices
 from devnet.anvil import CHAIN_ID, Anvil
@@ -159,6 +159,11 @@ def _settings_of_index(book: AddressBook) -> IndexerSettings:
         confirmations=0,
         journal_blocks=64,
     )
+
+
+async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10) -> Submitted:
+    (outcome,) = await submit_all(connection, [relay], max_depth=max_depth)
+    return outcome
 
 
 def relay_into(on: Stage, outcomes: list[object]) -> Callable[[NewRelay], Awaitable[None]]:

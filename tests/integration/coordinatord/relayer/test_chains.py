@@ -9,7 +9,7 @@ import pytest
 from common.abi import boolean, encode, selector, uint
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer import outbox_sql
-from coordinatord.chain.relayer.gas_book import GasBook
+from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.storage.database.connections import Connection
@@ -249,7 +249,7 @@ async def test_a_chain_that_starves_is_taken_apart_and_goes_again_op_by_op(
     provider: Wallet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(GasBook, "share", lambda *_: 0)
+    monkeypatch.setattr(PlannedGas, "share", lambda *_: 0)
     async with stage(database_url, world.anvil.rpc_url) as on:
         jobs = [Job.of(ops, client, provider) for _ in range(3)]
         await queue(on, [op for job in jobs for op in job.ops])

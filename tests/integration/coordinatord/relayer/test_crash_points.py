@@ -179,7 +179,7 @@ async def test_a_relayer_that_dies_wherever_it_waits_sends_the_ops_of_a_job_once
         deaths = [await scene.deaths_of(*job())]
         while deaths[-1]:
             deaths.append(await scene.deaths_of(*job()))
-        assert sum(deaths) == len(points.met) >= 3
+        assert sum(deaths) == len(points.met) >= 2
         assert any(line.startswith(CHAINS) for place in points.met for line in place)
         assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 0") == 3 * len(
             deaths

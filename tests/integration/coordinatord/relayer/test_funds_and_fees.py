@@ -5,7 +5,6 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer import outbox_sql
 from coordinatord.chain.relayer.fees import FeeCeiling
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayMined
@@ -13,7 +12,7 @@ from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, RefuseTransactions, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
-from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage
+from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage, submit
 from tests.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
@@ -77,14 +76,14 @@ async def test_one_round_of_others_leaves_the_reserve_untouched(
             await on.until("select count(*) = 12 from relays")
             on.start(relayer_wallet)
             await on.until("select count(*) > 0 from relays where state = 'signed'")
-            set_aside = await on.fetchval("select sum(gas) from relay_txs")
+            set_aside = await on.fetchval("select sum(gas)::bigint from relay_txs")
             assert 0 < int(str(set_aside)) <= 1_000_000
             await world.anvil.call("anvil_setBalance", account, hex(10**21))
             await mine_until_ended(on, world.anvil)
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 12
 
 
-async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
+async def test_with_funds_for_a_few_exits_a_few_go_and_the_rest_when_there_are_more(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -96,14 +95,30 @@ async def test_with_funds_for_a_few_exits_a_few_go_at_a_time(
             assert isinstance(await on.relaying.relay(post), RelayMined)
             assert isinstance(await on.relaying.relay(ops.claim(provider, post.subject)), RelayMined)
         relaying.cancel()
+        fails = [ops.fail(provider, post.subject) for post in posts]
+
+        async def relay(fail: NewRelay) -> None:
+            try:
+                outcomes.append(await on.relaying.relay(fail))
+            except Retryable as refused:
+                outcomes.append(refused.code)
+
         async with anyio.create_task_group() as callers:
-            for post in posts:
-                callers.start_soon(relay_into(on, outcomes), ops.fail(provider, post.subject))
+            for fail in fails:
+                callers.start_soon(relay, fail)
             await on.until("select count(*) = 6 from relays where kind = 'fail' and state = 'queued'")
-            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 1_100_000))
+            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 600_000))  # six plan more together
             on.start(relayer_wallet)
-        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 6
-        assert await on.fetchval("select count(distinct tx_id) > 1 from relays where kind = 'fail'")
+        mined = sum(isinstance(outcome, RelayMined) for outcome in outcomes)
+        assert 2 <= mined < 6
+        assert outcomes.count("relayer_funds") == 6 - mined
+        await world.anvil.call("anvil_setBalance", account, hex(10**21))
+        outcomes.clear()
+        async with anyio.create_task_group() as callers:
+            for fail in fails:
+                callers.start_soon(relay, fail)
+        assert await on.fetchval("select count(*) from relays where kind = 'fail' and state = 'mined'") == 6
+        assert await on.fetchval("select count(distinct tx_id) >= $1 from relays where kind = 'fail'", mined)
 
 
 async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest_is_refused_at_once(
@@ -127,7 +142,7 @@ async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest
             await world.anvil.call("evm_mine")
             await mine_until_ended(on, world.anvil)
         assert await on.fetchval(settled) == "mined"
-        assert int(str(await on.fetchval("select max(max_fee) from relay_tx_versions"))) <= 20 * GWEI
+        assert await on.fetchval("select max(max_fee) <= $1 from relay_tx_versions", 20 * GWEI)
         async with on.database.connection() as connection:
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
@@ -140,7 +155,7 @@ async def test_above_the_ceiling_what_came_back_waits_as_well(
             await world.anvil.call("anvil_setNextBlockBaseFeePerGas", hex(200 * GWEI))
             await world.anvil.call("evm_mine")
             post = ops.post(client)
-            await on.database.transact(lambda connection: outbox_sql.submit(connection, post, max_depth=1))
+            await on.database.transact(lambda connection: submit(connection, post, max_depth=1))
             await on.fetchval("update relays set requeued = 1 returning id")
             on.start(relayer_wallet)
             assert await refused(on, ops.post(client), post) == ["relay_queue_timeout"] * 2

@@ -12,7 +12,7 @@ from tests.integration.coordinatord.relayer.running import Stage, mine_until_end
 
 pytestmark = pytest.mark.anyio
 
-BOOKED = "select coalesce(sum(gas), 0)::bigint from gas_spent"
+BOOKED = "select coalesce(sum(gas), 0)::bigint from gas_bookings"
 
 
 async def used_on_the_chain(world: World, on: Stage) -> int:
@@ -38,7 +38,6 @@ async def test_gas_is_booked_to_its_signers_and_after_a_reorganisation_once_agai
         assert await on.fetchval(BOOKED) == await used_on_the_chain(world, on) > 0
         await world.anvil.call("anvil_reorg", 1, [])
         await on.until("select count(*) = 0 from gas_bookings")
-        assert await on.fetchval(BOOKED) == 0
         await mine_until_ended(on, world.anvil)
         await on.until("select count(*) = 2 from relays where state = 'mined'")
         assert await on.fetchval(BOOKED) == await used_on_the_chain(world, on) > 0

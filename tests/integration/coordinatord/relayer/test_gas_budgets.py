@@ -9,22 +9,22 @@ import pytest
 
 from coordinatord.chain.relayer import gas_bookings_sql, outbox_sql, queue_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS, Budget, GasLimits, Spending, room, top_spenders
-from coordinatord.chain.relayer.gas_bookings_sql import Booked, GasCost
+from coordinatord.chain.relayer.in_flight import Version
 from coordinatord.chain.relayer.outbox_sql import (
-    Insolvent,
     NewRelay,
-    OverBudget,
+    NotQueued,
     Priority,
     Promise,
     Queued,
     RelayKind,
     Submitted,
 )
-from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.chain.relayer.transactions_sql import NewTx, Version
+from coordinatord.chain.relayer.results_sql import RefusedCall
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewTx
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
+from tests.integration.coordinatord.relayer.bookings import BOOK
 
 pytestmark = pytest.mark.anyio
 
@@ -87,22 +87,21 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
 
 async def mine(
     connection: Connection, tx_id: int, gas: int, *refused: RefusedCall, fills: bool = False, block: int = 7
-) -> list[Booked]:
-    await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True)])
-    booked = await gas_bookings_sql.book(connection, [GasCost(tx_id, gas, fills)])
+) -> dict[str, int]:
+    mined = MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True, gas_used=gas, fills=fills)
+    await transactions_sql.record_mined(connection, [mined])
+    booked = await gas_bookings_sql.book(connection, [mined])
     await results_sql.end_carried(connection, [tx_id], refused)
     return booked
 
 
 async def spent(connection: Connection) -> dict[tuple[bytes, str], int]:
-    rows = await connection.fetch("select signer, kind, sum(gas)::bigint as gas from gas_spent group by 1, 2")
-    return {(row["signer"], row["kind"]): row["gas"] for row in rows if row["gas"]}
+    rows = await connection.fetch("select signer, kind, sum(gas)::bigint as gas from gas_bookings group by 1, 2")
+    return {(row["signer"], row["kind"]): row["gas"] for row in rows}
 
 
 async def spend(connection: Connection, signer: bytes, gas: int, *, hours_ago: int = 0) -> None:
-    await connection.execute(
-        "insert into gas_spent values ($1, current_hour() - $2, 'post', $3)", signer, hours_ago, gas
-    )
+    await connection.execute(BOOK, signer, gas, hours_ago)
 
 
 async def fits(connection: Connection, signer: bytes, gas: int, hour: int, day: int) -> bool:
@@ -123,7 +122,7 @@ async def test_each_signer_is_booked_its_share_and_the_shares_sum_to_what_was_us
     )
     booked = await mine(connection, tx_id, 1003)
     sums = await spent(connection)
-    assert sum(sums.values()) == sum(one.gas for one in booked) == 1003
+    assert sum(sums.values()) == sum(booked.values()) == 1003
     assert sums[ALICE, "post"] == 250
     assert sums[BOB, "post"] == 1003 * 400 // 401 - 250
     assert sums[b"", "reclaim"] == 1003 - 1003 * 400 // 401
@@ -140,14 +139,12 @@ async def test_transaction_is_booked_once_taken_back_exactly_and_booked_again_wh
 ) -> None:
     tx_id = await signed(connection, 0, post(ALICE, newcomers=(10**9, 10**9)), post(BOB))
     await mine(connection, tx_id, 1001)
-    assert await mine(connection, tx_id, 1001) == []
+    assert await mine(connection, tx_id, 1001) == {}
     once = await spent(connection)
-    assert once == {(ALICE, "post"): 500, (ALL_NEWCOMERS, "post"): 500, (BOB, "post"): 501}
-    await connection.execute("update gas_spent set hour = hour - 1")
+    assert once == {(ALICE, "post"): 500, (BOB, "post"): 501}
     await connection.execute("update gas_bookings set hour = hour - 1")
     await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
     assert await spent(connection) == {}
-    assert await connection.fetchval("select count(*) from gas_bookings") == 0
     await mine(connection, tx_id, 1001)
     assert await spent(connection) == once
     assert await connection.fetchval("select count(distinct hour) from gas_bookings where hour = current_hour()") == 1
@@ -159,12 +156,9 @@ async def test_self_transfer_in_the_place_of_relays_is_nobodys(connection: Conne
     assert await spent(connection) == {(b"", "fill"): 21_000}
 
 
-async def test_bookings_go_with_their_transaction_and_sums_when_no_budget_looks_at_them(connection: Connection) -> None:
-    await spend(connection, ALICE, 5, hours_ago=24 * gas_bookings_sql.KEPT_DAYS + 1)
+async def test_bookings_are_removed_with_their_transaction(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(BOB))
     await mine(connection, tx_id, 7)
-    await gas_bookings_sql.drop_old(connection, 604_800)
-    assert await spent(connection) == {(BOB, "post"): 7}
     await connection.execute("delete from relays")
     await connection.execute("delete from relay_tx_versions")
     await connection.execute("delete from relay_txs")
@@ -178,6 +172,9 @@ async def test_top_spenders_are_those_of_a_day_with_the_hour_apart(connection: C
     await spend(connection, BOB, 1000, hours_ago=24)
     found = await top_spenders(connection, 10)
     assert [attrs.astuple(one) for one in found] == [(BOB, "post", 0, 40), (ALICE, "post", 10, 15)]
+    await mine(connection, await signed(connection, 0, post(BOB, newcomers=(10**9, 10**9))), 60)
+    (newcomers,) = [one for one in await top_spenders(connection, 10) if one.signer == ALL_NEWCOMERS]
+    assert attrs.astuple(newcomers) == (ALL_NEWCOMERS, "post", 60, 60)
 
 
 # --- budgets -------------------------------------------------------------------------------------------------
@@ -197,13 +194,15 @@ async def test_gas_fits_the_hour_and_the_last_24_hours(connection: Connection) -
 
 async def test_of_many_at_once_only_those_are_queued_that_the_budget_has_room_for(connection: Connection) -> None:
     outcomes = await submit(connection, *(post(ALICE, estimate=100, day=300) for _ in range(32)))
-    assert [type(outcome) for outcome in outcomes] == [Queued] * 3 + [OverBudget] * 29
-    assert await submit(connection, post(ALICE, estimate=100, day=300, kind=RelayKind.CANCEL)) != [OverBudget()]
+    assert [type(outcome) for outcome in outcomes] == [Queued] * 3 + [NotQueued] * 29
+    assert await submit(connection, post(ALICE, estimate=100, day=300, kind=RelayKind.CANCEL)) != [
+        NotQueued.OVER_BUDGET
+    ]
 
 
 async def test_what_is_under_way_counts_until_its_real_cost_is_booked(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(ALICE, estimate=100, day=100))
-    assert await submit(connection, post(ALICE, estimate=100, day=150)) == [OverBudget()]
+    assert await submit(connection, post(ALICE, estimate=100, day=150)) == [NotQueued.OVER_BUDGET]
     await mine(connection, tx_id, 40)
     (after,) = await submit(connection, post(ALICE, estimate=100, day=150))
     assert isinstance(after, Queued)
@@ -220,9 +219,9 @@ async def test_gas_that_is_booked_while_a_request_is_looked_at_counts_once(
             found.append(await fits(other, ALICE, 100, 250, 250))
 
     async with anyio.create_task_group() as tasks, connection.transaction():
-        await connection.execute("lock table gas_spent in access exclusive mode")  # a look stops here, in its midst
+        await connection.execute("lock table gas_bookings in access exclusive mode")  # a look stops here, in its midst
         tasks.start_soon(look)
-        waiting = "select count(*) from pg_locks where relation = 'gas_spent'::regclass and not granted"
+        waiting = "select count(*) from pg_locks where relation = 'gas_bookings'::regclass and not granted"
         while not await connection.fetchval(waiting):  # noqa: ASYNC110 - the event is in the database
             await anyio.sleep(0.01)
         await mine(connection, tx_id, 100)
@@ -245,7 +244,12 @@ async def test_newcomers_share_a_budget_that_nobody_else_uses(connection: Connec
         post(b"\x0c" * 20, newcomers=both),
         post(b"\x0d" * 20),
     )
-    assert [type(outcome) for outcome in outcomes] == [Queued, Queued, OverBudget, Queued]
+    assert [type(outcome) for outcome in outcomes] == [Queued, Queued, NotQueued, Queued]
+    assert outcomes[2] is NotQueued.OVER_NEWCOMERS_BUDGET
+    await mine(connection, await signed(connection, 0, post(b"\x0e" * 20, newcomers=(10**9, 10**9))), 20)
+    assert await submit(connection, post(b"\x0f" * 20, newcomers=(10**9, 319))) == [NotQueued.OVER_NEWCOMERS_BUDGET]
+    (fits,) = await submit(connection, post(b"\x0f" * 20, newcomers=(10**9, 320)))
+    assert isinstance(fits, Queued)
 
 
 async def test_room_is_what_submitting_one_by_one_would_fit(connection: Connection) -> None:
@@ -263,7 +267,8 @@ async def test_room_is_what_submitting_one_by_one_would_fit(connection: Connecti
 
 async def test_two_posts_at_once_do_not_stand_on_one_balance(connection: Connection) -> None:
     outcomes = await submit(connection, *(post(promise=Promise(60, 100, 1)) for _ in range(2)))
-    assert [type(outcome) for outcome in outcomes] == [Queued, Insolvent]
+    assert [type(outcome) for outcome in outcomes] == [Queued, NotQueued]
+    assert outcomes[1] is NotQueued.INSOLVENT
     (other,) = await submit(connection, post(BOB, promise=Promise(60, 100, 1)))
     assert isinstance(other, Queued)
 
@@ -271,7 +276,7 @@ async def test_two_posts_at_once_do_not_stand_on_one_balance(connection: Connect
 async def test_mined_post_counts_until_the_block_that_open_jobs_are_summed_at_has_it(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(promise=Promise(60)))
     await mine(connection, tx_id, 1, block=7)
-    assert await submit(connection, post(promise=Promise(60, 100, 6))) == [Insolvent()]
+    assert await submit(connection, post(promise=Promise(60, 100, 6))) == [NotQueued.INSOLVENT]
     (indexed,) = await submit(connection, post(promise=Promise(60, 100, 7)))
     assert isinstance(indexed, Queued)
 

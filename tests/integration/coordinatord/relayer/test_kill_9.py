@@ -89,7 +89,7 @@ async def scene(world: World, database_url: str, ops: Ops, client: Wallet, key: 
 
 
 async def test_killed_before_the_bytes_are_stored(scene: Scene) -> None:
-    async with scene.killed_at(Hang("eth_estimateGas"), "select state = 'queued' from relays"):
+    async with scene.killed_at(Hang("eth_call"), "select state = 'queued' from relays"):
         assert await scene.on.fetchval("select count(*) from relay_txs") == 0
     await scene.finish()
 

@@ -10,15 +10,15 @@ from coordinatord.chain.relayer import (
     outbox_sql,
     queue_sql,
     results_sql,
-    retention_sql,
-    statuses_sql,
     transactions_sql,
 )
-from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, Priority, Queued, RelayKind
-from coordinatord.chain.relayer.results_sql import MinedTx, RefusedCall
-from coordinatord.chain.relayer.transactions_sql import NewTx, Version
+from coordinatord.chain.relayer.in_flight import Version
+from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, Queued, RelayKind
+from coordinatord.chain.relayer.results_sql import RefusedCall
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewTx
 from coordinatord.storage.database.connections import Connection, open_database
 from coordinatord.storage.database.migration import migrate
+from tests.integration.coordinatord.relayer.running import submit
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ def new(name: bytes, *, subject: bytes = b"") -> NewRelay:
 
 
 async def queued(connection: Connection, name: bytes) -> int:
-    submitted = await outbox_sql.submit(connection, new(name), max_depth=100)
+    submitted = await submit(connection, new(name), max_depth=100)
     assert isinstance(submitted, Queued)
     assert not submitted.joined
     return submitted.id
@@ -56,7 +56,7 @@ async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
 
 
 async def mine(connection: Connection, tx_id: int, *refused: RefusedCall) -> None:
-    await results_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
+    await transactions_sql.record_mined(connection, [MinedTx(tx_id, bytes(32), 7, BLOCK, succeeded=True)])
     await results_sql.end_carried(connection, [tx_id], refused)
 
 
@@ -67,12 +67,12 @@ async def states(connection: Connection) -> list[str]:
 async def test_one_submission_of_many_counts_its_own_rows(connection: Connection) -> None:
     relays = [new(b"a"), new(b"a"), new(b"b", subject=b"s"), new(b"c"), new(b"d")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=3)
-    assert [attrs.asdict(o).get("joined", type(o).__name__) for o in outcomes] == [
+    assert [getattr(outcome, "joined", outcome) for outcome in outcomes] == [
         False,
         True,
         False,
         False,
-        "QueueFull",
+        NotQueued.QUEUE_FULL,
     ]
 
 
@@ -109,7 +109,7 @@ async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops
     assert again.requeued == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
     await results_sql.requeue(connection, [again.id], "nonce_conflict")
-    (status,) = await statuses_sql.statuses(connection, [again.id])
+    status = (await outbox_sql.statuses(connection, [again.id]))[again.id]
     assert (status.state, status.reason, status.tx_hash) == ("dropped", "nonce_conflict", None)
     assert await transactions_sql.pending(connection, CHAIN, ACCOUNT) == []
 
@@ -121,10 +121,10 @@ async def test_lost_bytes_that_are_mined_after_all_end_the_relays_that_took_effe
     await results_sql.mark_lost(connection, [lost])
     a, b = (relay.id for relay in await queue_sql.take(connection, 10, 10))
     refused = [RefusedCall(lost, 1, "StaleOp", b"\x01")]
-    await results_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
+    await transactions_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.take_back(connection, [lost], refused) == {a}
     await results_sql.end_carried(connection, [lost], refused)
-    assert [s.state for s in await statuses_sql.statuses(connection, [a, b])] == ["mined", "queued"]
+    assert [s and s.state for s in (await outbox_sql.statuses(connection, [a, b])).values()] == ["mined", "queued"]
 
 
 async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connection: Connection) -> None:
@@ -166,18 +166,18 @@ async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mine
     (second,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [again])
     await queue_sql.mark_signed(connection, [relay.id], [second], [None])
     await results_sql.mark_lost(connection, [second])
-    await results_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
+    await transactions_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
     assert await results_sql.take_back(connection, [first], []) == {relay.id}
     await results_sql.end_carried(connection, [first], [])
     assert await states(connection) == ["mined"]
-    (status,) = await statuses_sql.statuses(connection, [relay.id])
+    status = (await outbox_sql.statuses(connection, [relay.id]))[relay.id]
     assert status.block_number == 7
 
 
 async def test_a_self_transfer_is_never_told_as_the_transaction_of_a_relay(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await transactions_sql.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
-    (status,) = await statuses_sql.statuses(connection, [1])
+    status = (await outbox_sql.statuses(connection, [1]))[1]
     assert status.tx_hash == bytes(32)
 
 
@@ -185,29 +185,36 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
     def settle(content: bytes) -> NewRelay:
         return attrs.evolve(new(b"settle"), kind=RelayKind.SETTLE, content=content)
 
-    first = await outbox_sql.submit(connection, settle(b"one"), max_depth=10)
+    first = await submit(connection, settle(b"one"), max_depth=10)
     assert isinstance(first, Queued)
-    assert await outbox_sql.submit(connection, settle(b"another"), max_depth=10) == outbox_sql.SubjectBusy()
+    assert await submit(connection, settle(b"another"), max_depth=10) == NotQueued.SUBJECT_BUSY
     again = settle(b"one")
-    assert await outbox_sql.submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
+    assert await submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
     await queue_sql.end(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
-    assert isinstance(await outbox_sql.submit(connection, settle(b"another"), max_depth=10), Queued)
+    assert isinstance(await submit(connection, settle(b"another"), max_depth=10), Queued)
 
 
 async def test_two_contents_of_one_request_at_once_leave_the_first(connection: Connection) -> None:
     relays = [attrs.evolve(new(b"settle"), content=content) for content in (b"one", b"another", b"one")]
     outcomes = await outbox_sql.submit_all(connection, relays, max_depth=10)
     first, _, third = relays
-    assert outcomes == [Queued(1, first, joined=False), outbox_sql.SubjectBusy(), Queued(1, third, joined=True)]
+    assert outcomes == [Queued(1, first, joined=False), NotQueued.SUBJECT_BUSY, Queued(1, third, joined=True)]
 
 
-async def test_what_is_held_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
-    relay_id = await queued(connection, b"a")
+async def test_held_relay_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
+    await submit(connection, attrs.evolve(new(b"a"), held_for=30.0), max_depth=10)
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
-    await queue_sql.hold(connection, [relay_id], 30)
     assert await queue_sql.drop_overdue(connection, 1_000) == {}
-    await queue_sql.hold(connection, [relay_id], -1)
+    await connection.execute("update relays set held_until = clock_timestamp()")
     assert await queue_sql.drop_overdue(connection, 1_000) == {1: RelayKind.POST}
+
+
+async def test_exit_is_not_dropped_however_long_it_waits(connection: Connection) -> None:
+    exits = [attrs.evolve(new(b"exit"), kind=RelayKind.FAIL, priority=Priority.EXIT), new(b"post")]
+    await outbox_sql.submit_all(connection, exits, max_depth=10)
+    await connection.execute("update relays set queued_at = queued_at - interval '1 hour'")
+    assert await queue_sql.drop_overdue(connection, 1_000) == {2: RelayKind.POST}
+    assert await states(connection) == ["queued", "dropped"]
 
 
 @pytest.mark.parametrize("kind", [RelayKind.CANCEL, RelayKind.SETTLE, RelayKind.CLAIM])
@@ -220,14 +227,14 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
     assert await endings_sql.ending_of(connection, b"job") == ended
     await connection.execute("update relays set ended_at = ended_at - interval '8 days' where tx_id = $1", tx_id)
     await connection.execute("update relay_txs set created_at = created_at - interval '8 days'")
-    assert await retention_sql.drop_ended(connection, 7 * 86_400, 10) == 1
+    assert await endings_sql.drop_ended(connection, 7 * 86_400, 10) == 1
     assert await connection.fetchval("select count(*) from relays") == 1
     assert await endings_sql.ending_of(connection, b"job") == ended
 
 
 async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(connection: Connection) -> None:
     cancel = attrs.evolve(new(b"cancel", subject=b"job"), kind=RelayKind.CANCEL)
-    first = await outbox_sql.submit(connection, cancel, max_depth=10)
+    first = await submit(connection, cancel, max_depth=10)
     assert isinstance(first, Queued)
     await connection.execute("update relays set state = 'mined', ended_at = now()")
     other = attrs.evolve(cancel, dedupe=b"other", subject=b"another job")
@@ -263,7 +270,7 @@ async def test_only_a_live_transaction_of_the_account_itself_is_ahead_of_what_it
     connection: Connection,
 ) -> None:
     tx_id = await signed(connection, 0, b"a")
-    await outbox_sql.submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
+    await submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
 
     async def ahead(account: bytes = ACCOUNT) -> list[bool]:
         (behind,) = await queue_sql.take(connection, 10, 10)

@@ -6,6 +6,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
+from coordinatord.chain.relayer import outbox_sql
 from coordinatord.chain.relayer.outbox_sql import Priority, Queued
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayBusy, RelayMined
 from devnet.accounts import Cast
@@ -226,3 +227,17 @@ async def test_posts_of_batches_take_no_more_than_the_next_block_holds_and_other
             callers.cancel_scope.cancel()
     finally:
         await world.anvil.call("evm_setBlockGasLimit", usual)
+
+
+async def test_a_request_cancelled_before_it_is_written_is_not_relayed(
+    world: World, database_url: str, ops: Ops, client: Wallet
+) -> None:
+    async with stage(database_url, world.anvil.rpc_url) as on, anyio.create_task_group() as callers:
+        async with on.database.connection() as other, other.transaction():
+            await outbox_sql.lock_outbox(other)
+            callers.start_soon(on.relaying.submit, ops.post(client))
+            await on.until("select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted")
+            with anyio.move_on_after(0.1):
+                await on.relaying.submit(ops.post(client))  # waits for the first one's transaction
+        await on.relaying.submit(ops.post(client))
+        assert await on.fetchval("select count(*) from relays") == 2

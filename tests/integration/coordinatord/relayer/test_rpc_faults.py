@@ -64,17 +64,17 @@ async def check_relays(world: World, on: Stage) -> None:
     ],
 )
 async def test_trouble_in_simulation_drops_the_relay_with_its_code(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault, code: str
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet, *, fault: Fault, code: str
 ) -> None:
     async with behind_proxy(world, database_url) as (on, proxy):
         on.start(relayer_wallet)
         with proxy.fault(fault), pytest.raises(Retryable) as dropped:
-            await on.relaying.relay(ops.post(client))
+            await on.relaying.relay(ops.request_capacity(provider))
         assert (dropped.value.kind, dropped.value.code) == ("relay_unavailable", code)
         assert await on.fetchval("select count(*) from relay_txs") == 0
 
 
-@pytest.mark.parametrize("method", ["eth_estimateGas", "eth_getBlockByNumber"])
+@pytest.mark.parametrize("method", ["eth_call", "eth_getBlockByNumber"])
 async def test_an_endpoint_that_does_not_answer_leaves_relays_queued_until_their_timeout(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, method: str
 ) -> None:
@@ -200,7 +200,7 @@ async def test_a_node_slow_to_accept_bytes_lets_no_more_in(
 async def test_a_simulation_that_answers_too_late_signs_nothing(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    late = Late("eth_estimateGas")
+    late = Late("eth_call")
     async with (
         rpc_proxy(world.anvil.rpc_url) as proxy,
         stage(database_url, proxy.url, queue_timeout_ms=600) as on,

@@ -19,7 +19,7 @@ from coordinatord.chain.indexer.fetch import RangeWidth, Source
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock, blocks_by_number, latest_block
 from coordinatord.chain.relayer.in_flight import PendingTxs
-from coordinatord.chain.relayer.receipts import WantedReceipts, receipts_and_count, receipts_in_blocks
+from coordinatord.chain.relayer.receipts import receipts_and_count, receipts_of
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.simulate import simulate_in_turn
 from coordinatord.chain.rpc.client import Rpc
@@ -61,8 +61,8 @@ ANSWERS: Final[dict[str, Any]] = {
     "eth_feeHistory": {"baseFeePerGas": ["0x1", "0x2"], "reward": [["0x1"]]},
     "eth_call": "0x" + 5 * f"{1:064x}",
     "eth_getLogs": [LOG],
-    "eth_getTransactionReceipt": RECEIPT,
     "eth_getBlockReceipts": [RECEIPT],
+    "eth_getTransactionReceipt": RECEIPT,
     "eth_simulateV1": [{"calls": [{"status": "0x1", "gasUsed": "0x1"}]}],
     "eth_getBlockByNumber": {
         "number": "0x1",
@@ -134,7 +134,7 @@ READS: Final[dict[str, Callable[[Rpc], Awaitable[object]]]] = {
     "deployment": _deployment,
     "latest block": latest_block,
     "blocks": lambda rpc: blocks_by_number(rpc, [1]),
-    "receipts in blocks": lambda rpc: receipts_in_blocks(rpc, [WantedReceipts(1, HASH, [TX] * 9)]),
+    "receipts": lambda rpc: receipts_of(rpc, [TX] * 9),
     "receipts and count": lambda rpc: receipts_and_count(rpc, ADDRESS, [TX]),
     "simulation": lambda rpc: simulate_in_turn(rpc, ADDRESS, [[((ADDRESS, b""), 100_000)]]),
     "job": lambda rpc: JobRegistry(rpc, ADDRESS).job(TX),

@@ -13,9 +13,8 @@ from coordinatord.base.metrics import REGISTRY, relayer_balance
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeMarket
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.role import RelayerRole
-from coordinatord.chain.relayer.transactions_sql import Version
 from coordinatord.chain.rpc.client import Rpc
 
 pytestmark = pytest.mark.anyio

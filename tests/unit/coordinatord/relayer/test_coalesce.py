@@ -17,7 +17,7 @@ from coordinatord.chain.relayer.coalesce import (
     coalesce,
     in_flight,
 )
-from coordinatord.chain.relayer.gas_book import FIRST_LOOK, GasBook, OpKind, intrinsic_gas
+from coordinatord.chain.relayer.op_gas import expected_share
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay
 from coordinatord.chain.relayer.tx_size import MOST_BYTES, TX_GAS_CAP, TxSize
@@ -35,12 +35,12 @@ def simulated(
     requeued: int = 0,
     kind: RelayKind = RelayKind.POST,
     size: int = 1,
-    book: GasBook | None = None,
+    share: int | None = None,
     call: bytes | None = None,
     after: int | None = None,
 ) -> Simulated:
     relay = WaitingRelay(number, kind, target, call or bytes([number]) * size, priority=number % 3, requeued=requeued)
-    return Simulated.of(relay, gas, book or GasBook(), after)
+    return Simulated(relay, gas, gas if share is None else share, after)
 
 
 def chain(*numbers: int, gas: int = 100_000) -> list[Simulated]:
@@ -56,7 +56,7 @@ def ids(plans: list[Planned]) -> list[list[int]]:
 
 def test_relays_of_one_registry_ride_together_in_their_order() -> None:
     mixed = [simulated(1), simulated(2, PROVIDERS), simulated(3), simulated(4, PROVIDERS), simulated(5)]
-    plans = coalesce(mixed, most=64, room=ROOM)
+    plans = coalesce(mixed, max_ops=64, room=ROOM)
     assert ids(plans) == [[1, 3, 5], [2, 4]]
     assert [plan.target for plan in plans] == [JOBS, PROVIDERS]
     assert plans[0].calldata.startswith(selector("relay(bytes[])"))
@@ -64,7 +64,7 @@ def test_relays_of_one_registry_ride_together_in_their_order() -> None:
 
 
 def test_a_single_relay_is_the_whole_transaction() -> None:
-    (plan,) = coalesce([simulated(7)], most=64, room=ROOM)
+    (plan,) = coalesce([simulated(7)], max_ops=64, room=ROOM)
     assert plan.calldata == b"\x07"
     assert plan.call_index(0) is None
     assert plan.gas > 100_000
@@ -72,7 +72,7 @@ def test_a_single_relay_is_the_whole_transaction() -> None:
 
 def test_exits_and_cancels_and_the_rest_ride_apart() -> None:
     kinds = [RelayKind.POST, RelayKind.SETTLE, RelayKind.CANCEL, RelayKind.FAIL, RelayKind.CLAIM, RelayKind.RECLAIM]
-    plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], most=64, room=ROOM)
+    plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], max_ops=64, room=ROOM)
     assert [(plan.rank, ids([plan])[0]) for plan in plans] == [
         (Rank.OTHER, [1, 5]),
         (Rank.EXIT, [2, 4, 6]),
@@ -81,100 +81,86 @@ def test_exits_and_cancels_and_the_rest_ride_apart() -> None:
 
 
 def test_no_more_ride_together_than_allowed() -> None:
-    assert ids(coalesce([simulated(n) for n in range(1, 6)], most=2, room=ROOM)) == [[1, 2], [3, 4], [5]]
+    assert ids(coalesce([simulated(n) for n in range(1, 6)], max_ops=2, room=ROOM)) == [[1, 2], [3, 4], [5]]
 
 
 def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
-    plans = coalesce([simulated(n, gas=4_000_000) for n in range(1, 7)], most=64, room=ROOM)
+    plans = coalesce([simulated(n, gas=4_000_000) for n in range(1, 7)], max_ops=64, room=ROOM)
     assert ids(plans) == [[1, 2, 3], [4, 5, 6]]
     assert all(plan.gas <= ROOM.gas for plan in plans)
 
 
-def test_the_last_of_many_finds_what_it_wants_when_an_admin_has_raised_the_gas_of_a_token_call() -> None:
-    book, most_token_gas, used = GasBook(), 2_000_000, 50_000
-    book.was_used([OpKind.of(JOBS, CALL)] * 40, 40 * used)
-    alone = intrinsic_gas(CALL) + used + most_token_gas * 64 // 63 + 11_800
-    settles = [simulated(n, gas=alone, kind=RelayKind.SETTLE, book=book, call=CALL) for n in range(1, 41)]
-    (plan,) = coalesce(settles, most=64, room=ROOM)
-    left = plan.gas - intrinsic_gas(plan.calldata) - FIRST_LOOK - 39 * used
-    assert left >= alone - intrinsic_gas(CALL)
-    # Where it would not fit, fewer ride together.
-    fewer = coalesce(settles, most=64, room=TxSize(3_000_000))
-    assert [len(each.relays) for each in fewer] == [16, 16, 8]
-    assert all(each.gas <= 3_000_000 for each in fewer)
+def test_the_dearest_op_pays_alone_what_all_need_once() -> None:
+    """The registry wants to see the gas of a token call left before the last op, too."""
+    settles = [simulated(n, gas=400_000, share=50_000, kind=RelayKind.SETTLE) for n in range(1, 40)]
+    (plan,) = coalesce(
+        [*settles, simulated(40, gas=900_000, share=60_000, kind=RelayKind.SETTLE)], max_ops=64, room=ROOM
+    )
+    assert plan.gas == 39 * 50_000 + 900_000
+    # Where that would not fit, fewer share a transaction.
+    fewer = coalesce(settles, max_ops=64, room=TxSize(1_200_000))
+    assert [len(each.relays) for each in fewer] == [17, 17, 5]
+    assert all(each.gas <= 1_200_000 for each in fewer)
 
 
-def test_many_that_are_seen_for_the_first_time_stay_under_the_cap_of_a_transaction() -> None:
+def test_many_of_unknown_shares_stay_under_the_cap_of_a_transaction() -> None:
     settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
-    plans = coalesce(settles, most=64, room=TxSize(TX_GAS_CAP))
+    plans = coalesce(settles, max_ops=64, room=TxSize(TX_GAS_CAP))
     assert len(plans) == 2
     assert all(plan.gas <= TX_GAS_CAP for plan in plans)
 
 
 def test_a_shared_transaction_stays_within_the_bytes_that_nodes_take() -> None:
     large = [simulated(n, kind=RelayKind.SET_IDENTITY, size=33_000) for n in range(1, 8)]
-    plans = coalesce(large, most=64, room=TxSize(TX_GAS_CAP))
+    plans = coalesce(large, max_ops=64, room=TxSize(TX_GAS_CAP))
     assert ids(plans) == [[1, 2, 3], [4, 5, 6], [7]]
     assert all(len(plan.calldata) <= MOST_BYTES for plan in plans)
 
 
 def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
     """EIP-7623: a node refuses what offers less than the floor."""
-    (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], most=64, room=ROOM)
+    (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], max_ops=64, room=ROOM)
     assert plan.gas >= 21_000 + 40 * 6_000
 
 
-def test_the_slack_that_an_estimate_holds_counts_once_when_shares_are_known() -> None:
-    book = GasBook()
-    book.was_used([OpKind.of(JOBS, CALL)] * 64, FIRST_LOOK + 64 * 50_000)
-    (plan,) = coalesce([simulated(n, gas=300_000, book=book, call=CALL) for n in range(1, 65)], most=64, room=ROOM)
-    assert plan.gas < 1.3 * (intrinsic_gas(plan.calldata) + 64 * 50_000)
-
-
-def test_more_ride_together_once_a_mix_has_told_what_they_take() -> None:
-    book, room = GasBook(), TxSize(5_000_000)
-    calls = [b"\xaa" * 100, b"\xbb" * 100]
-    for call in calls:
-        book.simulated(JOBS, call, intrinsic_gas(call) + 100_000)
-
-    def ops() -> list[Simulated]:  # 60 of them, by their shares 8 million
-        return [simulated(n, gas=400_000, book=book, call=calls[n % 2]) for n in range(60)]
-
-    assert len(coalesce(ops(), most=64, room=room, book=book)) == 2
-    (plan,) = coalesce(ops(), most=64, room=TxSize(TX_GAS_CAP), book=book)
-    book.was_used(plan.kinds, FIRST_LOOK + 60 * 50_000)
-    (plan,) = coalesce(ops(), most=64, room=room, book=book)
-    assert intrinsic_gas(plan.calldata) + 60 * 50_000 < plan.gas <= room.gas
+def test_expected_gas_of_several_is_that_of_the_table_and_of_one_alone_none() -> None:
+    kinds = [RelayKind.POST, RelayKind.CLAIM]
+    (plan,) = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds)], max_ops=64, room=ROOM)
+    assert plan.expected == sum(expected_share(kind, 1) or 0 for kind in kinds)
+    alone = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds)], max_ops=1, room=ROOM)
+    assert [each.expected for each in alone] == [0, 0]
+    upkeep = [simulated(1, kind=RelayKind.PUBLISH), simulated(2, kind=RelayKind.PUBLISH)]
+    assert [each.expected for each in coalesce(upkeep, max_ops=64, room=ROOM)] == [0]
 
 
 @pytest.mark.parametrize("kind", [RelayKind.POST, RelayKind.SETTLE])
 def test_one_that_came_back_rides_alone_with_more_gas_each_time(kind: RelayKind) -> None:
     again = [simulated(n, requeued=requeued, kind=kind) for n, requeued in ((1, 0), (2, 1), (3, 0), (4, 2))]
-    plans = coalesce(again, most=64, room=ROOM)
+    plans = coalesce(again, max_ops=64, room=ROOM)
     assert ids(plans) == [[1, 3], [2], [4]]
     assert plans[1].gas < plans[2].gas
 
 
 def test_one_alone_never_asks_for_more_than_a_transaction_may() -> None:
-    (plan,) = coalesce([simulated(1, gas=9_000_000, requeued=3)], most=64, room=ROOM)
+    (plan,) = coalesce([simulated(1, gas=9_000_000, requeued=3)], max_ops=64, room=ROOM)
     assert plan.gas == ROOM.gas
 
 
 def test_a_shared_transaction_is_as_urgent_as_its_most_urgent_relay() -> None:
-    (plan,) = coalesce([simulated(1), simulated(3)], most=64, room=ROOM)
+    (plan,) = coalesce([simulated(1), simulated(3)], max_ops=64, room=ROOM)
     assert plan.priority == 0
 
 
 def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
     kinds = [RelayKind.POST, RelayKind.SETTLE] * 4
-    plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], most=1, room=ROOM)
+    plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], max_ops=1, room=ROOM)
     assert ids(in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
     assert ids(in_flight(plans, FOR_EXITS + 5)) == [[2], [4], [6], [8], [1]]
     assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
 
 
 def test_a_chain_rides_in_its_order_whatever_is_more_urgent_alone() -> None:
-    (plan,) = coalesce(chain(1, 2, 3), most=64, room=ROOM)
+    (plan,) = coalesce(chain(1, 2, 3), max_ops=64, room=ROOM)
     assert ids([plan]) == [[1, 2, 3]]
     assert plan.rank is Rank.OTHER
 
@@ -189,15 +175,15 @@ def test_claim_behind_its_post_takes_the_terms_from_it() -> None:
     post = simulated(1, size=400)
     behind = simulated(2, kind=RelayKind.CLAIM, call=call, after=1)
     of_another = simulated(3, kind=RelayKind.CLAIM, call=call, after=9)
-    (plan,) = coalesce([post, behind, of_another], most=10, room=ROOM)
+    (plan,) = coalesce([post, behind, of_another], max_ops=10, room=ROOM)
     assert (short in plan.calldata, call in plan.calldata) == (True, True)
-    (alone,) = coalesce([behind], most=10, room=ROOM)
+    (alone,) = coalesce([behind], max_ops=10, room=ROOM)
     assert alone.calldata == call
 
 
 def test_a_chain_rides_with_others_of_its_least_urgent_rank_and_apart_from_exits_that_build_on_nothing() -> None:
     alone = simulated(7, kind=RelayKind.SETTLE)
-    plans = coalesce([alone, *chain(1, 2, 3), *chain(4, 5, 6), simulated(8)], most=64, room=ROOM)
+    plans = coalesce([alone, *chain(1, 2, 3), *chain(4, 5, 6), simulated(8)], max_ops=64, room=ROOM)
     assert [(plan.rank, ids([plan])[0]) for plan in plans] == [
         (Rank.EXIT, [7]),
         (Rank.OTHER, [1, 2, 3, 4, 5, 6, 8]),
@@ -206,17 +192,17 @@ def test_a_chain_rides_with_others_of_its_least_urgent_rank_and_apart_from_exits
 
 
 def test_what_builds_on_a_signed_op_is_as_urgent_as_it_is_alone() -> None:
-    plans = coalesce([simulated(5, kind=RelayKind.SETTLE, after=4), simulated(6)], most=64, room=ROOM)
+    plans = coalesce([simulated(5, kind=RelayKind.SETTLE, after=4), simulated(6)], max_ops=64, room=ROOM)
     assert [(plan.rank, ids([plan])[0]) for plan in plans] == [(Rank.EXIT, [5]), (Rank.OTHER, [6])]
 
 
 def test_a_chain_is_not_split_over_two_transactions_of_one_round() -> None:
-    assert ids(coalesce([simulated(9), *chain(1, 2, 3)], most=3, room=ROOM)) == [[9], [1, 2, 3]]
+    assert ids(coalesce([simulated(9), *chain(1, 2, 3)], max_ops=3, room=ROOM)) == [[9], [1, 2, 3]]
 
 
 @pytest.mark.parametrize(("most", "gas", "signed"), [(1, 100_000, [1]), (2, 100_000, [1, 2]), (64, 6_500_000, [1, 2])])
 def test_the_end_of_a_chain_that_does_not_fit_stays_queued(most: int, gas: int, signed: list[int]) -> None:
-    assert ids(coalesce(chain(1, 2, 3, gas=gas), most=most, room=ROOM)) == [signed]
+    assert ids(coalesce(chain(1, 2, 3, gas=gas), max_ops=most, room=ROOM)) == [signed]
 
 
 @given(
@@ -231,7 +217,7 @@ def test_however_ops_come_each_is_signed_once_at_most_and_never_without_what_is_
     jobs = [range(10 * job, 10 * job + length) for job, length in enumerate(lengths, 1)]
     every = [one for job in jobs for one in chain(*job, gas=gas)]
     order.shuffle(every)
-    signed = ids(coalesce(every, most=most, room=ROOM))
+    signed = ids(coalesce(every, max_ops=most, room=ROOM))
     carried = [number for plan in signed for number in plan]
     assert len(set(carried)) == len(carried)
     assert all(len(plan) <= most for plan in signed)

@@ -14,13 +14,9 @@ def test_floors_are_amounts_of_gas_at_what_is_offered_for_it() -> None:
 
 
 def test_below_the_reserve_exits_and_cancels_and_below_the_floor_exits_alone() -> None:
-    assert [RESERVES.lowest_rank(funds) for funds in (300, 299, 100, 99, 0)] == [
-        Rank.OTHER,
-        Rank.CANCEL,
-        Rank.CANCEL,
-        Rank.EXIT,
-        Rank.EXIT,
-    ]
+    allowed = [[rank for rank in Rank if RESERVES.allows(rank, funds)] for funds in (300, 299, 100, 99, 0, -1)]
+    exits, cancels, every = [Rank.EXIT], [Rank.EXIT, Rank.CANCEL], [Rank.EXIT, Rank.CANCEL, Rank.OTHER]
+    assert allowed == [every, cancels, cancels, exits, exits, exits]
 
 
 def test_no_round_spends_what_is_kept_for_more_urgent_ones() -> None:

@@ -3,8 +3,9 @@
 import attrs
 import pytest
 
-from coordinatord.chain.relayer.budgets import GasPolicy, gas_estimate
+from coordinatord.chain.relayer.budgets import GasPolicy
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Standing
+from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.run.config import read_config
 from coordinatord.run.constructors import gas_policy

@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
-from coordinatord.chain.relayer.transactions_sql import Version
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 
 
 def version(name: bytes) -> Version:

@@ -13,11 +13,11 @@ from coordinatord.chain.relayer import repair, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG, PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG, PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.repair import MAX_TURNS, raise_fees, repair_nonces, revive_unmined
 from coordinatord.chain.relayer.signers import WalletSigner
-from coordinatord.chain.relayer.transactions_sql import Content, Gap, StoredTx, Version
+from coordinatord.chain.relayer.transactions_sql import Gap
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ class Tables:
     """Rows of the account's transactions, and what they are told."""
 
     next: int | None = None
-    stored: list[StoredTx] = attrs.field(factory=list)
+    stored: list[PendingTx] = attrs.field(factory=list)
     blocks: list[tuple[int, bytes]] = attrs.field(factory=list)
     gaps: dict[int, int | None] = attrs.field(factory=dict)
     unmade: list[Sequence[bytes]] = attrs.field(factory=list)
@@ -86,7 +86,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         assert account == (CHAIN, SIGNER.address)
         return to.next
 
-    async def pending(to: Tables, *account: Any) -> list[StoredTx]:
+    async def pending(to: Tables, *account: Any) -> list[PendingTx]:
         assert account == (CHAIN, SIGNER.address)
         return to.stored
 
@@ -105,9 +105,6 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
 
     async def mark_lost(to: Tables, ids: Sequence[int]) -> None:
         to.lost += ids
-
-    async def contents(to: Tables, ids: Sequence[int]) -> dict[int, Content]:
-        return {tx_id: Content(b"\x11" * 20, b"calldata") for tx_id in ids}
 
     async def add_versions(to: Tables, versions: Sequence[tuple[int, Version]]) -> None:
         to.versions += versions
@@ -133,7 +130,6 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     for name, fake in (("next_nonce", next_nonce), ("pending", pending), ("blocks_among", blocks_among)):
         monkeypatch.setattr(transactions_sql, name, fake)
     monkeypatch.setattr(transactions_sql, "gaps_among", gaps_among)
-    monkeypatch.setattr(transactions_sql, "contents", contents)
     monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
     for name, told in (("unmine", unmine), ("mark_lost", mark_lost)):
         monkeypatch.setattr(results_sql, name, told)
@@ -277,7 +273,7 @@ async def test_gaps_are_closed_by_self_transfers_and_a_lost_one_is_pending_again
 
 async def test_suspect_that_is_recorded_as_mined_is_pending_again_when_its_block_is_gone(tables: Tables) -> None:
     tables.next, tables.blocks = 6, [(40, b"\x0a" * 32)]
-    tables.stored = [StoredTx(105, 5, b"\x11" * 20, 1000, (version_of(5),))]
+    tables.stored = [tx(5)]
     of = account(5)
     assert await repaired(tables, Node(), of)
     assert (nonces(of.pending), tables.unmade) == ([5], [[b"\x0a" * 32]])

@@ -1,7 +1,7 @@
 """Ends of relays alone: what receipts, the chain's state, and what is under way make of them."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
@@ -16,14 +16,13 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.relayed_calls import ReceiptLog
 from coordinatord.chain.relayer import gas_bookings_sql, resolution, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.gas_book import GasBook, OpKind
-from coordinatord.chain.relayer.gas_bookings_sql import Booked, GasCost
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.resolution import inconclusive, resolve
-from coordinatord.chain.relayer.results_sql import Carried, Ended, MinedTx, RefusedCall, RefusedRelay
-from coordinatord.chain.relayer.transactions_sql import NewestBlock, Version
+from coordinatord.chain.relayer.results_sql import Carried, Ended, RefusedCall
+from coordinatord.chain.relayer.transactions_sql import MinedTx, NewestBlock
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.role_connection import RoleConnection
@@ -34,7 +33,7 @@ WALLET: Final = Wallet(b"\x01" * 32)
 REGISTRY_AT: Final = b"\x11" * 20
 SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 STALE, UNKNOWN, NO_ROLE = (SELECTORS[name] for name in ("StaleSnapshot", "UnknownProvider", "SenderNotRelayer"))
-KIND: Final = OpKind.of(REGISTRY_AT, b"\x01\x02\x03\x04")
+EXPECTED: Final = 400
 BLOCK, OTHER = b"\xbb" * 32, b"\xbc" * 32
 
 
@@ -87,7 +86,6 @@ class Outbox:
     """The statements' stand-in: answers what a test says, and keeps what was written, in its order."""
 
     carried: dict[int, list[Carried]] = attrs.field(factory=dict)  # by transaction
-    alive: list[RefusedRelay] = attrs.field(factory=list)
     behind: set[int] = attrs.field(factory=set)
     taken_back: set[int] = attrs.field(factory=set)
     newest: list[NewestBlock] = attrs.field(factory=list)
@@ -100,12 +98,8 @@ class Outbox:
     async def transaction(self) -> AsyncIterator[Connection]:
         yield cast("Connection", self)
 
-    async def read_carried(self, _: Connection, tx_ids: Sequence[int]) -> list[Carried]:
+    async def read_carried(self, _: Connection, tx_ids: Iterable[int]) -> list[Carried]:
         return [relay for tx_id in tx_ids for relay in self.carried.get(tx_id, [])]
-
-    async def refused_alive(self, _: Connection, refused: Sequence[RefusedCall]) -> list[RefusedRelay]:
-        self.asked.append(("alive", [(call.tx_id, call.call_index) for call in refused]))
-        return self.alive
 
     async def behind_undecided(self, _: Connection, relay_ids: Sequence[int]) -> set[int]:
         return self.behind & set(relay_ids)
@@ -118,15 +112,15 @@ class Outbox:
         return role in self.held
 
     async def record_mined(self, _: Connection, txs: Sequence[MinedTx]) -> None:
-        self.written.append(("mined", *map(attrs.astuple, txs)))
+        self.written.append(("mined", *(attrs.astuple(tx)[:5] for tx in txs)))
 
     async def take_back(self, _: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
         self.written.append(("take back", tx_ids, [(call.tx_id, call.call_index) for call in refused]))
         return self.taken_back
 
-    async def book(self, _: Connection, costs: Sequence[GasCost]) -> list[Booked]:
-        self.written.append(("book", *map(attrs.astuple, costs)))
-        return [Booked("claim", cost.gas_used) for cost in costs]
+    async def book(self, _: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
+        self.written.append(("book", *((tx.tx_id, tx.gas_used, tx.fills) for tx in mined)))
+        return {"claim": sum(tx.gas_used for tx in mined)}
 
     async def requeue(self, _: Connection, relay_ids: Sequence[int], code: str) -> None:
         self.written.append(("requeue", relay_ids, code))
@@ -141,9 +135,8 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
     outbox = Outbox()
     for module, name, stand_in in (
         (results_sql, "carried", outbox.read_carried),
-        (results_sql, "refused_alive", outbox.refused_alive),
         (results_sql, "behind_undecided", outbox.behind_undecided),
-        (results_sql, "record_mined", outbox.record_mined),
+        (transactions_sql, "record_mined", outbox.record_mined),
         (results_sql, "take_back", outbox.take_back),
         (results_sql, "requeue", outbox.requeue),
         (results_sql, "end_carried", outbox.end),
@@ -155,16 +148,16 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
     return outbox
 
 
-class Lessons(GasBook):
+class Lessons(PlannedGas):
     def __init__(self) -> None:
         super().__init__()
         self.learned: list[tuple[Any, ...]] = []
 
-    def was_used(self, kinds: Sequence[OpKind], execution: int) -> None:
-        self.learned.append(("used", len(kinds), execution))
+    def was_used(self, expected: int, used: int) -> None:
+        self.learned.append(("used", expected, used))
 
-    def starved(self, kinds: Sequence[OpKind]) -> None:
-        self.learned.append(("starved", len(kinds)))
+    def was_starved(self) -> None:
+        self.learned.append(("starved",))
 
 
 @attrs.define
@@ -190,7 +183,7 @@ def tx(tx_id: int, ops: int = 2, *, filled: bool = False) -> PendingTx:
     versions = [Version(bytes([tx_id]) * 32, b"raw", 10, 1, fills=False)]
     if filled:
         versions.append(Version(bytes([0xF0 + tx_id]) * 32, b"raw", 10, 1, fills=True))
-    return PendingTx(tx_id, tx_id, REGISTRY_AT, 900, versions, kinds=(KIND,) * ops, intrinsic=300)
+    return PendingTx(tx_id, tx_id, REGISTRY_AT, 900, versions, expected=EXPECTED if ops > 1 else 0)
 
 
 def receipt(tx_id: int, *logs: ReceiptLog, succeeded: bool = True, fill: bool = False) -> TxReceipt:
@@ -203,12 +196,8 @@ def refusal(index: int, reason: bytes = STALE, registry: bytes = REGISTRY_AT) ->
     return ReceiptLog("0x" + registry.hex(), topics, "0x" + data.hex())
 
 
-def relay(relay_id: int, tx_id: int, index: int | None) -> Carried:
-    return Carried(relay_id, tx_id, index, REGISTRY_AT, bytes([relay_id]))
-
-
-def refused_relay(relay_id: int, kind: RelayKind = RelayKind.SETTLE) -> RefusedRelay:
-    return RefusedRelay(relay_id, kind, REGISTRY_AT, bytes([relay_id]))
+def relay(relay_id: int, tx_id: int, index: int | None, kind: RelayKind = RelayKind.SETTLE) -> Carried:
+    return Carried(relay_id, kind, tx_id, index, REGISTRY_AT, bytes([relay_id]))
 
 
 def sample(name: str, **labels: str) -> float:
@@ -223,7 +212,8 @@ async def test_transactions_of_others_change_nothing(outbox: Outbox) -> None:
 
 async def test_everything_in_a_mined_transaction_took_effect_but_what_it_tells_was_refused(outbox: Outbox) -> None:
     outbox.ended = [Ended(RelayKind.CLAIM, "mined", 1.0)]
-    outbox.alive = [refused_relay(8)]
+    ended_before = attrs.evolve(relay(7, 2, 1), is_live=False)
+    outbox.carried = {2: [relay(6, 2, 0), ended_before], 3: [relay(8, 3, 0)]}
     mined = Mined(outbox, [tx(1), tx(2), tx(3), tx(4, 1)], Node(reverts={(b"\x08", "latest"): STALE}))
     names: list[tuple[str, dict[str, str]]] = [
         ("outcomes_total", {"kind": "claim", "outcome": "mined"}),
@@ -243,9 +233,9 @@ async def test_everything_in_a_mined_transaction_took_effect_but_what_it_tells_w
         ("requeue", [], "rpc_internal"),
         ("end", [1, 2, 3], *refused),
     ]
-    assert outbox.asked == [("alive", [(2, 1), (3, 0)]), ("blocks", 1, 256)]
+    assert outbox.asked == [("blocks", 1, 256)]
     assert mined.left == [4]
-    assert mined.lessons.learned == [("used", 2, 200)]
+    assert mined.lessons.learned == [("used", EXPECTED, 500)]
     after = [sample(name, **labels) for name, labels in names]
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1500, 1500, 2700]
 
@@ -254,7 +244,6 @@ async def test_relays_of_a_transaction_that_reverted_are_tried_again_unless_the_
     outbox: Outbox,
 ) -> None:
     outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1), relay(7, 1, 2)]}
-    outbox.alive = [refused_relay(6)]
     at_block = {(b"\x06", "0x4d"): STALE, (b"\x07", "0x4d"): NO_ROLE}
     mined = Mined(outbox, [tx(1), tx(2, 1)], Node(reverts={**at_block, (b"\x06", "latest"): UNKNOWN}))
     # Logs of what was undone tell of nothing.
@@ -264,11 +253,10 @@ async def test_relays_of_a_transaction_that_reverted_are_tried_again_unless_the_
         ("requeue", [5, 7], "rpc_internal"),
         ("end", [1, 2], (1, 1, "StaleSnapshot", STALE)),
     ]
-    assert mined.lessons.learned == [("starved", 2)]
+    assert mined.lessons.learned == [("starved",)]
 
 
 async def test_transaction_that_had_but_one_op_teaches_nothing_by_a_refusal(outbox: Outbox) -> None:
-    outbox.alive = []
     mined = Mined(outbox, [tx(1, 1), tx(2)])
     await mined.resolve(receipt(1, refusal(0)), receipt(2, refusal(1)))
     assert mined.lessons.learned == []
@@ -284,7 +272,7 @@ async def test_relays_come_back_where_a_self_transfer_was_mined_in_their_place(o
         ("requeue", [5], "rpc_internal"),
         ("end", [2]),
     ]
-    assert mined.lessons.learned == [("used", 2, 200)]
+    assert mined.lessons.learned == [("used", EXPECTED, 500)]
     assert (mined.left, outbox.asked) == ([], [])  # nothing was refused
 
 
@@ -297,9 +285,7 @@ async def test_relay_that_took_effect_in_a_former_transaction_is_not_tried_again
 
 async def test_refused_relays_are_tried_again_when_what_they_build_on_was_not_there(outbox: Outbox) -> None:
     """The one is behind another that is under way, the next would pass by now, and the last is refused for good."""
-    outbox.alive = [
-        refused_relay(n, kind) for n, kind in ((5, RelayKind.FAIL), (6, RelayKind.SETTLE), (7, RelayKind.SETTLE))
-    ]
+    outbox.carried = {1: [relay(5, 1, 0, RelayKind.FAIL), relay(6, 1, 1), relay(7, 1, 2)]}
     outbox.behind = {5}
     node = Node(reverts={(b"\x05", "latest"): STALE, (b"\x07", "latest"): STALE})
     before = [sample("taken_apart_total", kind=kind) for kind in ("fail", "settle")]

@@ -6,9 +6,8 @@ from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import Sending, Sent
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.sendings import note_sendings
-from coordinatord.chain.relayer.transactions_sql import Version
 from coordinatord.chain.relayer.tx_size import MOST_BYTES, TX_GAS_CAP
 
 
@@ -26,7 +25,7 @@ def account(*txs: PendingTx) -> RelayerAccount:
 def note(of: RelayerAccount, now: float, **outcomes: Sent) -> None:
     pending = {f"tx{one.nonce}": one for one in of.pending}
     note_sendings(
-        of, [Sending(pending[name], pending[name].latest, outcome) for name, outcome in outcomes.items()], now
+        of, [Sending(pending[name], pending[name].latest, (outcome,)) for name, outcome in outcomes.items()], now
     )
 
 

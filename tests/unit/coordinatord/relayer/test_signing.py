@@ -13,17 +13,17 @@ from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import Planned
 from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.gas_book import intrinsic_gas
-from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.outside_signer import SignerAway
 from coordinatord.chain.relayer.signers import WalletSigner
-from coordinatord.chain.relayer.signing import FILL_GAS, dearer, sign_fill, sign_planned
-from coordinatord.chain.relayer.transactions_sql import Content, Gap, NewTx, Version
+from coordinatord.chain.relayer.signing import dearer, sign_fill, sign_planned
+from coordinatord.chain.relayer.transactions_sql import Gap, NewTx
+from coordinatord.chain.relayer.tx_size import BASE_GAS
 
 pytestmark = pytest.mark.anyio
 
 GWEI: Final = 10**9
-RELAY: Final = Content(b"\x11" * 20, b"calldata")
+TARGET, CALLDATA = b"\x11" * 20, b"calldata"
 GAS: Final = 100_000
 
 
@@ -34,7 +34,7 @@ def account() -> RelayerAccount:
 
 def pending(*, fills: bool) -> PendingTx:
     version = Version(b"\x02" * 32, b"\x02", max_fee=2 * GWEI, max_tip=GWEI, fills=fills)
-    return PendingTx(1, 7, RELAY.target, FILL_GAS if fills else GAS, [version])
+    return PendingTx(1, 7, TARGET, BASE_GAS if fills else GAS, [version], CALLDATA)
 
 
 def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
@@ -50,24 +50,24 @@ def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
 
 async def test_a_relay_whose_fee_is_raised_carries_the_same_again() -> None:
     of = account()
-    assert carried(await dearer(of, pending(fills=False), RELAY)) == (False, GAS, RELAY.target, RELAY.calldata)
+    assert carried(await dearer(of, pending(fills=False))) == (False, GAS, TARGET, CALLDATA)
 
 
 async def test_a_self_transfer_whose_fee_is_raised_stays_one() -> None:
     """Its relay went back to the queue: with these bytes it would be sent for a second time."""
     of = account()
-    assert carried(await dearer(of, pending(fills=True), RELAY)) == (True, FILL_GAS, of.address, b"")
+    assert carried(await dearer(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_bytes_that_no_node_takes_become_a_self_transfer_with_their_nonce() -> None:
     of, tx = account(), pending(fills=False)
     tx.unsendable = True
-    assert carried(await dearer(of, tx, RELAY)) == (True, FILL_GAS, of.address, b"")
+    assert carried(await dearer(of, tx)) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_version_says_what_its_bytes_offer_and_they_transfer_nothing() -> None:
     of = account()
-    version = await dearer(of, pending(fills=False), RELAY)
+    version = await dearer(of, pending(fills=False))
     assert version is not None
     chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.raw[1:])
     numbers = [int.from_bytes(field, "big") for field in (chain, nonce, tip, cap, value) if isinstance(field, bytes)]
@@ -79,19 +79,19 @@ async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None
     of = account()
     of.market = FeeMarket(base_fee=GWEI, tip=GWEI)
     tx = pending(fills=False)
-    assert await dearer(of, tx, RELAY) is None
+    assert await dearer(of, tx) is None
     tx.underpriced = True  # unless a node says otherwise
-    assert await dearer(of, tx, RELAY) is not None
+    assert await dearer(of, tx) is not None
 
 
 async def test_ceiling_bounds_what_is_offered_for_the_same_bytes_and_a_self_transfer_passes_it_by_a_step() -> None:
     of, tx = account(), pending(fills=False)
     of.ceiling = CEILING
-    assert await dearer(of, tx, RELAY) is None
+    assert await dearer(of, tx) is None
     tx.unsendable = True
-    version = await dearer(of, tx, RELAY)
+    version = await dearer(of, tx)
     assert version is not None
-    assert carried(version) == (True, FILL_GAS, of.address, b"")
+    assert carried(version) == (True, BASE_GAS, of.address, b"")
     assert tx.fee.cap < version.max_fee < 4 * GWEI
 
 
@@ -147,9 +147,8 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
 def planned(*relays: int) -> Planned:
     riding: Any = tuple(attrs.make_class("Relay", ["id"])(relay) for relay in relays)
     rank: Any = None
-    kinds: Any = tuple(f"kind {relay}" for relay in relays)
     first = relays[0]
-    return Planned(bytes([first]) * 20, bytes([0, first]), GAS + first, first, rank, riding, kinds)
+    return Planned(bytes([first]) * 20, bytes([0, first]), GAS + first, first, rank, riding, expected=len(relays))
 
 
 CONNECTION: Final[Any] = None
@@ -170,9 +169,9 @@ async def test_plans_get_nonces_in_a_row_and_are_stored_with_their_bytes_and_the
     assert [rlp.decode_list(tx.version.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
     assert tables.bound == [(1, 100, None), (2, 101, 0), (3, 101, 1)]
     assert tables.foreign == []
-    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.unsent, tx.kinds, tx.intrinsic) for tx in pending] == [
-        (100, 5, b"\x01" * 20, GAS + 1, True, ("kind 1",), intrinsic_gas(b"\x00\x01")),
-        (101, 6, b"\x02" * 20, GAS + 2, True, ("kind 2", "kind 3"), intrinsic_gas(b"\x00\x02")),
+    assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.unsent, tx.expected) for tx in pending] == [
+        (100, 5, b"\x01" * 20, GAS + 1, True, 1),
+        (101, 6, b"\x02" * 20, GAS + 2, True, 2),
     ]
     assert [tx.versions for tx in pending] == [[tx.version] for tx in tables.inserted]
 
@@ -235,13 +234,13 @@ async def test_nonce_that_was_never_stored_is_filled_by_a_self_transfer(tables: 
     of = account()
     fill = await sign_fill(CONNECTION, of, Gap(9, None))
     [stored] = tables.inserted
-    assert attrs.astuple(stored, recurse=False)[:6] == (9, of.address, b"", FILL_GAS, 0, "fill")
-    assert carried(stored.version) == (True, FILL_GAS, of.address, b"")
+    assert attrs.astuple(stored, recurse=False)[:6] == (9, of.address, b"", BASE_GAS, 0, "fill")
+    assert carried(stored.version) == (True, BASE_GAS, of.address, b"")
     assert (fill.id, fill.nonce, fill.target, fill.gas, fill.versions) == (
         100,
         9,
         of.address,
-        FILL_GAS,
+        BASE_GAS,
         [stored.version],
     )
 
@@ -255,8 +254,8 @@ async def test_nonce_whose_transaction_was_lost_is_filled_beside_versions_that_m
         of.lost.add(lost)
     fill = await sign_fill(CONNECTION, of, Gap(7, 1))
     [(tx_id, gas, version)] = tables.filled
-    assert (tx_id, gas, carried(version)) == (1, FILL_GAS, (True, FILL_GAS, of.address, b""))
-    assert (fill.id, fill.nonce, fill.target, fill.gas) == (1, 7, of.address, FILL_GAS)
+    assert (tx_id, gas, carried(version)) == (1, BASE_GAS, (True, BASE_GAS, of.address, b""))
+    assert (fill.id, fill.nonce, fill.target, fill.gas) == (1, 7, of.address, BASE_GAS)
     assert fill.versions == [*(lost.versions if known else []), version]
     assert tables.inserted == []
 
@@ -267,6 +266,6 @@ async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables
     of.lost.add(lost)
     fill = await sign_fill(CONNECTION, of, Gap(7, 1))
     assert fill.versions == lost.versions
-    assert tables.filled == [(1, FILL_GAS, lost.latest)]
+    assert tables.filled == [(1, BASE_GAS, lost.latest)]
     assert fill.versions is not lost.versions
     assert of.ceiling is NO_CEILING

@@ -1,0 +1,9 @@
+"""Rows as columns, for statements that take many rows by `unnest`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def columns(rows: Sequence[object], *names: str) -> list[list[Any]]:
+    """Return one list for each named attribute of the rows."""
+    return [[getattr(row, name) for row in rows] for name in names]
