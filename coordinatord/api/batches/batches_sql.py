@@ -12,7 +12,7 @@ import attrs
 
 from coordinatord.api.batches.lines_sql import JOINED, OUTCOME
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.notices import BATCH_MOVED
+from coordinatord.storage.database.notices import BATCH_MOVED, notify_outbox
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 Ending = Literal["completed", "expired", "cancelled"]
@@ -136,7 +136,7 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
     if record is None:
         return None
     await connection.execute("insert into batch_work (batch_id) values ($1)", new.id)
-    await connection.execute("select pg_notify('batch_due', '')")
+    await notify_outbox(connection, BATCH_MOVED, new.id)
     return _row(record, Counts(0, 0, 0, expanded=False))
 
 
@@ -201,19 +201,11 @@ async def cancel(connection: Connection, batch_id: str, owner: bytes) -> bool:
         # A worker that holds the row looks at the batch again at once anyway.
         " due as (update batch_work set due_at = clock_timestamp() where batch_id in (select batch_id from batch_work"
         " where batch_id = $1 for update skip locked))"
-        " select pg_notify('batch_due', '') is not null and pg_notify('batch_moved', $1) is not null from cancelled",
+        " select pg_notify('outbox_moved', 'batch ' || $1) is not null from cancelled",
         batch_id,
         owner,
     )
     return found is True
-
-
-# --- the workers' marks ----------------------------------------------------------------------------------------
-
-
-async def _tell(connection: Connection, batch_id: str) -> None:
-    """Whoever follows the batch hears that it changed, when the transaction commits."""
-    await connection.execute("select pg_notify($1, $2)", BATCH_MOVED, batch_id)
 
 
 async def mark_in_progress(connection: Connection, batch_id: str) -> None:
@@ -230,7 +222,7 @@ async def fail(connection: Connection, batch_id: str) -> None:
     """The input file as a whole is refused; nothing was posted."""
     await connection.execute("update batches set failed_at = clock_timestamp() where id = $1", batch_id)
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
-    await _tell(connection, batch_id)
+    await notify_outbox(connection, BATCH_MOVED, batch_id)
 
 
 async def settle_counts(connection: Connection, batch_id: str) -> None:
@@ -246,7 +238,7 @@ async def settle_counts(connection: Connection, batch_id: str) -> None:
         " where b.id = $1",
         batch_id,
     )
-    await _tell(connection, batch_id)
+    await notify_outbox(connection, BATCH_MOVED, batch_id)
 
 
 async def settled_counts(connection: Connection, batch_id: str) -> tuple[int, int]:
@@ -268,7 +260,7 @@ async def finish(connection: Connection, batch_id: str, output_file_id: str | No
         error_file_id,
     )
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
-    await _tell(connection, batch_id)
+    await notify_outbox(connection, BATCH_MOVED, batch_id)
 
 
 @attrs.frozen(slots=True)
@@ -340,4 +332,4 @@ async def move(connection: Connection, batch_id: str, bytes_done: int, lines_don
         lines_done,
         expanded,
     )
-    await _tell(connection, batch_id)
+    await notify_outbox(connection, BATCH_MOVED, batch_id)

@@ -16,7 +16,7 @@ from coordinatord.api.events.events_sql import EventFilter
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import HEARTBEAT, Listener, Places, farewell, message, opening
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.notices import BATCH_MOVED, Notices
+from coordinatord.storage.database.notices import BATCH_MOVED, RESET, Notices
 
 _APART: Final = 1.0  # seconds between two reads of a batch that somebody follows
 _SHARE: Final = 10.0  # a large batch is read at a cost: for so many times what a read took there is no other
@@ -42,7 +42,7 @@ class BatchEvents:
             async with self.hub.following(EventFilter(owner=owner), None) as (listener, _):
 
                 def moved(which: str) -> None:
-                    if which == batch_id:
+                    if which in (batch_id, RESET):
                         listener.beat()
 
                 async with self.notices.subscribe(BATCH_MOVED, moved):

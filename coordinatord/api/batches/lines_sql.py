@@ -236,7 +236,7 @@ async def insert(
             [post.dedupe for post in missing],
         )
         found |= {row["dedupe"]: row["id"] for row in rows}
-    await connection.execute("select pg_notify('relay_queued', '')")
+    await connection.execute("select pg_notify('outbox_moved', 'queued')")
     return [found[post.dedupe] for post in posts]
 
 
@@ -287,7 +287,7 @@ async def revive(connection: Connection, batch_id: str, most: int, allowances: M
         room = await budgets_sql.room(connection, allowance.spending, most - revived)
         revived += await _revive(connection, batch_id, owner, room, allowance)
     if revived:
-        await connection.execute("select pg_notify('relay_queued', '')")
+        await connection.execute("select pg_notify('outbox_moved', 'queued')")
     return revived
 
 
@@ -320,7 +320,7 @@ async def withdraw(connection: Connection, batch_id: str) -> None:
         " where l.batch_id = $1 and r.state = 'queued' and r.priority = $2 for update of r skip locked),"
         " dropped as (update relays set state = 'dropped', reason = $3, ended_at = clock_timestamp()"
         " from waiting where relays.id = waiting.id returning relays.id)"
-        " select count(pg_notify('relay_ended', id::text)) from dropped",
+        " select count(pg_notify('outbox_moved', 'ended ' || id)) from dropped",
         batch_id,
         Priority.BATCH_POST,
         _WITHDRAWN,

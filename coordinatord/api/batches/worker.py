@@ -26,7 +26,7 @@ from coordinatord.api.files.files import FileStore
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
-from coordinatord.storage.database.notices import BATCH_DUE, Notices
+from coordinatord.storage.database.notices import BATCH_MOVED, Notices
 
 _WINDOW_ENDED: Final = "the batch's window ended before this line did"
 _MESSAGES: Final = {
@@ -137,7 +137,7 @@ class BatchWorker:
     async def run(self) -> None:
         """Until cancelled."""
         due = Wake()
-        async with self.notices.subscribe(BATCH_DUE, lambda _: due()):
+        async with self.notices.subscribe(BATCH_MOVED, lambda _: due()):
             while True:
                 try:
                     moved = await self.turn()

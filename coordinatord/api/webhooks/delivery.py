@@ -34,7 +34,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse
 from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
-from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
+from coordinatord.storage.database.notices import BATCH_MOVED, INDEX_MOVED, Notices
 
 log = structlog.get_logger(__name__)
 
@@ -103,36 +103,33 @@ class Deliveries:
     clock: Clock = system_clock
 
     async def run(self) -> None:
-        """Until cancelled."""
-        told, due, others = Wake(), Wake(), Wake()
-
-        def wake_lanes(_: str) -> None:
-            due()
-            others()
-
+        """Fan out and deliver until cancelled."""
+        moved, quick, others = Wake(), Wake(), Wake()
         async with (
-            self.notices.subscribe(INDEX_MOVED, lambda _: told()),
-            self.notices.subscribe(WEBHOOKS_DUE, lambda _: told()),
-            self.notices.subscribe(WEBHOOKS_DUE, wake_lanes),
+            self.notices.subscribe(INDEX_MOVED, lambda _: moved()),
+            self.notices.subscribe(BATCH_MOVED, lambda _: moved()),
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(self._tell, told)
+            tasks.start_soon(self._fan_out, moved, (quick, others))
             tasks.start_soon(self._show)
-            tasks.start_soon(self._lane, due, QUICK_PLACES, True)
+            tasks.start_soon(self._lane, quick, QUICK_PLACES, True)
             tasks.start_soon(self._lane, others, OTHER_PLACES, False)
 
-    async def _tell(self, wake: Wake) -> None:
-        trouble = False
+    async def _fan_out(self, moved: Wake, lanes: Sequence[Wake]) -> None:
+        """Write messages whenever a log moved, and wake the lanes. Lanes of other processes look once a second."""
+        failed = False
         while True:
             try:
                 while await self.fan_out.round():
                     pass
-                trouble = False
+                failed = False
             except Retryable as error:
-                if not trouble:
-                    log.warning("events not told to webhooks", reason=error.message)
-                trouble = True
-            await wake.wait(_LOOK)
+                if not failed:
+                    log.warning("webhook messages not written", reason=error.message)
+                failed = True
+            for wake in lanes:
+                wake()
+            await moved.wait(_LOOK)
 
     async def _show(self) -> None:
         while True:

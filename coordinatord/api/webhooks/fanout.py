@@ -1,9 +1,9 @@
-"""Fan-out: the event log and changes of batches, turned into messages for the endpoints that want them.
+"""Fan-out: turns the event log and changes of batches into messages for the endpoints that want them.
 
-    events ─────────┐ after `webhook_position`
-    webhook_batches ┴──► messages, in the transaction that moves the position on or removes the change
+    events after `webhook_position`   ─┐
+    changes after `batches.reported`  ─┴─► messages, in the transaction that moves both
 
-One process at a time does it, whichever comes first; a death in the middle leaves everything as it was.
+One process at a time fans out. A process that dies in the middle leaves everything as it was.
 """
 
 import secrets
@@ -89,7 +89,7 @@ class FanOut:
         if resets:  # what came before it is nobody's any more
             await self._tell_gap(connection, events[resets[-1]].id)
             return True
-        batches = await webhooks_sql.take_batches(connection, _AT_ONCE)
+        batches, more_batches = await webhooks_sql.take_batches(connection, _AT_ONCE)
         told = [
             *(_Happening(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
             *(_Happening(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
@@ -100,7 +100,7 @@ class FanOut:
             await _write(connection, await webhooks_sql.addressees(connection, owners), told, last)
         if events:
             await webhooks_sql.move_position(connection, events[-1].id)
-        return len(events) == _AT_ONCE or len(batches) == _AT_ONCE
+        return len(events) == _AT_ONCE or more_batches
 
     async def _tell_gap(self, connection: Connection, event_id: int) -> None:
         """Everybody reads again; the log goes on after this event."""

@@ -12,7 +12,6 @@ import attrs
 
 from coordinatord.base import metrics
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.notices import WEBHOOKS_DUE
 from coordinatord.storage.database.removal_sql import remove_due
 
 DisabledBecause = Literal["gone", "failing"]
@@ -20,7 +19,10 @@ DisabledBecause = Literal["gone", "failing"]
 MOST_WAITING: Final = 10_000  # messages for one endpoint
 _UNANSWERED_KEPT: Final = "interval '7 days'"  # endpoints that never answered well
 _DISABLED_KEPT: Final = "interval '30 days'"
-_UNTOLD_KEPT: Final = "interval '1 day'"  # changes of batches that nobody tells, while webhooks are off
+_BATCH_CHANGE_KEPT: Final = "interval '1 day'"  # later changes have no message: webhooks were off
+_UNREPORTED: Final = (
+    "reported < num_nonnulls(in_progress_at, cancelling_at, failed_at, completed_at, expired_at, cancelled_at)"
+)
 
 
 @attrs.frozen(slots=True)
@@ -141,7 +143,6 @@ async def write(connection: Connection, messages: Sequence[NewMessage]) -> None:
         [message.type for message in messages],
         [message.body for message in messages],
     )
-    await connection.execute("select pg_notify($1, '')", WEBHOOKS_DUE)
 
 
 async def note_missed(connection: Connection, missed: dict[str, int]) -> None:
@@ -197,16 +198,26 @@ class BatchNews:
     error_file_id: str | None
 
 
-async def take_batches(connection: Connection, limit: int) -> list[BatchNews]:
-    """Changes of batches that are not told, in their order; gone with the transaction."""
+async def take_batches(connection: Connection, limit: int) -> tuple[list[BatchNews], bool]:
+    """Take up to `limit` batches with unreported changes and mark these as reported. Return the changes, oldest first,
+    and True when more batches may wait. A change of more than a day ago is skipped."""
     rows = await connection.fetch(
-        "with taken as (delete from webhook_batches where id in"
-        " (select id from webhook_batches order by id limit $1 for update skip locked) returning *)"
-        " select batch_id, owner, status, happened, total, completed, failed, output_file_id, error_file_id"
-        " from taken order by id",
+        f"with taken as (select * from batches where {_UNREPORTED} order by place limit $1 for update skip locked),"
+        " marked as (update batches b set reported = num_nonnulls(b.in_progress_at, b.cancelling_at, b.failed_at,"
+        " b.completed_at, b.expired_at, b.cancelled_at) from taken t where b.id = t.id)"
+        " select t.id, t.owner, c.status, c.happened, case when c.ended then t.total end,"
+        " case when c.ended then t.completed end, case when c.ended then t.failed end,"
+        " case when c.ended then t.output_file_id end, case when c.ended then t.error_file_id end,"
+        f" c.number > t.reported and c.happened > clock_timestamp() - {_BATCH_CHANGE_KEPT} as is_new"
+        " from taken t cross join lateral (select *, row_number() over (order by happened, ended) as number from"
+        " (values ('in_progress', t.in_progress_at, false), ('cancelling', t.cancelling_at, false),"
+        " ('failed', t.failed_at, true), ('completed', t.completed_at, true), ('expired', t.expired_at, true),"
+        " ('cancelled', t.cancelled_at, true)) as v(status, happened, ended) where happened is not null) c"
+        " order by c.happened",
         limit,
     )
-    return [BatchNews(*row) for row in rows]
+    news = [BatchNews(*tuple(row)[:-1]) for row in rows if row["is_new"]]
+    return news, len({row["id"] for row in rows}) == limit
 
 
 # --- turns -----------------------------------------------------------------------------------------------------
@@ -349,11 +360,9 @@ async def _drop(connection: Connection, ids: Sequence[int]) -> int:
 
 
 async def drop_old(connection: Connection) -> None:
-    """Endpoints that never answered well in a week, those that were disabled a month ago, and changes of batches that
-    nobody told in a day."""
+    """Drop endpoints that never answered well in a week, and those that were disabled a month ago."""
     await remove_due(connection, "webhooks", f"delivered = 0 and created_at < clock_timestamp() - {_UNANSWERED_KEPT}")
     await remove_due(connection, "webhooks", f"disabled_at < clock_timestamp() - {_DISABLED_KEPT}")
-    await remove_due(connection, "webhook_batches", f"happened < clock_timestamp() - {_UNTOLD_KEPT}")
 
 
 async def show_counts(connection: Connection) -> None:

@@ -23,7 +23,7 @@ from coordinatord.base.clock import system_clock
 from coordinatord.chain.indexer.events_sql import take_back_events
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
-from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from tests.fakes.funded import FUNDED
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
 
@@ -117,7 +117,7 @@ async def pass_time(database: Database, seconds: float) -> None:
             " failing_since = failing_since - $1 * interval '1 second'",
             float(seconds),
         )
-        await connection.execute("select pg_notify($1, '')", WEBHOOKS_DUE)
+        await connection.execute("select pg_notify($1, '1')", INDEX_MOVED)
 
 
 def types(got: list[Got]) -> list[str]:
@@ -172,6 +172,39 @@ async def test_gap_in_the_log_is_told_to_everybody_and_the_log_goes_on_behind_it
             await connection.execute("update webhook_position set event_id = -5")
         got = await receiver.heard(3)
     assert types(got)[2] == "events.reset"
+
+
+async def change_batch(database: Database, batch_id: str, owner: bytes, *changes: str, ago: str = "0 s") -> None:
+    """Set the times of these changes, of a batch that is created first where it does not exist."""
+    async with database.connection() as connection, connection.transaction():
+        await connection.execute(
+            "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash,"
+            " expires_at) values ($1, $2, '/v1/responses', 'file', '1h', '{}', '', now()) on conflict do nothing",
+            batch_id,
+            owner,
+        )
+        for change in changes:
+            await connection.execute(
+                f"update batches set {change}_at = clock_timestamp() - $2::text::interval where id = $1",  # noqa: S608
+                batch_id,
+                ago,
+            )
+
+
+async def test_each_change_of_a_batch_is_reported_once(database: Database) -> None:
+    """Changes of more than a day ago, when webhooks were off, have no message. Neither have those of other owners."""
+    await added(database, "https://hooks.example.org")
+    written = "select array_agg(convert_from(body, 'utf8')::json #>> '{data,status}' order by id) from webhook_messages"
+    await change_batch(database, "batch_a", OWNER, "in_progress", "cancelling")
+    await change_batch(database, "batch_b", OWNER, "in_progress", "completed", ago="25 h")
+    await change_batch(database, "batch_c", OTHER, "in_progress")
+    await FanOut(database).round()
+    assert await fetchval(database, written) == ["in_progress", "cancelling"]
+    await change_batch(database, "batch_a", OWNER, "cancelled")
+    for _ in range(2):
+        await FanOut(database).round()
+    assert await fetchval(database, written) == ["in_progress", "cancelling", "cancelled"]
+    assert await fetchval(database, "select array_agg(reported order by id) from batches") == [3, 2, 1]
 
 
 async def test_failed_message_comes_again_by_the_schedule_under_the_same_id_until_it_is_given_up(
