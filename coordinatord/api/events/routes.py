@@ -16,8 +16,9 @@ from common.api.words import NOTHING, WORDS
 from common.scalars import hex_of
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.events.listeners import Places, stream
-from coordinatord.api.events.progress import ProgressHub
+from coordinatord.api.events.listeners import stream
+from coordinatord.api.events.places import Places
+from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
@@ -45,14 +46,14 @@ STORED: Final = Reply(
 
 @attrs.frozen(slots=True)
 class BeforeBlocks:
-    """Answers to callers that prefer `respond-async` and do not wait for a block."""
+    """Answers callers that prefer `respond-async`, before the block of their op."""
 
     progress: ProgressHub
 
     async def stored(self, job_id: bytes) -> Response:
         """Return 202 for an op of the job that is in the outbox."""
         progress = await self.progress.read(job_id)
-        if progress is None:  # refused within the moment, and gone: the same request again is told why
+        if progress is None:  # refused and deleted already; the same request again returns the reason
             raise Retryable("not_ready", "the job's progress is not known yet; send the same again", retry_after=1)
         location = f"/v1/jobs/{hex_of(job_id)}/progress"
         headers = ((b"preference-applied", RESPOND_ASYNC.encode()), (b"location", location.encode()))
@@ -69,7 +70,7 @@ LAST_EVENT_ID: Final = "last-event-id"
 _AFTER: Final = Parameter(Decimal(63), "go on after the event of this id: told first is what came since, or `reset`")
 RESUMED: Final = {"after": _AFTER}
 RESUMED_BY_HEADER: Final = {LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it goes first")}
-_PIECE_COSTS: Final = 4  # requests that a piece of missed events counts for
+REPLAY_PIECE_REQUESTS: Final = 4  # requests that a piece of missed events counts for
 _STATES: Final = {
     "Open": JobState.OPEN,
     "Claimed": JobState.CLAIMED,
@@ -94,7 +95,7 @@ _RUN_AHEAD: Final = {
 
 
 def after_of(request: Request) -> int | None:
-    """The id that a caller goes on after."""
+    """Return the id that a caller continues after."""
     after: int | None = request.headers.get(LAST_EVENT_ID, request.query.get("after"))
     return after
 
@@ -229,11 +230,11 @@ class EventRoutes:
         async with AsyncExitStack() as held:
             held.enter_context(self.places.held(request.caller, "stream"))
             after = after_of(request)
-            turn = partial(self.buckets.turn, request.caller, _PIECE_COSTS)
+            turn = partial(self.buckets.turn, request.caller, REPLAY_PIECE_REQUESTS)
             listener, since = await held.enter_async_context(self.hub.following(wanted, after, turn))
-            present, first, job_id = None, b"", wanted.job_id
-            if job_id is not None and after is None:  # read once it is listened to: nothing falls between
+            present, job_id = None, wanted.job_id
+            if job_id is not None and after is None:  # read after the listener is there, so that no event is missed
                 present = (await self.present.get(job_id)).value
             if job_id is not None and provisional:
-                first = await held.enter_async_context(self.progress.following(job_id, listener))
-            yield stream(listener, since if present is None else present.id, present, first)
+                await held.enter_async_context(self.progress.following(job_id, listener))
+            yield stream(listener, since if present is None else present.id, present)

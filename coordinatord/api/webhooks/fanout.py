@@ -26,13 +26,13 @@ from common.api.webhook_messages import (
     TestMessage,
 )
 from coordinatord.api.events.events_sql import LoggedEvent, read_after
-from coordinatord.api.events.listeners import event_of
-from coordinatord.api.webhooks import webhooks_sql
-from coordinatord.api.webhooks.webhooks_sql import Addressee, BatchNews, NewMessage
+from coordinatord.api.events.messages import event_of
+from coordinatord.api.webhooks import fanout_sql
+from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
 from coordinatord.base import metrics
 from coordinatord.storage.database.connections import Connection, Database
 
-_AT_ONCE: Final = 2_000  # events of one transaction
+MAX_CHANGES: Final = 2_000  # events, and batches, of one transaction
 _encode: Final = msgspec.json.Encoder().encode
 
 Written = JobMessage | BatchMessage | GapMessage | TestMessage
@@ -40,7 +40,7 @@ Written = JobMessage | BatchMessage | GapMessage | TestMessage
 
 @attrs.frozen(slots=True)
 class _Happening:
-    """Something that happened to what `owner` has. `wanted`: the event that an endpoint names to get it."""
+    """Change of a job or batch of `owner`. `wanted`: the event that an endpoint names to receive it."""
 
     owner: bytes
     wanted: str
@@ -74,22 +74,22 @@ class FanOut:
     database: Database
 
     async def round(self) -> bool:
-        """Tell what is not told yet; True when there may be more."""
+        """Write messages of new events and changes. Return True when there may be more."""
         return await self.database.transact(self._round)
 
     async def _round(self, connection: Connection) -> bool:
-        position = await webhooks_sql.take_position(connection)
+        position = await fanout_sql.take_position(connection)
         if position is None:
             return False
-        if not await webhooks_sql.is_known(connection, position):
-            await self._tell_gap(connection, await webhooks_sql.newest_event(connection))
+        if not await fanout_sql.is_known(connection, position):
+            await self._write_gap(connection, await fanout_sql.newest_event(connection))
             return True
-        events = await read_after(connection, position, _AT_ONCE)
+        events = await read_after(connection, position, MAX_CHANGES)
         resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
-        if resets:  # what came before it is nobody's any more
-            await self._tell_gap(connection, events[resets[-1]].id)
+        if resets:  # events before it are not valid any more
+            await self._write_gap(connection, events[resets[-1]].id)
             return True
-        batches, more_batches = await webhooks_sql.take_batches(connection, _AT_ONCE)
+        batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES)
         told = [
             *(_Happening(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
             *(_Happening(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
@@ -97,25 +97,25 @@ class FanOut:
         if told:
             owners = list({each.owner for each in told})
             last = events[-1].id if events else position
-            await _write(connection, await webhooks_sql.addressees(connection, owners), told, last)
+            await _write(connection, await fanout_sql.addressees(connection, owners), told, last)
         if events:
-            await webhooks_sql.move_position(connection, events[-1].id)
-        return len(events) == _AT_ONCE or more_batches
+            await fanout_sql.move_position(connection, events[-1].id)
+        return len(events) == MAX_CHANGES or more_batches
 
-    async def _tell_gap(self, connection: Connection, event_id: int) -> None:
-        """Everybody reads again; the log goes on after this event."""
-        everyone = await webhooks_sql.addressees(connection, None)
+    async def _write_gap(self, connection: Connection, event_id: int) -> None:
+        """Tell every endpoint to read again, and continue after this event."""
+        everyone = await fanout_sql.addressees(connection, None)
         if everyone:
             body = _encode(_gap(event_id))
-            await webhooks_sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
-            await webhooks_sql.note_told(connection, [each.id for each in everyone])
-        await webhooks_sql.move_position(connection, event_id)
+            await fanout_sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
+            await fanout_sql.note_told(connection, [each.id for each in everyone])
+        await fanout_sql.move_position(connection, event_id)
 
 
 async def _write(
     connection: Connection, addressees: Sequence[Addressee], told: Sequence[_Happening], last: int
 ) -> None:
-    """`last`: the event that whoever missed something reads up to."""
+    """Write messages. `last`: the event up to which an endpoint that missed messages has to read."""
     by_owner: dict[bytes, list[_Happening]] = {}
     for each in told:
         by_owner.setdefault(each.owner, []).append(each)
@@ -125,7 +125,7 @@ async def _write(
     for endpoint in addressees:
         wanted = list(_wanted_by(endpoint, by_owner.get(endpoint.owner, ())))
         room = max(endpoint.room, 0)
-        if endpoint.missed and wanted and room > webhooks_sql.MOST_WAITING // 2:  # not at each place that becomes free
+        if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING // 2:  # not at each place that becomes free
             messages.append(_message(endpoint.id, "events.reset", _encode(_gap(last))))
             caught_up.append(endpoint.id)
         elif endpoint.missed:
@@ -134,11 +134,11 @@ async def _write(
         if len(wanted) > room:
             missed[endpoint.id] = len(wanted) - room
     if messages:
-        await webhooks_sql.write(connection, messages)
+        await fanout_sql.write(connection, messages)
     if caught_up:
-        await webhooks_sql.note_told(connection, caught_up)
+        await fanout_sql.note_told(connection, caught_up)
     if missed:
-        await webhooks_sql.note_missed(connection, missed)
+        await fanout_sql.note_missed(connection, missed)
         metrics.webhook_messages.labels("missed").inc(sum(missed.values()))
 
 

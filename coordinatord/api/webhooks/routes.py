@@ -1,16 +1,15 @@
 """Routes of webhooks: add, list, remove, test. An endpoint is visible to its owner alone."""
 
 from collections.abc import Sequence
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import attrs
 
 from common.api import limits
 from common.api.fields import Text
 from common.api.webhooks import WEBHOOK_ID, NewWebhook, Webhook, WebhookList, WebhookRemoved, WebhookTested
-from coordinatord.api.webhooks import endpoints
 from coordinatord.api.webhooks.endpoints import WebhookBody, WebhookEndpoints
-from coordinatord.api.webhooks.webhooks_sql import Endpoint
+from coordinatord.api.webhooks.endpoints_sql import Endpoint
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
@@ -43,39 +42,9 @@ def _members(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-# Statuses and bodies of the outcomes of webhooks.
-
-
 def unavailable() -> Response:
     message = "this coordinator posts no webhooks; follow GET /evm/events"
     return responses.error(403, "invalid_request_error", message, code="webhooks_unavailable")
-
-
-def added(outcome: endpoints.AddOutcome) -> Response:
-    match outcome:
-        case endpoints.AddedEndpoint():
-            return responses.ok_private(NewWebhook(**_members(outcome.endpoint), secret=outcome.secret))
-        case endpoints.TooManyEndpoints():
-            message = f"a wallet has at most {limits.WEBHOOKS} webhooks; remove one"
-            return responses.error(400, "invalid_request_error", message, code="too_many_webhooks")
-        case endpoints.NoFunds():
-            message = "webhooks are for wallets with tokens or a settled job; fund this one, or follow GET /evm/events"
-            return responses.error(400, "invalid_request_error", message, code="webhooks_need_funds")
-        case _:
-            assert_never(outcome)
-
-
-def tested(outcome: endpoints.TestOutcome) -> Response:
-    match outcome:
-        case endpoints.TestWaits():
-            return responses.ok(WebhookTested(outcome.message_id, "webhook.test"))
-        case endpoints.DisabledEndpoint():
-            message = "the webhook is disabled; remove it, and add it again"
-            return responses.error(400, "invalid_request_error", message, code="webhook_disabled")
-        case NoSuchObject():
-            return responses.not_found(outcome)
-        case _:
-            assert_never(outcome)
 
 
 _ID: Final = {
@@ -158,7 +127,8 @@ class WebhookRoutes:
     async def add(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable()
-        return added(await self.endpoints.add(request.owner, request.body))
+        added = await self.endpoints.add(request.owner, request.body)
+        return responses.ok_private(NewWebhook(**_members(added.endpoint), secret=added.secret))
 
     async def list(self, request: Request) -> Response:
         if self.endpoints is None:
@@ -176,4 +146,7 @@ class WebhookRoutes:
     async def test(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable()
-        return tested(await self.endpoints.test(request.owner, request.path["id"]))
+        message_id = await self.endpoints.test(request.owner, request.path["id"])
+        if message_id is None:
+            return responses.not_found(NoSuchObject("webhook"))
+        return responses.ok(WebhookTested(message_id, "webhook.test"))

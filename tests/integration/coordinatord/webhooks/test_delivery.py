@@ -15,7 +15,7 @@ import pytest
 from common.api.events import OUTCOMES, EventKind
 from common.daemon.secrets import Secret
 from common.webhooks import read_secret, verify
-from coordinatord.api.webhooks import delivery, webhooks_sql
+from coordinatord.api.webhooks import delivery, fanout_sql, turns_sql
 from coordinatord.api.webhooks.delivery import SCHEDULE, run_deliveries
 from coordinatord.api.webhooks.endpoints import AddedEndpoint, SealedSecrets, WebhookBody, WebhookEndpoints
 from coordinatord.api.webhooks.fanout import FanOut
@@ -52,9 +52,7 @@ def endpoints(database: Database, *keys: Secret) -> WebhookEndpoints:
 
 
 async def added(database: Database, url: str, *events: str, owner: bytes = OWNER) -> AddedEndpoint:
-    outcome = await endpoints(database).add(owner, WebhookBody(url=url, events=events))
-    assert isinstance(outcome, AddedEndpoint)
-    return outcome
+    return await endpoints(database).add(owner, WebhookBody(url=url, events=events))
 
 
 async def append(
@@ -273,7 +271,7 @@ async def test_endpoint_that_is_gone_is_disabled_at_once_and_one_that_fails_for_
         receiver.status = 503
         await append(database, 3, owner=OTHER)
         await until(database, "select failing_since is not null from webhooks where owner = $1", OTHER)
-        await pass_time(database, delivery.DISABLED_AFTER + 1)
+        await pass_time(database, delivery.DISABLED_AFTER_S + 1)
         await until(database, "select disabled_because = 'failing' from webhooks where owner = $1", OTHER)
         came = len(receiver.got)
         await append(database, 4, owner=OTHER)
@@ -293,7 +291,7 @@ async def test_message_that_was_posted_by_a_process_that_died_comes_again_under_
         await anyio.sleep_forever()
 
     with monkeypatch.context() as dying:
-        dying.setattr(webhooks_sql, "end_turn", dies)
+        dying.setattr(turns_sql, "end_turn", dies)
         async with delivering(database):
             await receiver.heard(1)
     assert await fetchval(database, "select waiting = 1 and delivered = 0 from webhooks")
@@ -315,7 +313,7 @@ async def test_process_that_dies_between_messages_and_position_tells_nothing_twi
         raise ConnectionResetError("cut off")
 
     with monkeypatch.context() as dying:
-        dying.setattr(webhooks_sql, "move_position", dies)
+        dying.setattr(fanout_sql, "move_position", dies)
         with pytest.raises(Exception, match="did not answer"):
             await FanOut(database).round()
     assert await fetchval(database, "select count(*) from webhook_messages") == 0
@@ -377,7 +375,7 @@ async def test_at_most_eight_are_posted_at_once_to_one_endpoint(database: Databa
 async def test_endpoint_for_which_too_many_wait_is_told_so_once_there_is_room(
     database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks_sql, "MOST_WAITING", 4)
+    monkeypatch.setattr(fanout_sql, "MAX_WAITING", 4)
     await added(database, receiver.url)
     await append(database, *range(6))
     await FanOut(database).round()

@@ -7,7 +7,7 @@ from common.scalars import hex_of
 from coordinatord.api.batches.batches import is_cancellable, status_of
 from coordinatord.api.batches.batches_sql import BatchRow, Counts
 from coordinatord.api.batches.lines_sql import EndedLine
-from coordinatord.api.batches.worker import error_line, output_file_id, output_line
+from coordinatord.api.batches.output import error_line, output_file_id, output_line
 
 JOB = b"\x0a" * 32
 NOTHING = Counts(0, 0, 0, expanded=False)
