@@ -133,28 +133,28 @@ class Expansion:
         uploads = await files_sql.find_inputs(connection, _named(checked))
         posted = await lines_sql.posted_among(connection, work.batch_id, [body.job_id for body in bodies])
         checked = [_checked_further(one, facts, uploads, posted) for one in checked]
-        allowed = await self.allowances.allow(connection, checked, facts.balances)
-        paid = [one.paid for one in allowed.lines if isinstance(one, PaidLine)]
+        allowed, allowances = await self.allowances.allow(connection, checked, facts.balances)
+        paid = [one.paid for one in allowed if isinstance(one, PaidLine)]
         inline = [
             (one.body.job_id, one.body.container, one.body.owner) for one in paid if one.body.container is not None
         ]
         async with kept_open(connection):
             cids = await self.containers.store(inline)
         # From here on this transaction alone decides.
-        named = {one: uploads[one] for one in _named(allowed.lines)}
+        named = {one: uploads[one] for one in _named(allowed)}
         attached = await files_sql.attach_inputs(connection, named, self.retention_seconds)
         cids |= {
             one.body.job_id: named[name].cid
             for one in paid
             if (name := (one.body.owner, one.body.container_cid or "")) in attached
         }
-        posts = await to_thread.run_sync(_posts_of, allowed.lines, cids)
-        relay_ids = await posts_sql.insert(connection, self.registry.address, posts, allowed.allowances)
+        posts = await to_thread.run_sync(_posts_of, allowed, cids)
+        relay_ids = await posts_sql.insert(connection, self.registry.address, posts, allowances)
         if relay_ids is None:
             raise Retryable("busy", "the owner's budget was taken up by another request")
         await objects_sql.release_many(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
-        return [_record_of(one, relays) for one in allowed.lines]
+        return [_record_of(one, relays) for one in allowed]
 
 
 def _named(lines: Sequence[CheckedLine]) -> list[Named]:

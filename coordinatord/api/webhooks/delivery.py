@@ -195,14 +195,12 @@ class Deliveries:
         end = _end_of(turn, due, attempts)
         gone = any(attempt.status == _GONE for attempt in attempts.values())
 
-        async def write(connection: Connection) -> str | None:
-            await turns_sql.end_turn(connection, turn.webhook_id, end)
-            failing = end.failures > 0 and await turns_sql.has_failed_for(connection, turn.webhook_id, DISABLED_AFTER_S)
-            if gone or failing:
-                because: DisabledBecause = "gone" if gone else "failing"
+        async def write(connection: Connection) -> DisabledBecause | None:
+            failing_for = await turns_sql.end_turn(connection, turn.webhook_id, end)
+            because: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLED_AFTER_S else None
+            if because is not None:
                 await turns_sql.disable(connection, turn.webhook_id, because)
-                return because
-            return None
+            return because
 
         disabled = await self.database.transact(write)
         _count(end, attempts)

@@ -25,7 +25,7 @@ from common.api.webhook_messages import (
     TestData,
     TestMessage,
 )
-from coordinatord.api.events.events_sql import LoggedEvent, read_after
+from coordinatord.api.events.events_sql import LoggedEvent, is_logged, read_after
 from coordinatord.api.events.messages import event_of
 from coordinatord.api.webhooks import fanout_sql
 from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
@@ -65,7 +65,7 @@ def batch_message(news: BatchNews) -> BatchMessage:
     counts = None
     if news.total is not None and news.completed is not None and news.failed is not None:
         counts = RequestCounts(news.completed, news.failed, news.total)
-    change = BatchChange(news.batch_id, news.status, counts, news.output_file_id, news.error_file_id)  # type: ignore[arg-type] # the trigger's
+    change = BatchChange(news.batch_id, news.status, counts, news.output_file_id, news.error_file_id)  # type: ignore[arg-type] # one of the names in SQL
     return BatchMessage(f"batch.{news.status}", _rfc3339(news.happened.timestamp()), change)  # type: ignore[arg-type] # the same
 
 
@@ -81,7 +81,7 @@ class FanOut:
         position = await fanout_sql.take_position(connection)
         if position is None:
             return False
-        if not await fanout_sql.is_known(connection, position):
+        if not await is_logged(connection, position):
             await self._write_gap(connection, await fanout_sql.newest_event(connection))
             return True
         events = await read_after(connection, position, MAX_CHANGES)

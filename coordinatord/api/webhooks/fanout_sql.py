@@ -88,12 +88,6 @@ async def move_position(connection: Connection, event_id: int) -> None:
     await connection.execute("update webhook_position set event_id = $1", event_id)
 
 
-async def is_known(connection: Connection, event_id: int) -> bool:
-    """Return False when the log does not reach back to this event."""
-    found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
-    return found
-
-
 async def newest_event(connection: Connection) -> int:
     newest: int = await connection.fetchval("select max(id) from events")
     return newest

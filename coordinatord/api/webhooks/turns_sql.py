@@ -68,10 +68,11 @@ class TurnEnd:
     pause: float
 
 
-async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> None:
-    """Store the outcome of a turn, in a transaction. Do nothing for an endpoint that was removed."""
+async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> float:
+    """Store the outcome of a turn, in a transaction. Return the seconds for which the endpoint has been failing. Do
+    nothing for an endpoint that was removed."""
     if not await connection.fetchval("select true from webhooks where id = $1 for update", webhook_id):
-        return
+        return 0.0
     delivered = await _drop(connection, end.delivered)
     given_up = await _drop(connection, end.given_up)
     if end.later:
@@ -82,12 +83,13 @@ async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> Non
             list(end.later),
             list(end.later.values()),
         )
-    await connection.execute(
+    failing_for: float = await connection.fetchval(
         "update webhooks set waiting = waiting - $2 - $3, delivered = delivered + $2, dropped = dropped + $3,"
         " failures = $4::integer, last_status = $5, last_attempt_at = clock_timestamp(), quick = $6,"
         " failing_since = case when $4 > 0 then coalesce(failing_since, clock_timestamp()) end,"
         " due_at = (select min(due_at) from webhook_messages where webhook_id = $1),"
-        " not_before = clock_timestamp() + $7 * interval '1 second' where id = $1",
+        " not_before = clock_timestamp() + $7 * interval '1 second' where id = $1"
+        " returning coalesce(extract(epoch from clock_timestamp() - failing_since), 0)::float8",
         webhook_id,
         delivered,
         given_up,
@@ -96,6 +98,7 @@ async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> Non
         end.quick,
         end.pause,
     )
+    return failing_for
 
 
 async def put_off(connection: Connection, webhook_id: str, pause: float) -> None:
@@ -117,15 +120,6 @@ async def disable(connection: Connection, webhook_id: str, because: DisabledBeca
         webhook_id,
         because,
     )
-
-
-async def has_failed_for(connection: Connection, webhook_id: str, seconds: float) -> bool:
-    found: bool | None = await connection.fetchval(
-        "select failing_since <= clock_timestamp() - $2 * interval '1 second' from webhooks where id = $1",
-        webhook_id,
-        seconds,
-    )
-    return found is True
 
 
 async def _drop(connection: Connection, ids: Sequence[int]) -> int:
