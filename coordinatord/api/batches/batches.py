@@ -49,7 +49,7 @@ def is_cancellable(batch: BatchRow) -> bool:
 
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
-_ID_CHARACTERS: Final = 16_384  # whatever it is, it names a file or none
+_ID_CHARACTERS: Final = 16_384  # any text: an unknown one is not found
 _METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limits.METADATA_VALUE)
 
 

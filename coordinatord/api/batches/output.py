@@ -24,7 +24,7 @@ _MESSAGES: Final = {
     "cancelled": "the owner cancelled the job",
     "provider_fail": "the provider failed the job",
     "reclaim": "the provider missed the job's window, and the payment went back",
-    "expired": "nobody claimed the job in time",
+    "expired": "no provider claimed the job in time",
     "SlaNotAllowed": "sla_secs must be one of `windows` of GET /evm/chain",
 }
 

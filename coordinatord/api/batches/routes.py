@@ -22,7 +22,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import StreamedResponse
 
-_ID: Final = Text(limits.HEAD_VALUE)  # whatever it is, it names a batch or none
+_ID: Final = Text(limits.HEAD_VALUE)  # any text: an unknown one is not found
 _KEY: Final = "idempotency-key"
 _NEW: Final = {
     "status": "validating",
@@ -54,9 +54,9 @@ class BatchRoutes:
                 tag="Batches",
                 about="Post every line of a file as a job, and follow them together; without a file, plan it",
                 details=(
-                    "With `input_file_id`: a batch of the lines of that file; send `idempotency-key` the first time"
-                    " too, so that a lost answer can be asked for again. Without it: a plan, answered with 402, of who"
-                    " could take so many lines now."
+                    "With `input_file_id`: a batch of the lines of that file. Send an `idempotency-key`, so that the"
+                    " same request after a lost answer returns the same batch. Without it: a plan, answered with 402,"
+                    " of the providers that could take so many lines now."
                 ),
                 handler=self.create,
                 headers={

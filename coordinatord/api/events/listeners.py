@@ -107,7 +107,7 @@ class Listener:
 
 async def stream(listener: Listener, after: int, present: LoggedEvent | None = None) -> AsyncIterator[bytes]:
     """Yield the bytes of a stream until the listener has ended. `after`: the id that the listener begins after.
-    `present`: a state that comes first, and stands for the events up to its id."""
+    `present`: a state that comes first and covers the events up to its id."""
     yield opening(after)
     if present is not None:
         yield message_of(present)

@@ -1,4 +1,4 @@
-"""Routes of events: everybody's, and those of one job, as server-sent events."""
+"""Routes of events: all events, and those of one job, as server-sent events."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,7 +31,7 @@ from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead
 RESPOND_ASYNC: Final = "respond-async"
 PREFER: Final = {
     "prefer": Parameter(
-        Text(limits.HEAD_VALUE), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent; else ignored"
+        Text(limits.HEAD_VALUE), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent"
     )
 }
 _OF_OTHERS: Final = [name for name in ProgressStep.__struct_fields__ if name not in ("op", "rests_on")]
@@ -67,9 +67,11 @@ STREAM_HEADERS: Final[Headers] = (
     (b"x-accel-buffering", b"no"),  # nginx would keep them until its buffer is full
 )
 LAST_EVENT_ID: Final = "last-event-id"
-_AFTER: Final = Parameter(Decimal(63), "go on after the event of this id: told first is what came since, or `reset`")
+_AFTER: Final = Parameter(Decimal(63), "continue after the event of this id: the events since come first, or `reset`")
 RESUMED: Final = {"after": _AFTER}
-RESUMED_BY_HEADER: Final = {LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it goes first")}
+RESUMED_BY_HEADER: Final = {
+    LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it takes precedence")
+}
 REPLAY_PIECE_REQUESTS: Final = 4  # requests that a piece of missed events counts for
 _STATES: Final = {
     "Open": JobState.OPEN,
@@ -119,7 +121,7 @@ class EventRoutes:
                 path="/evm/events",
                 id="followEvents",
                 tag="Job book",
-                about="Follow what happens to jobs, as server-sent events",
+                about="Follow the events of jobs, as server-sent events",
                 details=(
                     "Each message has an `id`, the `event` and a JSON object as `data`. All filters are optional; a"
                     " provider's are its own jobs and those designated to it. `taken_back`: a reorganisation undid an"
@@ -136,7 +138,7 @@ class EventRoutes:
                 },
                 headers=RESUMED_BY_HEADER,
                 replies=(
-                    events_reply("The events, until the caller has heard enough", *_SHAPES),
+                    events_reply("The events, until the caller disconnects", *_SHAPES),
                     *malformed(),
                     Reply(429, "busy"),
                     *INDEX,
@@ -150,16 +152,16 @@ class EventRoutes:
                 tag="Jobs",
                 about="Follow one job, as server-sent events",
                 details=(
-                    "As GET /evm/events, of this job alone. The first message is the job as it stands, under the block"
-                    " that the index stands at; who comes back with an id is told what came since instead."
+                    "As GET /evm/events, of this job alone. The first message is the job's present state, at the"
+                    " index's block. A caller that comes back with an id receives the events since instead."
                 ),
                 handler=self.of_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
                 query={
                     "provisional": Parameter(
                         Choice(("0", "1")),
-                        "`1`: told too is, as `provisional`, what GET /v1/jobs/{id}/progress says, at first and at each"
-                        " change, from the time on when the post is stored",
+                        "`1`: send what GET /v1/jobs/{id}/progress answers as `provisional`, at first and at each"
+                        " change, as soon as the post is stored",
                     ),
                     **RESUMED,
                 },
@@ -178,12 +180,11 @@ class EventRoutes:
                 path="/v1/jobs/{id}/progress",
                 id="getJobProgress",
                 tag="Jobs",
-                about="Read a job with all that is under way of it, before its blocks",
+                about="Read a job with the ops that are under way, before their blocks",
                 details=(
                     "Each step says what it rests on. A settle that is stored names the result, which can be fetched,"
-                    " opened and used from then on; it is provisional until its block, and a later answer says so if it"
-                    " came to nothing. Only the chain decides: what is told here costs its reader nothing to check"
-                    " later, and may be wrong until then."
+                    " opened and used from then on. It is provisional until its block, and a later answer shows when it"
+                    " failed. Only the chain decides: check it later, because a provisional answer may be wrong."
                 ),
                 handler=self.progress_of_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},

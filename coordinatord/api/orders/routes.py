@@ -90,11 +90,10 @@ class OrderRoutes:
                     "One body in three modes. Without `rate_in` and `rate_out` it is a question to the market"
                     " (`probe`): 402 with every live ask. There are no candidates where no provider offers that, and"
                     " for an unknown model, window or provider. With one of the two it is an order that lacks the"
-                    " other: 400. With the signed order (`quote`): 402 with the price and the"
-                    " payment to sign. With `auth_sig`, `amount` and a container too (`submission`): the job is posted,"
-                    " 201. The quote is answered before model, window and payer are checked. The job's id is known"
-                    " before it is sent; after a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same"
-                    " again."
+                    " other: 400. With the signed order (`quote`): 402 with the price and the payment to sign. With"
+                    " `auth_sig`, `amount` and a container as well (`submission`): the job is posted, 201. The quote is"
+                    " answered before model, window and payer are checked. The job's id is known before it is sent."
+                    " After a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same again."
                 ),
                 handler=self.post,
                 headers=PREFER,

@@ -39,7 +39,7 @@ Written = JobMessage | BatchMessage | GapMessage | TestMessage
 
 
 @attrs.frozen(slots=True)
-class _Happening:
+class _Change:
     """Change of a job or batch of `owner`. `wanted`: the event that an endpoint names to receive it."""
 
     owner: bytes
@@ -49,16 +49,16 @@ class _Happening:
 
 
 def test_message(webhook_id: str) -> NewMessage:
-    told = TestMessage("webhook.test", _rfc3339(datetime.now(UTC).timestamp()), TestData(webhook_id))
-    return _message(webhook_id, told.type, _encode(told))
+    sent = TestMessage("webhook.test", _rfc3339(datetime.now(UTC).timestamp()), TestData(webhook_id))
+    return _message(webhook_id, sent.type, _encode(sent))
 
 
 def job_message(event: LoggedEvent) -> JobMessage:
-    told = event_of(event)
-    if not isinstance(told, JobEvent):
+    sent = event_of(event)
+    if not isinstance(sent, JobEvent):
         raise AssertionError("a reset is no event of a job")
-    kind: Literal["job.taken_back"] | str = f"job.{told.event}" if event.takes_back is None else "job.taken_back"
-    return JobMessage(kind, _rfc3339(event.block_time), told)  # type: ignore[arg-type] # one of the names
+    kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
+    return JobMessage(kind, _rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 
 
 def batch_message(news: BatchNews) -> BatchMessage:
@@ -90,14 +90,14 @@ class FanOut:
             await self._write_gap(connection, events[resets[-1]].id)
             return True
         batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES)
-        told = [
-            *(_Happening(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
-            *(_Happening(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
+        changes = [
+            *(_Change(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
+            *(_Change(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
         ]
-        if told:
-            owners = list({each.owner for each in told})
+        if changes:
+            owners = list({each.owner for each in changes})
             last = events[-1].id if events else position
-            await _write(connection, await fanout_sql.addressees(connection, owners), told, last)
+            await _write(connection, await fanout_sql.addressees(connection, owners), changes, last)
         if events:
             await fanout_sql.move_position(connection, events[-1].id)
         return len(events) == MAX_CHANGES or more_batches
@@ -113,11 +113,11 @@ class FanOut:
 
 
 async def _write(
-    connection: Connection, addressees: Sequence[Addressee], told: Sequence[_Happening], last: int
+    connection: Connection, addressees: Sequence[Addressee], changes: Sequence[_Change], last: int
 ) -> None:
     """Write messages. `last`: the event up to which an endpoint that missed messages has to read."""
-    by_owner: dict[bytes, list[_Happening]] = {}
-    for each in told:
+    by_owner: dict[bytes, list[_Change]] = {}
+    for each in changes:
         by_owner.setdefault(each.owner, []).append(each)
     messages: list[NewMessage] = []
     missed: dict[str, int] = {}
@@ -142,8 +142,8 @@ async def _write(
         metrics.webhook_messages.labels("missed").inc(sum(missed.values()))
 
 
-def _wanted_by(endpoint: Addressee, told: Iterable[_Happening]) -> Iterable[_Happening]:
-    return (each for each in told if not endpoint.wanted or each.wanted in endpoint.wanted)
+def _wanted_by(endpoint: Addressee, changes: Iterable[_Change]) -> Iterable[_Change]:
+    return (each for each in changes if not endpoint.wanted or each.wanted in endpoint.wanted)
 
 
 def _message(webhook_id: str, kind: str, body: bytes) -> NewMessage:

@@ -49,7 +49,7 @@ def unavailable() -> Response:
 
 _ID: Final = {
     "id": Parameter(Text(limits.HEAD_VALUE), "id of the endpoint", example=WEBHOOK_ID)
-}  # whatever it is, it names one or none
+}  # any text: an unknown one is not found
 _OFF: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
 
 
@@ -71,7 +71,7 @@ class WebhookRoutes:
                     "Messages are signed as Standard Webhooks has it: verify `webhook-signature`, refuse a"
                     " `webhook-timestamp` that is not of the last five minutes, act once on each `webhook-id`, answer"
                     " with a status of 200 to 299 within 15 s. What is not is posted again, eight times in a day and a"
-                    " half. 410, or a day of failures, disables the endpoint. The secret is told in this answer alone."
+                    " half. 410, or a day of failures, disables the endpoint. Only this answer shows the secret."
                 ),
                 handler=self.add,
                 body=Body.of(WebhookBody),
@@ -110,7 +110,7 @@ class WebhookRoutes:
                 id="testWebhook",
                 tag="Webhooks",
                 about="Post a message of type `webhook.test` to a webhook",
-                details="One at a time. GET /v1/webhooks tells how it went.",
+                details="One at a time. GET /v1/webhooks shows the outcome.",
                 handler=self.test,
                 segments=_ID,
                 session=True,

@@ -62,7 +62,7 @@ def test_status_follows_from_marks_and_members(changed: dict[str, object], statu
     [
         ("invalid_json", "not JSON", False, "not JSON"),
         ("provider_fail", None, False, "the provider failed the job"),
-        ("expired", None, False, "nobody claimed the job in time"),
+        ("expired", None, False, "no provider claimed the job in time"),
         ("expired", None, True, "the batch's window ended before this line did"),
         ("InvalidCid", None, False, "the chain refuses: InvalidCid"),
         ("SlaNotAllowed", None, False, "sla_secs must be one of `windows` of GET /evm/chain"),
