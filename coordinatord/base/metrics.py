@@ -166,7 +166,7 @@ event_listeners_most = Gauge(
 )
 event_listeners_ended = Counter(
     "coordinatord_event_listeners_ended_total",
-    "Event streams ended by this process or refused: too far behind, at its stop, no place, or none for this caller",
+    "Event streams that fell behind and were reset, that ended with this process, or that found no place, by reason",
     ["reason"],
     registry=REGISTRY,
 )

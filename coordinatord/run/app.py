@@ -20,9 +20,11 @@ from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import RELEASE
 from common.daemon.supervision import Loop, Supervisor
 from common.daemon.systemd import Systemd
-from coordinatord.api.batches.expansion import Expansion, LineAllowances
-from coordinatord.api.batches.lines import LineContainers
-from coordinatord.api.batches.worker import BatchWorker, Finalising
+from coordinatord.api.batches.allowances import LineAllowances
+from coordinatord.api.batches.expansion import Expansion
+from coordinatord.api.batches.line_containers import LineContainers
+from coordinatord.api.batches.output import Finalising
+from coordinatord.api.batches.worker import BatchWorker
 from coordinatord.api.book.pending_offers import keep_offers
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.provider_ops.reclaimer import ReclaimWorker

@@ -16,14 +16,17 @@ from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.release import Claims, Releases
 from coordinatord.api.escrow.routes import EscrowRoutes, Hosted
 from coordinatord.api.events.events_sql import read_present
-from coordinatord.api.events.listeners import Places
+from coordinatord.api.events.places import Places
 from coordinatord.api.events.routes import BeforeBlocks, EventRoutes
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.routes import FileRoutes
-from coordinatord.api.orders.cancel import Cancels, Endings
+from coordinatord.api.orders.cancel import Cancels
+from coordinatord.api.orders.endings import Endings
+from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.preflight import Preflight
 from coordinatord.api.orders.routes import OrderRoutes
-from coordinatord.api.orders.submission import Matchmaker, Submissions
+from coordinatord.api.orders.submission import Submissions
+from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.api.pages.routes import HistoryRoutes, PageRoutes
 from coordinatord.api.provider_ops.asks import Asks
 from coordinatord.api.provider_ops.ops import Ops
@@ -161,31 +164,18 @@ def compose(
     budgets = relaying.budgets
     waiting, offers = dependencies.waiting, dependencies.offers
     dependencies.notices.always(JOB_OFFERED, offers.hear)
-    submissions = Submissions(
+    checks = OrderChecks(
         domains=domains,
         registry=jobs,
         promises=Promises(PaymentToken(asked, book.paytoken)),
         budgets=budgets,
         relayer=dependencies.relayer.address,
-        market=Matchmaker(database, config.match_liveness_ms, config.match_candidates),
-        offered=dependencies.offered,
-        containers=containers,
-        uploads=uploads,
-        relaying=relaying,
-        windows=windows,
-        clock=system_clock,
-    )
-    preflight = Preflight(
-        domains=domains,
-        registry=jobs,
-        promises=submissions.promises,
-        budgets=budgets,
-        relayer=dependencies.relayer.address,
-        market=submissions.market,
         uploads=uploads,
         windows=windows,
         clock=system_clock,
     )
+    market = Matchmaker(database, config.match_liveness_ms, config.match_candidates)
+    submissions = Submissions(checks, market, dependencies.offered, containers, relaying)
     ops = Ops(
         domains=domains,
         jobs=jobs,
@@ -230,7 +220,7 @@ def compose(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
-        jobs=OrderRoutes(book, submissions, preflight, cancels, reads, before_blocks),
+        jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, before_blocks),
         files=FileRoutes(files_of(dependencies)),
         book=BookRoutes(reads, polls, why),
         operations=OperationRoutes(ops, asks, jobs, posted, before_blocks),

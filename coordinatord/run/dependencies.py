@@ -18,7 +18,7 @@ from coordinatord.api.book.pending_offers import MAX_OFFERS_WAITING, PendingOffe
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPolls
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.events.progress import ProgressHub
+from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.api.files.files import FileStore
 from coordinatord.base import metrics
 from coordinatord.base.startup import StartupPatience
@@ -72,7 +72,8 @@ class Dependencies:
         init=False, default=attrs.Factory(lambda self: EventHub(self.database, self.notices), takes_self=True)
     )
     progress: ProgressHub = attrs.field(
-        init=False, default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices), takes_self=True)
+        init=False,
+        default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices, self.events), takes_self=True),
     )
     supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures, log_task_failure))
     waiting: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)

@@ -20,7 +20,7 @@ from coordinatord.api.book.reliability_sql import ReliabilitySums
 from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
 from coordinatord.api.sessions import sessions_sql
-from coordinatord.api.webhooks import webhooks_sql
+from coordinatord.api.webhooks import endpoints_sql
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
@@ -68,7 +68,7 @@ class Janitor:
         await leases_sql.drop_lapsed(connection)
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
-        await webhooks_sql.drop_old(connection)
+        await endpoints_sql.drop_old(connection)
         while await endings_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await endings_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):

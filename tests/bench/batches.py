@@ -30,10 +30,11 @@ from common.address_book import AddressBook
 from common.api.fields import read_object
 from common.domains import Domains
 from common.messages.payments import job_payment
-from coordinatord.api.batches import lines_sql
-from coordinatord.api.batches.lines import MOST_LINES, Good, InputLine, LineChecks
-from coordinatord.api.batches.lines_sql import Allowance, Post
-from coordinatord.api.orders.validation import OrderBody, Paid
+from coordinatord.api.batches import posts_sql
+from coordinatord.api.batches.line_checks import LineChecks, PaidLine
+from coordinatord.api.batches.line_reader import MAX_LINES, InputLine
+from coordinatord.api.batches.posts_sql import Allowance, Post
+from coordinatord.api.orders.bodies import OrderBody, Paid
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending
 from coordinatord.chain.relayer.op_gas import gas_estimate
@@ -58,7 +59,7 @@ from tests.integration.coordinatord.scene.stage import environment
 LINES: Final = 4_000  # the longest that there are have 50,000
 LINES_BY_DEFAULT: Final = 3_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
-CHECKED: Final = MOST_LINES  # as many as a worker has checked at once
+CHECKED: Final = MAX_LINES  # as many as a worker has checked at once
 ROUNDS: Final = 15
 PARTS: Final = 5  # of what one run gives, in the order of time
 DEPTH: Final = 256  # RELAY_MAX_DEPTH, of which 32 is the default; RELAY_COALESCE_MAX is at its default
@@ -123,11 +124,11 @@ def checking(submitter: Submitter) -> Turns:
     texts = [json.dumps(line).encode() for line in submitter.lines(CHECKED, PAYLOAD)]
     lines = [InputLine(number, text) for number, text in enumerate(texts, 1)]
     checks = LineChecks(submitter.domains, submitter.registry, "/v1/responses", submitter.terms, time.time())
-    signed = [pair for one in checks.check(lines) if isinstance(one, Good) for pair in _signed(submitter, one.paid)]
+    signed = [pair for one in checks.check(lines) if isinstance(one, PaidLine) for pair in _signed(submitter, one.paid)]
 
     def ours() -> int:
         done = checks.check(lines)
-        if not all(isinstance(checked, Good) for checked in done):
+        if not all(isinstance(checked, PaidLine) for checked in done):
             raise AssertionError("a good line was skipped")
         return len(done)
 
@@ -195,11 +196,11 @@ async def relayer_alone(on: Stand, lines: Sequence[Body]) -> float:
     before = await watching.fetchval(_MINED)
     started = time.perf_counter()
     while posts:
-        if await lines_sql.room(connection) <= 0:
+        if await posts_sql.room(connection) <= 0:
             await anyio.sleep(0.01)
             continue
         async with connection.transaction():
-            await lines_sql.insert(connection, on.submitter.registry, posts[:512], allowances)
+            await posts_sql.insert(connection, on.submitter.registry, posts[:512], allowances)
         del posts[:512]
     await _until_mined(watching, before + len(lines))
     elapsed = time.perf_counter() - started

@@ -25,7 +25,7 @@ from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.routes import BookRoutes
 from coordinatord.api.events.events_sql import LoggedEvent, read_present
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.events.listeners import Places
+from coordinatord.api.events.places import Places
 from coordinatord.api.events.routes import STREAM_HEADERS, EventRoutes
 from coordinatord.api.files.files import FileStore
 from coordinatord.api.files.routes import FileRoutes

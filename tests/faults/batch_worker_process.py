@@ -18,9 +18,9 @@ _CONTEXT.set_forkserver_preload(["coordinatord.run.app"])
 
 
 @contextmanager
-def batch_worker_process(environment: Mapping[str, str], most_lines: int) -> Iterator[ForkServerProcess]:
-    """It records `most_lines` at a time. Killed with SIGKILL when the block ends, if not before."""
-    process = _CONTEXT.Process(target=_run, args=(dict(environment), most_lines))
+def batch_worker_process(environment: Mapping[str, str], max_lines: int) -> Iterator[ForkServerProcess]:
+    """It records `max_lines` at a time. Killed with SIGKILL when the block ends, if not before."""
+    process = _CONTEXT.Process(target=_run, args=(dict(environment), max_lines))
     process.start()
     try:
         yield process
@@ -30,12 +30,12 @@ def batch_worker_process(environment: Mapping[str, str], most_lines: int) -> Ite
         process.close()
 
 
-def _run(environment: dict[str, str], most_lines: int) -> None:
-    anyio.run(_work, environment, most_lines, backend_options={"use_uvloop": True})
+def _run(environment: dict[str, str], max_lines: int) -> None:
+    anyio.run(_work, environment, max_lines, backend_options={"use_uvloop": True})
 
 
-async def _work(environment: dict[str, str], most_lines: int) -> None:
+async def _work(environment: dict[str, str], max_lines: int) -> None:
     async with AsyncExitStack() as stack:
         ground = await open_dependencies(read_config(environment), stack)
         worker = app.batch_worker_of(ground)
-        await attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=most_lines)).run()
+        await attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=max_lines)).run()

@@ -19,8 +19,9 @@ from common.refusal import Refused
 from common.secp256k1 import Wallet
 from coordinatord.api import batches, escrow, files, orders, sessions
 from coordinatord.api import provider_ops as operations
-from coordinatord.api.batches.lines import Good, InputLine, LineChecks
-from coordinatord.api.orders.validation import read_submission
+from coordinatord.api.batches.line_checks import LineChecks, PaidLine
+from coordinatord.api.batches.line_reader import InputLine
+from coordinatord.api.orders.bodies import read_submission
 from svc.core.batch_lines import read_lines
 from svc.errors import SvcError
 from svcd.journal.book_row import Job
@@ -115,7 +116,7 @@ def check_batch_lines(data: bytes) -> None:
     checked = _CHECKS.check(lines)
     assert [one.line for one in checked] == [line.number for line in lines]
     for one in checked:
-        assert isinstance(one, Good) or one.code in errors.LINE_ERRORS or one.code in errors.CODED, one
+        assert isinstance(one, PaidLine) or one.code in errors.LINE_ERRORS or one.code in errors.CODED, one
     refused(lambda: list(read_lines(data.split(b"\n"), "1h")), SvcError)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.canonical_json import canonical
 from common.quotes import FeeTerms, quote
-from coordinatord.api.orders.validation import OrderBody, read_submission
+from coordinatord.api.orders.bodies import OrderBody, read_submission
 from coordinatord.api.provider_ops.ops import SettleOp, read_op
 from tests.vectors.vector_file import Case, cases
 

@@ -24,18 +24,19 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import recover
 from coordinatord.api.batches.batches import BatchBody, Status, read_batch
-from coordinatord.api.batches.lines import Good, InputLine, LineChecks, Skipped
-from coordinatord.api.batches.lines_sql import EndedLine
+from coordinatord.api.batches.line_checks import LineChecks, PaidLine
+from coordinatord.api.batches.line_reader import InputLine
+from coordinatord.api.batches.lines_sql import EndedLine, LineRecord
+from coordinatord.api.batches.output import error_line, output_line
 from coordinatord.api.batches.plan import WINDOWS, PlanBody
-from coordinatord.api.batches.worker import error_line, output_line
 from coordinatord.api.book import bodies as book
 from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.escrow.release import ReleaseBody
 from coordinatord.api.files.files_sql import UNATTACHED
 from coordinatord.api.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
 from coordinatord.api.files.inspection import MOST_LINES, LineInspection
-from coordinatord.api.orders.routes import client_job
-from coordinatord.api.orders.validation import INLINE_BYTES, MarketProbe, OrderBody, read_submission
+from coordinatord.api.orders.answers import client_job
+from coordinatord.api.orders.bodies import INLINE_BYTES, MarketProbe, OrderBody, read_submission
 from coordinatord.api.provider_ops.asks import AsksBody
 from coordinatord.api.provider_ops.ops import LONGEST_EVIDENCE, OPS, read_op
 from coordinatord.api.sessions.sessions import SessionBody
@@ -406,7 +407,7 @@ def _checks(order: Case) -> LineChecks:
 def test_batch_line_passes_every_check(checks: LineChecks, order: Case) -> None:
     line = examples("Batches", "jsonl")[0]
     [good] = checks.check([InputLine(1, json.dumps(line).encode())])
-    assert isinstance(good, Good)
+    assert isinstance(good, PaidLine)
     assert good.paid.body.job_id.hex() == order["job_id"][2:]
 
 
@@ -420,7 +421,7 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
             LineInspection().update(text + b"\n")
         assert at_upload.value.param == "file"
         [refused] = checks.check([InputLine(3, text)])
-        assert isinstance(refused, Skipped)
+        assert isinstance(refused, LineRecord)
         assert (refused.code, refused.message) == ("invalid_line", message)
 
 
@@ -428,7 +429,7 @@ def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> N
     line = examples("Batches", "jsonl")[0]
     del line["model_id"]
     [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
-    assert isinstance(refused, Skipped)
+    assert isinstance(refused, LineRecord)
     error = examples("Batches", "jsonl")[3]["error"]
     assert (refused.code, refused.message) == (error["code"], error["message"])
 
@@ -436,7 +437,7 @@ def test_error_line_is_that_of_a_line_without_its_model(checks: LineChecks) -> N
 def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks, order: Case) -> None:
     line = {**examples("Batches", "jsonl")[0], "amount": "2015"}
     [refused] = checks.check([InputLine(3, json.dumps(line).encode())])
-    assert isinstance(refused, Skipped)
+    assert isinstance(refused, LineRecord)
     assert refused.code == "insufficient_payment"
     assert refused.job_id == bytes.fromhex(order["job_id"][2:])
     unread = {
@@ -446,10 +447,10 @@ def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks
     }
     for code, text in unread.items():
         [refused] = checks.check([InputLine(3, text)])
-        assert isinstance(refused, Skipped)
+        assert isinstance(refused, LineRecord)
         assert (refused.code, refused.job_id) == (code, None)
     [refused] = checks.check([InputLine(3, json.dumps({**line, "job_id": "0x" + "00" * 32}).encode())])
-    assert isinstance(refused, Skipped)
+    assert isinstance(refused, LineRecord)
     assert (refused.code, refused.job_id) == ("invalid_line", bytes(32))
     page = words(SECTIONS["Batches"])
     assert "null in every `invalid_json` and `endpoint_mismatch`" in page

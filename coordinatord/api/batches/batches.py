@@ -1,10 +1,10 @@
-"""Batches, as their owners use them. What moves them is in `workers`."""
+"""Batches as their owners use them. `worker.py` moves them."""
 
 import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 import attrs
 
@@ -44,18 +44,18 @@ def status_of(batch: BatchRow) -> Status:
 
 
 def is_cancellable(batch: BatchRow) -> bool:
-    """One that was cancelled stays cancellable, to no effect, until it has ended."""
+    """Return True for a batch that may be cancelled. Cancelling again has no effect."""
     return status_of(batch) in ("validating", "in_progress", "cancelling")
 
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
-_ID_CHARACTERS: Final = 16_384  # whatever it is, it names a file or none
+_ID_CHARACTERS: Final = 16_384  # any text: an unknown one is not found
 _METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limits.METADATA_VALUE)
 
 
 @attrs.frozen(slots=True)
 class BatchBody:
-    """`completion_window`: the batch ends that long after its creation, whatever is still open then."""
+    """Request for a batch, which ends `completion_window` after its creation."""
 
     input_file_id: str = wire(Text(_ID_CHARACTERS))
     endpoint: str = wire(Choice(ENDPOINTS, "invalid_endpoint"))
@@ -76,23 +76,15 @@ class FoundBatch:
 
 @attrs.frozen(slots=True)
 class Page:
-    """`has_more`: there are older ones behind the last."""
+    """Page of batches. `has_more`: older ones follow."""
 
     snapshot: Snapshot
     batches: list[BatchRow]
     has_more: bool
 
 
-@attrs.frozen(slots=True)
-class NotCancellable:
-    """It has ended, or every line of it has."""
-
-
-BatchCancelOutcome: TypeAlias = FoundBatch | NotCancellable | None
-
-
 def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
-    """A body without an input file asks for a plan."""
+    """Read a body. A body without an input file asks for a plan."""
     return read_plan(values) if values.get("input_file_id") is None else read_object(BatchBody, values)
 
 
@@ -103,7 +95,7 @@ class BatchService:
     budgets: StorageBudgets = UNLIMITED
 
     async def create(self, owner: bytes, body: BatchBody, idempotency_key: str | None) -> BatchRow:
-        """With a key that this owner used before: the batch of then, when the request is the same."""
+        """Create a batch, or return the one that this owner created with the same key and request."""
         if body.output_expires_after is not None:
             body.output_expires_after.check(self.retention_seconds, "output_expires_after")
         new = NewBatch(
@@ -135,7 +127,7 @@ class BatchService:
         if created is None:  # the same key, a moment ago, in another process
             earlier = await self._earlier(connection, new)
             if earlier is None:
-                raise AssertionError("a batch that is in the way is not there")
+                raise AssertionError("a batch with this key exists and is not found")
             return earlier
         if not await files_sql.attach(connection, upload.id, self.retention_seconds):
             raise Refused("the upload has expired", "input_file_id", "invalid_input_file")
@@ -143,7 +135,7 @@ class BatchService:
         return created
 
     async def _earlier(self, connection: Connection, new: NewBatch) -> BatchRow | None:
-        """The batch with the same key; or this very one, where an attempt that was taken for lost had committed it."""
+        """Return the batch with the same key or id, which an earlier attempt may have committed."""
         return await batches_sql.find_created(connection, new.id, new.owner, new.idempotency_key)
 
     async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
@@ -161,18 +153,16 @@ class BatchService:
             snapshot, found = await batches_sql.read_page(connection, owner, place, limit + 1)
         return Page(snapshot, found[:limit], has_more=len(found) > limit)
 
-    async def cancel(self, owner: bytes, batch_id: str) -> BatchCancelOutcome:
-        """None when there is no such batch. Lines not yet posted are not posted from now on; jobs stay as they are."""
+    async def cancel(self, owner: bytes, batch_id: str) -> FoundBatch | None:
+        """Post no more lines of a batch. Its jobs stay as they are. Return None when the batch does not exist."""
         found = await self.find(owner, batch_id)
         if found is None:
             return None
-        if not is_cancellable(found.batch):
-            return NotCancellable()
-        if found.batch.cancelling_at is not None:
+        if found.batch.cancelling_at is not None and is_cancellable(found.batch):
             return found
         async with self.database.connection() as connection:
-            if not await batches_sql.cancel(connection, batch_id, owner):
-                return NotCancellable()
+            if not (is_cancellable(found.batch) and await batches_sql.cancel(connection, batch_id, owner)):
+                raise Refused("the batch has ended, or every line of it has", None, "batch_not_cancellable")
         return await self.find(owner, batch_id)
 
 

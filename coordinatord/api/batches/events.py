@@ -1,7 +1,7 @@
-"""A batch followed: the batch as GET gives it, told whenever it has changed.
+"""Stream of a batch: the batch as GET returns it, whenever it has changed.
 
-A batch is no row that an event changes: its counts are computed from its jobs. So it is read again when a job of its
-owner has moved or its worker tells of it, at most once a second, and with each heartbeat.
+No event changes a batch, because its counts are computed from its jobs. So the stream reads it again after an event of
+one of its owner's jobs, after an entry of the outbox's log about it, and with each heartbeat.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,13 +14,15 @@ import attrs
 from coordinatord.api.batches.batches import FoundBatch
 from coordinatord.api.events.events_sql import EventFilter
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.events.listeners import HEARTBEAT, Listener, Places, farewell, message, opening
+from coordinatord.api.events.listeners import Listener
+from coordinatord.api.events.messages import HEARTBEAT, farewell, message, opening
+from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.notices import BATCH_MOVED, Notices
+from coordinatord.storage.database.notices import BATCH_MOVED, RESET, Notices
 
-_APART: Final = 1.0  # seconds between two reads of a batch that somebody follows
-_SHARE: Final = 10.0  # a large batch is read at a cost: for so many times what a read took there is no other
-_LONGEST: Final = 5.0
+MIN_PAUSE_S: Final = 1.0  # between two reads of a batch
+MAX_PAUSE_S: Final = 5.0
+PAUSE_FACTOR: Final = 10.0  # a read is followed by a pause of so many times its length
 
 Read = Callable[[], Awaitable[FoundBatch | None]]
 Data = Callable[[FoundBatch], bytes]
@@ -36,13 +38,13 @@ class BatchEvents:
     async def following(
         self, owner: bytes, batch_id: str, caller: str, read: Read, data: Data
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The bytes of a stream of `batch_id`, until it is not there any more. `read` reads it, and `data` is the JSON
-        of what was read. Raises Retryable where the caller has no place."""
+        """Yield the bytes of a stream of the batch, until the batch is gone. `data` returns the JSON of a batch that
+        was read. Raise Retryable when the caller has no place left."""
         with self.places.held(caller, "stream"):
             async with self.hub.following(EventFilter(owner=owner), None) as (listener, _):
 
                 def moved(which: str) -> None:
-                    if which == batch_id:
+                    if which in (batch_id, RESET):
                         listener.beat()
 
                 async with self.notices.subscribe(BATCH_MOVED, moved):
@@ -55,7 +57,7 @@ class BatchEvents:
             newest, began = self.hub.newest, anyio.current_time()
             try:
                 found = await read()
-            except Retryable:  # the index is being rebuilt, say: what was told stands until it is back
+            except Retryable:  # the index is being rebuilt, for example
                 found = seen
             if found is None and seen is not None:
                 return
@@ -64,8 +66,8 @@ class BatchEvents:
                 yield message("batch", data(found), newest)
             elif beaten:
                 yield HEARTBEAT
-            await anyio.sleep(min(max(_APART, _SHARE * (anyio.current_time() - began)), _LONGEST))
+            await anyio.sleep(min(max(MIN_PAUSE_S, PAUSE_FACTOR * (anyio.current_time() - began)), MAX_PAUSE_S))
             beaten = not await listener.wait()
-            if listener.ended is not None:
-                yield farewell(listener.ended)
+            if listener.ended:
+                yield farewell()
                 return

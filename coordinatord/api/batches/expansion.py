@@ -1,8 +1,8 @@
 """Expansion of a batch: from the lines of its input file to records and posts, a few hundred lines at a time.
 
-Lines are read, checked and stored first; then one transaction queues their posts, records them and moves the cursor. A
-death before that commit leaves nothing but stored containers, which the next attempt finds; after it, the lines are
-done. So no line is posted twice, and none is left out.
+Lines are read, checked and stored first. Then one transaction queues their posts, records them and moves the cursor. A
+crash before that commit leaves only stored containers, which the next attempt finds. After it, the lines are done. So
+no line is posted twice, and none is skipped.
 """
 
 import json
@@ -15,165 +15,36 @@ import structlog
 from anyio import to_thread
 
 from common.domains import Domains
-from coordinatord.api.batches import batches_sql, lines_sql
-from coordinatord.api.batches.batches_sql import BatchWork
-from coordinatord.api.batches.lines import (
-    MOST_LINES,
-    Checked,
-    Cursor,
-    Good,
-    InputLine,
-    LineBatch,
-    LineChecks,
-    LineContainers,
-    LineReader,
-    Skipped,
-    judged,
-)
-from coordinatord.api.batches.lines_sql import Allowance, LineRecord, Post
+from coordinatord.api.batches import lines_sql, posts_sql, work_sql
+from coordinatord.api.batches.allowances import LineAllowances
+from coordinatord.api.batches.line_checks import CheckedLine, LineChecks, PaidLine
+from coordinatord.api.batches.line_containers import LineContainers
+from coordinatord.api.batches.line_reader import MAX_LINES, Cursor, InputLine, LineBatch, LineReader
+from coordinatord.api.batches.lines_sql import LineRecord
+from coordinatord.api.batches.posts_sql import Post
+from coordinatord.api.batches.work_sql import BatchWork
 from coordinatord.api.files import files_sql
-from coordinatord.api.files.files_sql import Named
-from coordinatord.api.orders.validation import UNKNOWN_UPLOAD, ask_chain, judge, upload_check
-from coordinatord.base import metrics
+from coordinatord.api.files.files_sql import FileRow, Named
+from coordinatord.api.orders.faults import UNKNOWN_UPLOAD
+from coordinatord.api.orders.validation import ChainFacts, read_chain, upload_fault
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from coordinatord.chain.contracts.payment_token import read_balance
-from coordinatord.chain.relayer import budgets_sql
-from coordinatord.chain.relayer.budgets import GasPolicy
-from coordinatord.chain.relayer.budgets_sql import Budget, Spender, Spending, Standing
-from coordinatord.chain.relayer.op_gas import gas_estimate
-from coordinatord.chain.relayer.outbox_sql import RelayKind
-from coordinatord.chain.relayer.solvency import Promises, insufficient
-from coordinatord.chain.rpc.views import read_many
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.locks import kept_open
 from coordinatord.storage.pins import objects_sql
 from coordinatord.storage.pins.containers import container_key
 from coordinatord.storage.pins.store import PinStore
 
-
-@attrs.frozen(slots=True)
-class Allowed:
-    """`lines`: those that may go now, in their order. `whole` is False where lines behind them have to wait."""
-
-    lines: list[Checked]
-    allowances: dict[bytes, Allowance]
-    whole: bool
-
-
-@attrs.frozen(slots=True)
-class LineAllowances:
-    """Room that owners' gas budgets and balances have for lines.
-
-    A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends:
-    the budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone. A post
-    that was dropped before it was signed takes both again when it comes back, and waits for either: it was promised
-    once."""
-
-    promises: Promises
-    policy: GasPolicy
-
-    async def room(self, connection: Connection, owner: bytes, most: int) -> int:
-        """Number of posts that this owner's gas budget has room for."""
-        standing = await self._standings(connection, [owner])
-        return await budgets_sql.room(connection, self._spending(owner, standing[owner]), most)
-
-    async def allow(self, connection: Connection, checked: Sequence[Checked], balances: Mapping[bytes, int]) -> Allowed:
-        """`balances`: the latest of each owner whose balance the token tells."""
-        owners = sorted({one.paid.body.owner for one in checked if isinstance(one, Good)})
-        standings = await self._standings(connection, owners)
-        solvent, headrooms = await self._solvent(checked, standings, balances)
-        allowances: dict[bytes, Allowance] = {}
-        rooms: dict[bytes, int] = {}
-        for owner in owners:
-            spending = self._spending(owner, standings[owner])
-            allowances[owner] = Allowance(spending, headrooms.get(owner), standings[owner].position)
-            rooms[owner] = await budgets_sql.room(connection, spending, len(solvent))
-        for place, one in enumerate(solvent):
-            if isinstance(one, Good):
-                owner = one.paid.body.owner
-                if rooms[owner] <= 0:
-                    return Allowed(solvent[:place], allowances, whole=False)
-                rooms[owner] -= 1
-        return Allowed(solvent, allowances, whole=True)
-
-    async def again(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
-        """Of owners whose posts were dropped before they were signed, and are to be queued once more."""
-        standings = await self._standings(connection, owners)
-        async with kept_open(connection):
-            views = [self.promises.token.balance_view(owner) for owner in owners]
-            answers = await read_many(self.promises.token.rpc, views, "rpc_internal")
-        told = zip(owners, answers, strict=True)
-        balances = {owner: balance for owner, answer in told if (balance := read_balance(answer)) is not None}
-        return {
-            owner: Allowance(
-                self._spending(owner, standing),
-                balances[owner] - standing.open_amounts if owner in balances else None,
-                standing.position,
-            )
-            for owner, standing in standings.items()
-        }
-
-    async def _solvent(
-        self, checked: Sequence[Checked], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]
-    ) -> tuple[list[Checked], dict[bytes, int]]:
-        """The lines, those that no balance covers skipped; and of each owner what its balance leaves for posts."""
-        headrooms = {
-            owner: balances[owner] - standing.open_amounts for owner, standing in standings.items() if owner in balances
-        }
-        promised = {owner: standing.unindexed for owner, standing in standings.items()}
-        looked_again: set[bytes] = set()
-        kept: list[Checked] = []
-        for one in checked:
-            if not isinstance(one, Good) or one.paid.body.owner not in headrooms:
-                kept.append(one)
-                continue
-            owner = one.paid.body.owner
-            total = promised[owner] + one.paid.amount
-            if total > headrooms[owner] and owner not in looked_again:
-                looked_again.add(owner)
-                balance = await self.promises.balance_as_indexed(owner, standings[owner], balances[owner])
-                headrooms[owner] = balance - standings[owner].open_amounts
-            if total > headrooms[owner]:
-                metrics.budget_refusals.labels("balance").inc()
-                refusal = insufficient(owner, one.paid.amount, balances[owner])
-                kept.append(Skipped(one.line, one.paid.body.job_id, refusal.name, refusal.message))
-            else:
-                promised[owner] = total
-                kept.append(one)
-        return kept, headrooms
-
-    async def _standings(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Standing]:
-        if not owners:
-            return {}
-        found = await budgets_sql.read_standings(connection, [Spender(owner, Budget.POSTS) for owner in owners])
-        return {spender.signer: standing for spender, standing in found.items()}
-
-    def _spending(self, owner: bytes, standing: Standing) -> Spending:
-        return Spending(owner, gas_estimate(RelayKind.POST), self.policy.limits(Budget.POSTS, standing))
-
-
-log = structlog.get_logger(__name__)
-
 NOT_POSTED: Final = {
     "cancelled": "the batch was cancelled before this line was posted",
     "expired": "the batch's window ended before this line was posted",
 }
-_NO_ROOM: Final = 2.0  # seconds until a batch whose owner's gas budget is used up is looked at again
-_GIVEN_UP_AFTER: Final = 3  # times that the store says that it has not got the input file
+BUDGET_RETRY_S: Final = 2.0  # until a batch whose owner's gas budget is used up is due again
+MAX_MISSING: Final = 3  # answers of the store that the input file does not exist
 
 
-@attrs.frozen(slots=True)
-class _Ready:
-    """A line that is to be posted under this content id."""
-
-    good: Good
-    task_cid: str
-
-    @property
-    def job_id(self) -> bytes:
-        return self.good.paid.body.job_id
+log = structlog.get_logger(__name__)
 
 
 @attrs.frozen(slots=True)
@@ -185,22 +56,21 @@ class Expansion:
     containers: LineContainers
     retention_seconds: int
     clock: Clock
-    most_lines: int = MOST_LINES  # of one portion
+    max_lines: int = MAX_LINES  # of one portion
 
     async def step(self, connection: Connection, work: BatchWork) -> None:
-        """Record the next portion, as much of it as its owners' budgets allow, within the transaction that locks
-        `work`."""
+        """Record the next portion, as much of it as its owners' budgets allow, in the transaction that locks `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
         ended = work.cancelling or work.expired
-        most = self.most_lines if ended else await self.allowances.room(connection, work.owner, self.most_lines)
+        most = self.max_lines if ended else await self.allowances.room(connection, work.owner, self.max_lines)
         if not most:
-            await batches_sql.pause(connection, work.batch_id, _NO_ROOM)
+            await work_sql.pause(connection, work.batch_id, BUDGET_RETRY_S)
             return
         try:
             async with kept_open(connection):
                 portion = await self._read(work, start, most)
         except Retryable as error:
-            if error.code != "object_missing" or work.attempts < _GIVEN_UP_AFTER:
+            if error.code != "object_missing" or work.attempts < MAX_MISSING:
                 raise
             await self._give_up(connection, work)
             return
@@ -211,17 +81,17 @@ class Expansion:
         else:
             records = await self._post(connection, work, portion.lines)
             if portion.lines and not records:  # even the first has to wait
-                await batches_sql.pause(connection, work.batch_id, _NO_ROOM)
+                await work_sql.pause(connection, work.batch_id, BUDGET_RETRY_S)
                 return
             if len(records) < len(portion.lines):
                 async with kept_open(connection):
                     portion = await self._read(work, start, len(records))
         await lines_sql.record(connection, work.batch_id, records)
         expanded = portion.end.offset >= (work.input_bytes or 0)
-        await batches_sql.move(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
-        await batches_sql.mark_in_progress(connection, work.batch_id)
+        await work_sql.move(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
+        await work_sql.mark_in_progress(connection, work.batch_id)
 
-    async def _read(self, work: BatchWork, start: Cursor, most_lines: int) -> LineBatch:
+    async def _read(self, work: BatchWork, start: Cursor, max_lines: int) -> LineBatch:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
         key = files_sql.object_key(work.input_file_id)
@@ -229,115 +99,104 @@ class Expansion:
         def read(first: int, last: int) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
             return self.pins.read(key, first=first, last=last)
 
-        return await LineReader(read, work.input_bytes, most_lines=most_lines).read_lines(start)
+        return await LineReader(read, work.input_bytes, max_lines=max_lines).read_lines(start)
 
     async def _give_up(self, connection: Connection, work: BatchWork) -> None:
-        """The store lost the input file. With nothing recorded the batch fails as a whole; otherwise the lines that
-        are left end as errors, and what was posted is followed to its end."""
+        """End a batch whose input file the store lost. With nothing recorded the batch fails as a whole. Otherwise the
+        remaining lines end as errors, and posted lines are followed to their end."""
         message = "the object store no longer holds the input file"
         line = work.lines_done + 1 if work.lines_done else None
         error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": line}
-        await batches_sql.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
-        log.error("the input file of a batch is lost", batch=work.batch_id, line=line)
+        await work_sql.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
+        log.error("batch input file lost", batch=work.batch_id, line=line)
         if not work.lines_done:
-            await batches_sql.fail(connection, work.batch_id)
+            await work_sql.fail(connection, work.batch_id)
             return
         left = (work.input_lines or 0) - await lines_sql.recorded(connection, work.batch_id)
         numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
         await lines_sql.record(
             connection, work.batch_id, [LineRecord(n, None, None, "invalid_line", message) for n in numbers]
         )
-        await batches_sql.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
-
-    # --- a portion that is to be posted --------------------------------------------------------------------
+        await work_sql.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
 
     async def _post(self, connection: Connection, work: BatchWork, lines: Sequence[InputLine]) -> list[LineRecord]:
-        """Records of these lines, or of the first of them when an owner's gas budget has no room for the next."""
+        """Post lines. Return their records, up to the first line that its owner's gas budget has no room for."""
         async with kept_open(connection):
-            checked, balances = await self._on_chain(await self._alone(work.endpoint, lines))
-        goods = [one for one in checked if isinstance(one, Good)]
-        uploads = await files_sql.find_inputs(connection, _named(goods))
-        checked = judged(checked, judge([good.paid for good in goods], [upload_check(uploads)]))
-        checked = await _without_duplicates(connection, work.batch_id, checked)
-        allowed = await self.allowances.allow(connection, checked, balances)
-        checked = allowed.lines
-        goods = [one for one in checked if isinstance(one, Good)]
-        bodies = [good.paid.body for good in goods]
-        inline = [(body.job_id, body.container, body.owner) for body in bodies if body.container is not None]
+            checks = LineChecks(
+                self.domains, self.registry.address, work.endpoint, await self.registry.fees(), self.clock()
+            )
+            # One thread: a second would add less than half, because the interpreter lock is held for a third of it.
+            checked = await to_thread.run_sync(checks.check, lines)
+            bodies = [one.paid.body for one in checked if isinstance(one, PaidLine)]
+            # The relayer tries every post before it sends it, and finds what these facts leave out.
+            facts = await read_chain(self.registry, self.allowances.promises.token, bodies)
+        uploads = await files_sql.find_inputs(connection, _named(checked))
+        posted = await lines_sql.posted_among(connection, work.batch_id, [body.job_id for body in bodies])
+        checked = [_checked_further(one, facts, uploads, posted) for one in checked]
+        allowed, allowances = await self.allowances.allow(connection, checked, facts.balances)
+        paid = [one.paid for one in allowed if isinstance(one, PaidLine)]
+        inline = [
+            (one.body.job_id, one.body.container, one.body.owner) for one in paid if one.body.container is not None
+        ]
         async with kept_open(connection):
             cids = await self.containers.store(inline)
-        # From here on nothing but this transaction.
-        attached = await files_sql.attach_inputs(connection, uploads, self.retention_seconds)
-        skipped = [_record_of(one) for one in checked if isinstance(one, Skipped)]
-        ready: list[_Ready] = []
-        for good in goods:
-            body = good.paid.body
-            named = (body.owner, body.container_cid or "")
-            if body.container is not None:
-                ready.append(_Ready(good, cids[body.job_id]))
-            elif named in attached:
-                ready.append(_Ready(good, uploads[named].cid))
-            else:
-                skipped.append(_record_of(good.skipped(UNKNOWN_UPLOAD)))
-        posts = await to_thread.run_sync(_posts_of, ready)
-        relay_ids = await lines_sql.insert(connection, self.registry.address, posts, allowed.allowances)
+        # From here on this transaction alone decides.
+        named = {one: uploads[one] for one in _named(allowed)}
+        attached = await files_sql.attach_inputs(connection, named, self.retention_seconds)
+        cids |= {
+            one.body.job_id: named[name].cid
+            for one in paid
+            if (name := (one.body.owner, one.body.container_cid or "")) in attached
+        }
+        posts = await to_thread.run_sync(_posts_of, allowed, cids)
+        relay_ids = await posts_sql.insert(connection, self.registry.address, posts, allowances)
         if relay_ids is None:
             raise Retryable("busy", "the owner's budget was taken up by another request")
-        await objects_sql.release_many(connection, [container_key(job_id) for job_id in cids])
-        posted = [
-            LineRecord(one.good.line, one.job_id, relay_id, None, None)
-            for one, relay_id in zip(ready, relay_ids, strict=True)
-        ]
-        return skipped + posted
-
-    async def _alone(self, endpoint: str, lines: Sequence[InputLine]) -> list[Checked]:
-        """Check each line by itself. In one thread: the interpreter is held for a third of the time, so a
-        second one would add less than half; other cores are for other processes."""
-        checks = LineChecks(self.domains, self.registry.address, endpoint, await self.registry.fees(), self.clock())
-        return await to_thread.run_sync(checks.check, lines)
-
-    async def _on_chain(self, checked: Sequence[Checked]) -> tuple[list[Checked], Mapping[bytes, int]]:
-        """Models and payers as the chain has them, each asked for once, and the payers' balances. Everything else that
-        the chain decides is found by the relayer, which tries every post before it sends it."""
-        paid = [one.paid for one in checked if isinstance(one, Good)]
-        facts = await ask_chain(self.registry, self.allowances.promises.token, paid)
-        return judged(checked, judge(paid, [facts.check])), facts.balances
+        await objects_sql.release_many(connection, [container_key(job_id) for job_id, _, _ in inline])
+        relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
+        return [_record_of(one, relays) for one in allowed]
 
 
-async def _without_duplicates(connection: Connection, batch_id: str, checked: Sequence[Checked]) -> list[Checked]:
-    """The first line of a job that could be posted keeps it."""
-    jobs = [one.paid.body.job_id for one in checked if isinstance(one, Good)]
-    taken = await lines_sql.posted_among(connection, batch_id, jobs)
-    kept: list[Checked] = []
-    for one in checked:
-        if isinstance(one, Good):
-            job_id = one.paid.body.job_id
-            if job_id in taken:
-                message = "another line of the file has the same job_id"
-                kept.append(Skipped(one.line, job_id, "duplicate_job_id", message))
-                continue
-            taken.add(job_id)
-        kept.append(one)
-    return kept
-
-
-def _named(goods: Sequence[Good]) -> list[Named]:
-    bodies = [good.paid.body for good in goods]
+def _named(lines: Sequence[CheckedLine]) -> list[Named]:
+    """Return the uploads that the lines name."""
+    bodies = [one.paid.body for one in lines if isinstance(one, PaidLine)]
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
 
 
-def _record_of(one: Skipped) -> LineRecord:
-    return LineRecord(one.line, one.job_id, None, one.code, one.message)
+def _checked_further(
+    one: CheckedLine, facts: ChainFacts, uploads: Mapping[Named, FileRow], posted: set[bytes]
+) -> CheckedLine:
+    """Check a line against the chain, its upload and the lines before it, whose jobs are in `posted`."""
+    if isinstance(one, LineRecord):
+        return one
+    body = one.paid.body
+    fault = next(facts.faults(body), None)
+    if fault is None and body.container_cid is not None:
+        fault = upload_fault(body, uploads.get((body.owner, body.container_cid)))
+    if fault is not None:
+        return one.failed(fault)
+    if body.job_id in posted:
+        message = "another line of the file has the same job_id"
+        return LineRecord(one.line, body.job_id, None, "duplicate_job_id", message)
+    posted.add(body.job_id)
+    return one
 
 
-def _posts_of(ready: Sequence[_Ready]) -> list[Post]:
+def _posts_of(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[Post]:
+    """Return the posts of the lines whose container is stored."""
+    paid = [one.paid for one in lines if isinstance(one, PaidLine)]
     return [
-        Post(
-            one.job_id,
-            one.good.paid.dedupe(one.task_cid),
-            one.good.paid.calldata(one.task_cid),
-            one.good.paid.body.owner,
-            one.good.paid.amount,
-        )
-        for one in ready
+        Post(one.body.job_id, one.dedupe(cid), one.calldata(cid), one.body.owner, one.amount)
+        for one in paid
+        if (cid := cids.get(one.body.job_id)) is not None
     ]
+
+
+def _record_of(one: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
+    """Return the record of a line. A line without a relay names an upload that expired since it was checked."""
+    if isinstance(one, LineRecord):
+        return one
+    relay_id = relays.get(one.paid.body.job_id)
+    if relay_id is None:
+        return one.failed(UNKNOWN_UPLOAD)
+    return LineRecord(one.line, one.paid.body.job_id, relay_id, None, None)

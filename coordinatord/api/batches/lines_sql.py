@@ -1,24 +1,21 @@
-"""One record per line of a batch: what it is a member by, and how it ended.
+"""Records of the lines of batches, one per line: its job and post, and how it ended.
 
-While a batch goes on, how a posted line stands is nowhere but in the outbox and in the index, so that a reorganised
-block needs no care here. When the batch ends, each line's end is written down once; the files are made of that.
+While a batch runs, the state of a posted line is in the outbox and the index alone, so that a reorg needs no work here.
+When the batch ends, each line's end is stored once, and the output files are made of it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 import attrs
 
 from common.api.states import ENDED_BECAUSE, JobState
-from coordinatord.chain.relayer import budgets_sql
-from coordinatord.chain.relayer.budgets_sql import Spending
-from coordinatord.chain.relayer.outbox_sql import Priority, lock_outbox
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
 _ENDINGS: Final = " ".join(f"when {number} then '{name}'" for number, name in ENDED_BECAUSE.items())
-# How a line ended: `completed`, the code of its error, or null while it goes on. A job counts only as this batch's own
-# post: one of the same id that was there before is why the chain refused the line.
+# End of a line: `completed`, the code of its error, or null while it runs. A job counts only when this batch posted it:
+# a job of the same id that was there before is why the chain refused the line.
 OUTCOME: Final = (
     "case when l.result is not null then 'completed' when l.code is not null then l.code"
     " when r.state = 'refused' then coalesce(r.reason, 'unknown')"
@@ -33,19 +30,19 @@ JOINED: Final = (
 
 @attrs.frozen(slots=True)
 class LineRecord:
-    """Posted (`relay_id`) or skipped (`code`)."""
+    """Line that was posted (`relay_id`) or failed (`code`)."""
 
     line: int
     job_id: bytes | None
     relay_id: int | None
     code: str | None
     message: str | None
-    late: bool = False  # skipped because the batch's window has ended
+    late: bool = False  # failed because the batch's window ended
 
 
 async def posted_among(connection: Connection, batch_id: str, job_ids: Sequence[bytes]) -> set[bytes]:
-    """Those of these jobs that earlier lines of the batch are. Looked up one by one: asked for as a set, all lines of
-    the batch are read as long as statistics say that there are few, and each is compared with the whole set."""
+    """Return which of these jobs earlier lines of the batch posted. The query looks them up one by one: for a set, the
+    planner reads all lines of the batch while its statistics say that there are few."""
     rows = await connection.fetch(
         "select j.job_id from unnest($2::bytea[]) as j(job_id) cross join lateral (select from batch_lines l"
         " where l.batch_id = $1 and l.job_id = j.job_id and l.relay_id is not null limit 1) l",
@@ -69,7 +66,7 @@ async def recorded(connection: Connection, batch_id: str) -> int:
 
 
 async def end_dropped(connection: Connection, batch_id: str, code: str, message: str, *, late: bool) -> None:
-    """Posts that were given up before they were signed, and are not to be tried again."""
+    """End lines whose posts were dropped before they were signed, and are not to be queued again."""
     await connection.execute(
         "update batch_lines l set code = $2, message = $3, late = $4 from relays r"
         " where l.batch_id = $1 and l.code is null and r.id = l.relay_id and r.state = 'dropped'",
@@ -81,7 +78,7 @@ async def end_dropped(connection: Connection, batch_id: str, code: str, message:
 
 
 async def all_ended(connection: Connection, batch_id: str) -> bool:
-    """By the index as it stands; false while it is being rebuilt."""
+    """Return True when every line has ended, by the index. Return False while the index is being rebuilt."""
     ended: bool = await connection.fetchval(
         "select exists (select from index_position where not rebuilding) and not exists"
         f" (select from index_position p, {JOINED} where l.batch_id = $1 and {OUTCOME} is null)",
@@ -91,7 +88,7 @@ async def all_ended(connection: Connection, batch_id: str) -> bool:
 
 
 async def any_queued(connection: Connection, batch_id: str) -> bool:
-    """True when a post of it may still be signed."""
+    """Return True when a post of the batch may still be signed."""
     queued: bool = await connection.fetchval(
         "select exists (select from batch_lines l join relays r on r.id = l.relay_id"
         " where l.batch_id = $1 and r.state = 'queued')",
@@ -101,7 +98,7 @@ async def any_queued(connection: Connection, batch_id: str) -> bool:
 
 
 async def write_ends(connection: Connection, batch_id: str) -> bool:
-    """Write down how each line ended; one that goes on ends late, as expired. False while the index is being
+    """Store how each line ended. A line that has not ended is late and expires. Return False while the index is being
     rebuilt."""
     written = await connection.fetchval(
         "with ends as (select l.line, o.outcome, j.result_cid, j.provider_id, j.rate_in::text as rate_in,"
@@ -132,7 +129,7 @@ class EndedLine:
 
 
 async def ended_lines(connection: Connection, batch_id: str, *, completed: bool) -> AsyncIterator[EndedLine]:
-    """In the file's order, a few at a time; within a transaction."""
+    """Read ended lines in the file's order, a few at a time, in a transaction."""
     query = (
         "select line, job_id, code, message, late, result from batch_lines"
         f" where batch_id = $1 and result is {'not ' if completed else ''}null order by line"
@@ -141,12 +138,12 @@ async def ended_lines(connection: Connection, batch_id: str, *, completed: bool)
         yield EndedLine(*row)
 
 
-# As the indexes of ended batches have it: those with a result, and those without.
+# The expression of the indexes of ended batches.
 _ENDED: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at)"
 
 
 async def drop_finished(connection: Connection, older_than_seconds: int, failed_seconds: int, limit: int) -> int:
-    """Drop batches whose files have gone, with all of their records; how many. Those without a result are kept for
+    """Drop batches whose files are gone, with all their records. Return how many. Batches without a result are kept for
     `failed_seconds`."""
     dropped: list[str] = await connection.fetchval(
         "select coalesce(array_agg(b.id), '{}') from ("
@@ -161,167 +158,3 @@ async def drop_finished(connection: Connection, older_than_seconds: int, failed_
     for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id")):
         await remove_due(connection, table, f"{column} = any($1::text[])", dropped)
     return len(dropped)
-
-
-# Posts of batches in the outbox stand behind those that somebody waits for, in a queue bounded on its own: enough that
-# the relayer has something to do while a worker prepares the next lines, few enough that none waits until it is
-# dropped.
-MOST_WAITING: Final = 1024
-
-_WITHDRAWN: Final = "relay_queue_timeout"  # what a request that joined such a post hears: it may try again
-
-
-@attrs.frozen(slots=True)
-class Post:
-    """`amount` is what its claim will collect from the owner."""
-
-    job_id: bytes
-    dedupe: bytes
-    calldata: bytes = attrs.field(repr=False)
-    owner: bytes
-    amount: int
-
-
-@attrs.frozen(slots=True)
-class Allowance:
-    """Limits on the posts of one owner. `spending`: each by itself; `headroom` and `position` as of a
-    `Promise`."""
-
-    spending: Spending
-    headroom: int | None
-    position: int
-
-
-async def room(connection: Connection) -> int:
-    """Number of posts that may be added now."""
-    waiting: int = await connection.fetchval(
-        "select count(*) from relays where state = 'queued' and priority = $1", Priority.BATCH_POST
-    )
-    return MOST_WAITING - waiting
-
-
-async def insert(
-    connection: Connection, target: bytes, posts: Sequence[Post], allowances: Mapping[bytes, Allowance]
-) -> list[int] | None:
-    """The relay of each, inserted or joined; within the transaction that records the lines. None, with nothing
-    inserted, when another request took the room that an owner's allowance had."""
-    if not posts:
-        return []
-    await lock_outbox(connection)
-    for owner, allowance in allowances.items():
-        if not await _fit(connection, [post for post in posts if post.owner == owner], allowance):
-            return None
-    found: dict[bytes, int] = {}
-    while missing := [post for post in posts if post.dedupe not in found]:
-        rows = await connection.fetch(
-            "insert into relays (kind, subject, dedupe, target, calldata, priority, signer, amount, gas_estimate,"
-            " newcomer)"
-            " select 'post', w.subject, w.dedupe, $4, w.calldata, $5, w.signer, w.amount, w.estimate, w.newcomer"
-            " from unnest($1::bytea[], $2::bytea[], $3::bytea[], $6::bytea[], $7::numeric[], $8::bigint[],"
-            " $9::boolean[]) as w(subject, dedupe, calldata, signer, amount, estimate, newcomer)"
-            " on conflict (dedupe) where state in ('queued', 'signed') do nothing returning dedupe, id",
-            [post.job_id for post in missing],
-            [post.dedupe for post in missing],
-            [post.calldata for post in missing],
-            target,
-            Priority.BATCH_POST,
-            [post.owner for post in missing],
-            [post.amount for post in missing],
-            [allowances[post.owner].spending.estimate for post in missing],
-            [allowances[post.owner].spending.limits.newcomers is not None for post in missing],
-        )
-        # One that was live a moment ago may have ended since: then it is inserted in the next round.
-        rows += await connection.fetch(
-            "select dedupe, id from relays where dedupe = any($1::bytea[]) and state in ('queued', 'signed')",
-            [post.dedupe for post in missing],
-        )
-        found |= {row["dedupe"]: row["id"] for row in rows}
-    await connection.execute("select pg_notify('relay_queued', '')")
-    return [found[post.dedupe] for post in posts]
-
-
-async def _fit(connection: Connection, posts: Sequence[Post], allowance: Allowance) -> bool:
-    """Under the outbox's lock: what `submit_relays` asks of single posts."""
-    if await budgets_sql.room(connection, allowance.spending, len(posts)) < len(posts):
-        return False
-    if allowance.headroom is None:
-        return True
-    fits: bool = await connection.fetchval(
-        "select unindexed_posts($1, $2) + $3::numeric <= $4::numeric",
-        allowance.spending.signer,
-        allowance.position,
-        sum(post.amount for post in posts),
-        allowance.headroom,
-    )
-    return fits
-
-
-_DROPPED: Final = (
-    "from relays r join batch_lines l on l.relay_id = r.id"
-    " where r.state = 'dropped' and l.batch_id = $1 and l.code is null"
-)
-
-
-async def dropped_of(connection: Connection, batch_id: str) -> list[bytes]:
-    """The owners of this batch's posts that were dropped before they were signed."""
-    return [row["signer"] for row in await connection.fetch(f"select distinct r.signer {_DROPPED}", batch_id)]
-
-
-async def revive(connection: Connection, batch_id: str, most: int, allowances: Mapping[bytes, Allowance]) -> int:
-    """Queue posts again that were dropped before they were signed (the relayer was out of funds, the queue stood);
-    how many. Where the same request is under way meanwhile, the line joins it.
-
-    What is dropped counts for no budget: others may have taken its room, or its money, and each drop would make room
-    for more. So a post comes back as far as its owner's allowance has room for it, as if it were new, and waits for it
-    like a line that was never posted.
-    """
-    await lock_outbox(connection)
-    await connection.execute(
-        "update batch_lines l set relay_id = o.id from relays r join relays o on o.dedupe = r.dedupe"
-        " and o.state in ('queued', 'signed')"
-        " where r.id = l.relay_id and r.state = 'dropped' and l.batch_id = $1 and l.code is null",
-        batch_id,
-    )
-    revived = 0
-    for owner, allowance in sorted(allowances.items()):  # one after the other: newcomers share a budget
-        room = await budgets_sql.room(connection, allowance.spending, most - revived)
-        revived += await _revive(connection, batch_id, owner, room, allowance)
-    if revived:
-        await connection.execute("select pg_notify('relay_queued', '')")
-    return revived
-
-
-async def _revive(connection: Connection, batch_id: str, owner: bytes, room: int, allowance: Allowance) -> int:
-    """The oldest first, as many as the gas budget has room for, and of those what the balance covers."""
-    revived: int = await connection.fetchval(
-        f"with waiting as (select r.id, coalesce(r.amount, 0) as amount {_DROPPED}"
-        " and r.signer = $2 order by r.id limit $3),"
-        " solvent as (select id from (select id, sum(amount) over (order by id) as upto from waiting) w"
-        " where $4::numeric is null or unindexed_posts($2, $5) + w.upto <= $4::numeric),"
-        " again as (update relays set state = 'queued', reason = null, raw = null, ended_at = null,"
-        " queued_at = clock_timestamp(), requeued = least(requeued, 1), priority = $6, newcomer = $7"
-        " where id in (select id from solvent) returning id)"
-        " select count(*) from again",
-        batch_id,
-        owner,
-        room,
-        allowance.headroom,
-        allowance.position,
-        Priority.BATCH_POST,
-        allowance.spending.limits.newcomers is not None,
-    )
-    return revived
-
-
-async def withdraw(connection: Connection, batch_id: str) -> None:
-    """Take back what waits to be signed; posts that the relayer is just signing are left to it."""
-    await connection.execute(
-        "with waiting as (select r.id from relays r join batch_lines l on l.relay_id = r.id"
-        " where l.batch_id = $1 and r.state = 'queued' and r.priority = $2 for update of r skip locked),"
-        " dropped as (update relays set state = 'dropped', reason = $3, ended_at = clock_timestamp()"
-        " from waiting where relays.id = waiting.id returning relays.id)"
-        " select count(pg_notify('relay_ended', id::text)) from dropped",
-        batch_id,
-        Priority.BATCH_POST,
-        _WITHDRAWN,
-    )

@@ -1,84 +1,27 @@
-"""A batch's plan: which providers could take its lines now, and at what price. Nothing is reserved.
+"""Plan of a batch: the providers that could take its lines now, and their prices. Nothing is reserved.
 
-It is what POST /v1/batches answers to a body without `input_file_id`: `read_plan` reads that body, `Plans.plan` answers
-it, and `batches/routes.py` writes the answer.
+POST /v1/batches answers a body without `input_file_id` with a plan.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
 from common.api import limits
+from common.api.batches import PlannedModelShape, PlannedShare, PlanShape
 from common.api.fields import UINT32, UINT64, Nested, Several, Text, Uint, read_object, wire
+from common.api.shapes import Digits
 from common.refusal import Refused
+from common.scalars import hex_of
+from coordinatord.api.batches.allocation import Bidder, LineDemand, allocate
 from coordinatord.api.book import candidates_sql
 from coordinatord.api.book.candidates_sql import Taker
 from coordinatord.storage.database.connections import Database
 
-# Allocation of lines to providers: cheapest first, equal prices in turns, nobody above the room it has.
-
-
-@attrs.frozen(slots=True)
-class Bidder:
-    """A provider that takes a model at a price. Of equal prices, the one that stands first in a list begins."""
-
-    provider_id: int
-    cost: int  # of the model's whole mix of units
-
-
-@attrs.frozen(slots=True)
-class LineDemand:
-    """Lines of one model, and who would take them, in the order in which equals take turns."""
-
-    lines: int
-    bidders: Sequence[Bidder]
-
-
-def allocate(wanted: Sequence[LineDemand], room: Mapping[int, int]) -> list[dict[int, int]]:
-    """For each model, lines by provider; in order of price, without those that get none.
-
-    `room` is how many jobs each provider can take, over all models: what an earlier model takes, a later one lacks.
-    """
-    left = dict(room)
-    return [_fill(one, left) for one in wanted]
-
-
-def _fill(wanted: LineDemand, left: dict[int, int]) -> dict[int, int]:
-    taken: dict[int, int] = {}
-    lines = wanted.lines
-    for _, equals in groupby(sorted(wanted.bidders, key=lambda bidder: bidder.cost), key=lambda bidder: bidder.cost):
-        turns = take_turns(lines, {bidder.provider_id: left[bidder.provider_id] for bidder in equals})
-        for provider_id, share in turns.items():
-            left[provider_id] -= share
-            lines -= share
-        taken |= {provider_id: share for provider_id, share in turns.items() if share}
-    return taken
-
-
-def take_turns(lines: int, room: Mapping[int, int]) -> dict[int, int]:
-    """Lines of each when all take one line in turn, in order, until there are no lines or no room.
-
-    Counted by rounds instead of lines: whoever has the least room is full after as many whole rounds.
-    """
-    taken = dict.fromkeys(room, 0)
-    while lines and (open_to := [provider for provider in room if taken[provider] < room[provider]]):
-        rounds = min(lines // len(open_to), *(room[provider] - taken[provider] for provider in open_to))
-        if rounds:
-            for provider in open_to:
-                taken[provider] += rounds
-            lines -= rounds * len(open_to)
-        else:  # less than a round is left
-            for provider in open_to[:lines]:
-                taken[provider] += 1
-            lines = 0
-    return taken
-
-
 WINDOWS: Final = limits.BATCH_WINDOWS
-"""A batch's window by its label: the SLA that its lines are signed with."""
-_MOST_MODELS: Final = limits.PLAN_MODELS
+"""Windows of batches by their labels: the SLA that the lines are signed with."""
+MAX_MODELS: Final = limits.PLAN_MODELS
 
 
 @attrs.frozen(slots=True)
@@ -94,24 +37,7 @@ class ModelLines:
 @attrs.frozen(slots=True)
 class PlanBody:
     completion_window: str = wire(Text(16), "`1h` or `24h`: the window that the lines will be signed with")
-    models: tuple[ModelLines, ...] = wire(Several(Nested(ModelLines), _MOST_MODELS))
-
-
-@attrs.frozen(slots=True)
-class LineShare:
-    """Lines that one provider could take, at its ask."""
-
-    taker: Taker
-    lines: int
-
-
-@attrs.frozen(slots=True)
-class ModelAllocation:
-    """`allocation` sums to fewer than `lines` when the network cannot take them all."""
-
-    model_id: int
-    lines: int
-    allocation: list[LineShare]
+    models: tuple[ModelLines, ...] = wire(Several(Nested(ModelLines), MAX_MODELS))
 
 
 def read_plan(body: Mapping[str, object]) -> PlanBody:
@@ -120,7 +46,7 @@ def read_plan(body: Mapping[str, object]) -> PlanBody:
         windows = " or ".join(WINDOWS)
         raise Refused(f"completion_window must be {windows}", "completion_window", "invalid_completion_window")
     if not plan.models:
-        raise Refused(f"models must name 1 to {_MOST_MODELS} models", "models")
+        raise Refused(f"models must name 1 to {MAX_MODELS} models", "models")
     return plan
 
 
@@ -129,29 +55,38 @@ class Plans:
     database: Database
     liveness_ms: int
 
-    async def plan(self, body: PlanBody) -> list[ModelAllocation]:
-        """One plan for each model of the body, in its order; they share the providers' capacity."""
+    async def plan(self, body: PlanBody) -> PlanShape[Digits]:
+        """Plan each model of the body, in its order. Models share the providers' capacity."""
         sla = WINDOWS[body.completion_window]
         takers = await candidates_sql.read_takers(
             self.database, {m.model_id for m in body.models}, sla, self.liveness_ms
         )
-        by_model = {
-            m.model_id: {taker.provider_id: taker for taker in takers if taker.model_id == m.model_id}
-            for m in body.models
-        }
-        wanted = [
-            LineDemand(model.lines, [Bidder(t.provider_id, _cost(t, model)) for t in by_model[model.model_id].values()])
-            for model in body.models
+        by_model = [{t.provider_id: t for t in takers if t.model_id == model.model_id} for model in body.models]
+        demands = [
+            LineDemand(model.lines, [Bidder(t.provider_id, _cost(t, model)) for t in of_model.values()])
+            for model, of_model in zip(body.models, by_model, strict=True)
         ]
-        shares = allocate(wanted, {taker.provider_id: taker.room for taker in takers})
-        return [
-            ModelAllocation(
-                model.model_id,
-                model.lines,
-                [LineShare(by_model[model.model_id][provider_id], lines) for provider_id, lines in taken.items()],
+        shares = allocate(demands, {taker.provider_id: taker.room for taker in takers})
+        return PlanShape(
+            tuple(
+                PlannedModelShape(
+                    model_id=str(model.model_id),
+                    lines=str(model.lines),
+                    allocation=tuple(_share(of_model[provider], lines) for provider, lines in taken.items()),
+                )
+                for model, of_model, taken in zip(body.models, by_model, shares, strict=True)
             )
-            for model, taken in zip(body.models, shares, strict=True)
-        ]
+        )
+
+
+def _share(taker: Taker, lines: int) -> PlannedShare[Digits]:
+    return PlannedShare(
+        provider_id=str(taker.provider_id),
+        box_key=hex_of(taker.box_key),
+        rate_in=taker.rate_in,
+        rate_out=taker.rate_out,
+        lines=str(lines),
+    )
 
 
 def _cost(taker: Taker, model: ModelLines) -> int:

@@ -1,33 +1,20 @@
 """Routes of batches: create, list, read, cancel. A batch is visible to its owner alone."""
 
-import json
 from functools import partial
-from typing import Final, assert_never
+from typing import Final
 
 import attrs
 import msgspec
 
 from common.api import limits
-from common.api.batches import (
-    Batch,
-    BatchAsOf,
-    BatchErrors,
-    BatchList,
-    BatchTerms,
-    PlannedModelShape,
-    PlannedShare,
-    PlanShape,
-    RequestCounts,
-)
+from common.api.batches import Batch, BatchAsOf, BatchList, PlanShape
 from common.api.fields import Decimal, Text, Visible, object_example
 from common.api.shapes import Digits
 from common.api.worked_order import BATCH_ID
-from common.scalars import hex_of
-from coordinatord.api.batches import batches
-from coordinatord.api.batches.batches import BatchBody, BatchService, FoundBatch, read_batch, status_of
-from coordinatord.api.batches.batches_sql import BatchRow
+from coordinatord.api.batches import answers
+from coordinatord.api.batches.batches import BatchBody, BatchService, FoundBatch, read_batch
 from coordinatord.api.batches.events import BatchEvents
-from coordinatord.api.batches.plan import ModelAllocation, PlanBody, Plans
+from coordinatord.api.batches.plan import PlanBody, Plans
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
@@ -35,93 +22,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import StreamedResponse
 
-
-def batch(row: BatchRow) -> Batch:
-    counts = row.counts
-    return Batch(
-        id=row.id,
-        endpoint=row.endpoint,
-        errors=msgspec.json.decode(row.errors, type=BatchErrors) if row.errors is not None else None,
-        input_file_id=row.input_file_id,
-        completion_window=row.completion_window,
-        status=status_of(row),
-        output_file_id=row.output_file_id,
-        error_file_id=row.error_file_id,
-        created_at=row.created_at,
-        in_progress_at=row.in_progress_at,
-        expires_at=row.expires_at,
-        finalizing_at=row.finalizing_at,
-        completed_at=row.completed_at,
-        failed_at=row.failed_at,
-        expired_at=row.expired_at,
-        cancelling_at=row.cancelling_at,
-        cancelled_at=row.cancelled_at,
-        request_counts=RequestCounts(counts.completed, counts.failed, counts.total),
-        metadata=json.loads(row.metadata),
-        svc=BatchTerms(row.completion_window),
-    )
-
-
-def batch_as_of(row: BatchRow, block_number: int) -> BatchAsOf:
-    plain = batch(row)
-    members = {name: getattr(plain, name) for name in plain.__struct_fields__}
-    return BatchAsOf(**members, as_of_block=str(block_number))
-
-
-def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> BatchList:
-    return BatchList(
-        object="list",
-        data=[batch(row) for row in rows],
-        first_id=rows[0].id if rows else None,
-        last_id=rows[-1].id if rows else None,
-        has_more=has_more,
-        as_of_block=str(block_number),
-    )
-
-
-def plan(models: list[ModelAllocation]) -> PlanShape[Digits]:
-    return PlanShape(tuple(_planned_model(model) for model in models))
-
-
-def _planned_model(model: ModelAllocation) -> PlannedModelShape[Digits]:
-    return PlannedModelShape(
-        model_id=str(model.model_id),
-        lines=str(model.lines),
-        allocation=tuple(
-            PlannedShare(
-                provider_id=str(share.taker.provider_id),
-                box_key=hex_of(share.taker.box_key),
-                rate_in=share.taker.rate_in,
-                rate_out=share.taker.rate_out,
-                lines=str(share.lines),
-            )
-            for share in model.allocation
-        ),
-    )
-
-
-# Statuses and bodies of the outcomes of batches.
-
-
-def planned(plans: list[ModelAllocation]) -> Response:
-    """What a batch would meet: not an error, and nothing that a repetition would change."""
-    return responses.final(402, plan(plans))
-
-
-def batch_cancelled(outcome: batches.BatchCancelOutcome) -> Response:
-    match outcome:
-        case batches.FoundBatch():
-            return responses.ok(batch_as_of(outcome.batch, outcome.snapshot.block_number))
-        case batches.NotCancellable():
-            message = "the batch has ended, or every line of it has"
-            return responses.error(400, "invalid_request_error", message, code="batch_not_cancellable")
-        case None:
-            return responses.not_found(NoSuchObject("batch"))
-        case _:
-            assert_never(outcome)
-
-
-_ID: Final = Text(limits.HEAD_VALUE)  # whatever it is, it names a batch or none
+_ID: Final = Text(limits.HEAD_VALUE)  # any text: an unknown one is not found
 _KEY: Final = "idempotency-key"
 _NEW: Final = {
     "status": "validating",
@@ -153,9 +54,9 @@ class BatchRoutes:
                 tag="Batches",
                 about="Post every line of a file as a job, and follow them together; without a file, plan it",
                 details=(
-                    "With `input_file_id`: a batch of the lines of that file; send `idempotency-key` the first time"
-                    " too, so that a lost answer can be asked for again. Without it: a plan, answered with 402, of who"
-                    " could take so many lines now."
+                    "With `input_file_id`: a batch of the lines of that file. Send an `idempotency-key`, so that the"
+                    " same request after a lost answer returns the same batch. Without it: a plan, answered with 402,"
+                    " of the providers that could take so many lines now."
                 ),
                 handler=self.create,
                 headers={
@@ -266,21 +167,18 @@ class BatchRoutes:
     async def create(self, request: Request) -> Response:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
-            return planned(await self.plans.plan(body))
+            return responses.final(402, await self.plans.plan(body))  # a plan is no error
         created = await self.batches.create(request.owner, body, request.headers.get(_KEY))
-        return responses.ok(batch(created))
+        return responses.ok(answers.batch(created))
 
     async def page(self, request: Request) -> Response:
         query = request.query
         page = await self.batches.page(request.owner, query.get("after"), query.get("limit", limits.DEFAULT_BATCH_PAGE))
-        listed = batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
+        listed = answers.batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
         return responses.ok(listed)
 
     async def one(self, request: Request) -> Response:
-        found = await self.batches.find(request.owner, request.path["id"])
-        if found is None:
-            return responses.not_found(NoSuchObject("batch"))
-        return responses.ok(batch_as_of(found.batch, found.snapshot.block_number))
+        return _as_of_block(await self.batches.find(request.owner, request.path["id"]))
 
     async def events(self, request: Request) -> Response | StreamedResponse:
         owner, batch_id = request.owner, request.path["id"]
@@ -291,8 +189,14 @@ class BatchRoutes:
         return StreamedResponse(200, STREAM_HEADERS, None, opened)
 
     async def cancel(self, request: Request) -> Response:
-        return batch_cancelled(await self.batches.cancel(request.owner, request.path["id"]))
+        return _as_of_block(await self.batches.cancel(request.owner, request.path["id"]))
+
+
+def _as_of_block(found: FoundBatch | None) -> Response:
+    if found is None:
+        return responses.not_found(NoSuchObject("batch"))
+    return responses.ok(answers.batch_as_of(found.batch, found.snapshot.block_number))
 
 
 def _data(found: FoundBatch) -> bytes:
-    return msgspec.json.encode(batch_as_of(found.batch, found.snapshot.block_number))
+    return msgspec.json.encode(answers.batch_as_of(found.batch, found.snapshot.block_number))

@@ -90,7 +90,7 @@ async def store(connection: Connection, jobs: Sequence[PendingJob]) -> None:
         " offered_to = '{}', claimed_by = null, stored_at = clock_timestamp()"
         f" where o.relay_id <> excluded.relay_id and not {_POST_LIVES}"
         " returning o.model_id, o.designated)"
-        " select pg_notify('job_offered', model_id || ':' || designated) from put",
+        " select pg_notify('outbox_moved', 'offered ' || model_id || ':' || designated) from put",
         *([*column] for column in zip(*(_columns(job) for job in by_job.values()), strict=True)),
     )
 
@@ -149,7 +149,7 @@ async def pass_on(line: PreparedConnection, given: Sequence[tuple[bytes, int]]) 
         "with lapsed as (select o.model_id, o.designated from pending_offers o"
         " join unnest($1::bytea[], $2::bigint[]) as g(job_id, provider_id) on g.job_id = o.job_id"
         f" where o.claimed_by is null and o.offered_to[cardinality(o.offered_to)] = g.provider_id and {_POST_LIVES})"
-        " select pg_notify('job_offered', model_id || ':' || designated) from lapsed",
+        " select pg_notify('outbox_moved', 'offered ' || model_id || ':' || designated) from lapsed",
         [job_id for job_id, _ in given],
         [provider_id for _, provider_id in given],
     )

@@ -18,7 +18,7 @@ from coordinatord.api.book.liveness import Liveness, PollHints
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
-from coordinatord.api.events.listeners import Places
+from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.chain.contracts.payment_token import Funds, PaymentToken

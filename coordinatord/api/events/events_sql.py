@@ -1,4 +1,4 @@
-"""Event log as readers see it: what came after an id, what is told to one who comes back, a job's present state."""
+"""Event log as readers see it: the events after an id, and a job's present state as an event."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +19,7 @@ _KIND_AT: Final = {(int(state), int(because)): kind for kind, (state, because) i
 
 @attrs.frozen(slots=True)
 class LoggedEvent:
-    """A row of the log. Of a reset, the members from `job_id` on say nothing."""
+    """Row of the log. A reset has no members from `job_id` on."""
 
     id: int
     kind: EventKind
@@ -33,13 +33,13 @@ class LoggedEvent:
     state: int = 0
     ended_because: int = 0
     takes_back: int | None = None
-    message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # as it is sent; made when first sent
+    message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # as it is sent; encoded when first sent
 
 
 @attrs.frozen(slots=True)
 class EventFilter:
-    """Events of a job, of an owner's jobs, of a model, of a provider (its own jobs and those designated to it), or that
-    leave a job in a state; of all where nothing is named. A reset passes every filter."""
+    """Filter by job, owner, model, state after the event, and provider, which also passes jobs designated to it. An
+    empty filter passes every event. Every filter passes a reset."""
 
     job_id: bytes | None = None
     owner: bytes | None = None
@@ -58,7 +58,7 @@ class EventFilter:
 
 
 async def read_newest(line: PreparedConnection, count: int) -> list[LoggedEvent]:
-    """The last events of the log, in their order; at least one, for the log is never empty."""
+    """Read the last events of the log, in their order. There is at least one, because the log is never empty."""
     rows = await line.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
     return [_event(row) for row in reversed(rows)]
 
@@ -69,7 +69,7 @@ async def read_after(line: "PreparedConnection | Connection", after: int, limit:
 
 
 async def is_logged(connection: Connection, event_id: int) -> bool:
-    """False when the log has no event of this id, or no more: nobody knows what came after it."""
+    """Return False when the log has no event of this id, or not any more."""
     found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
     return found
 
@@ -97,8 +97,8 @@ async def read_between(
 
 
 async def read_present(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, LoggedEvent]]:
-    """Jobs' states as events of the index's block: each with the newest id of the log at that moment, from which to go
-    on without missing anything."""
+    """Read jobs' states as events of the index's block. Each has the newest id of the log at that moment, so that a
+    reader can continue after it without a gap."""
     rows = await line.fetch(
         f"select (select max(id) from events) as newest, j.job_id, j.owner, j.model_id, j.provider_id, j.designated,"
         " case when j.state = 0 and j.expires_at < p.block_time then 3 else j.state end as state,"

@@ -1,9 +1,9 @@
-"""Event hub: reads the event log once for all of a process and hands new events to whoever follows them.
+"""Event hub: reads the index's log once for the whole process, and hands new events to their readers.
 
     indexer ──commit──► events, notice ──► hub ──► topic (one filter) ──► listeners: streams
-                                            └────► watchers: waiting polls, the cache of the index's position
+                                            └────► watchers: waiting polls, progress, the cache of the index's position
 
-What came last is kept in memory, so that a thousand listeners that come back after a restart cost no thousand queries.
+The newest events are in memory, so that a thousand listeners that reconnect after a restart cost no queries.
 """
 
 from bisect import bisect_right
@@ -29,13 +29,13 @@ from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 
 log = structlog.get_logger(__name__)
 
-HEARTBEAT: Final = 20.0  # seconds between signs of life to each listener; proxies give up after 60 as a rule
-_BEATS: Final = 0.25  # seconds between portions of them: all at once would keep requests waiting
-_LOOK: Final = 2.0  # seconds until the log is read without a notice
-_AT_ONCE: Final = 5_000  # events of one read
-_KEPT: Final = 10_000  # events in memory
-REACH: Final = 50_000  # ids that a listener may lie behind the newest: beyond it, a reset is cheaper for both
-_SCANNED: Final = 1_000  # events in memory that are looked through at a time for one that comes back
+HEARTBEAT_INTERVAL_S: Final = 20.0  # for each listener; most proxies time out after 60 s
+BEAT_TICK_S: Final = 0.25  # between portions of heartbeats, because all at once would delay requests
+POLL_S: Final = 2.0  # between reads of the log without a notice
+MAX_READ_EVENTS: Final = 5_000
+KEPT_EVENTS: Final = 10_000  # in memory
+MAX_REPLAY_IDS: Final = 50_000  # between a listener's id and the newest; beyond it, a reset is cheaper for both
+MAX_SCANNED_EVENTS: Final = 1_000  # in memory, for one piece of a replay
 _ID: Final = attrgetter("id")
 
 Watcher = Callable[[Sequence[LoggedEvent]], None]
@@ -43,7 +43,7 @@ Turn = Callable[[], Awaitable[None]]
 
 
 async def no_turn() -> None:
-    """For listeners that nobody limits."""
+    """Wait for nothing: the turn of a listener without limits."""
 
 
 class EventHub:
@@ -51,48 +51,48 @@ class EventHub:
         self._database = database
         self._line = database.prepared_connection()
         self._notices = notices
-        self._recent: list[LoggedEvent] = []  # the last `_KEPT` at least, in their order
+        self._recent: list[LoggedEvent] = []  # at least the last KEPT_EVENTS, in their order
         self._topics: dict[EventFilter, dict[Listener, None]] = {}
         self._by_key: dict[Hashable, dict[EventFilter, None]] = {}
         self._watchers: list[Watcher] = []
         self.stopping = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Read the log until cancelled."""
         wake = Wake()
         async with self._notices.subscribe(INDEX_MOVED, lambda _: wake()), anyio.create_task_group() as tasks:
             tasks.start_soon(self._beat)
-            trouble = False
+            failed = False
             while True:
                 try:
                     await self._read()
-                    trouble = False
+                    failed = False
                 except Retryable as error:
-                    if not trouble:
+                    if not failed:
                         log.warning("events not read", reason=error.message)
-                    trouble = True
-                await wake.wait(_LOOK)
+                    failed = True
+                await wake.wait(POLL_S)
 
     def close(self) -> None:
-        """End every stream: the process stops, and they go on at another, or at the next."""
+        """End every stream, because the process stops. Their readers reconnect to another process."""
         self.stopping = True
         for listeners in self._topics.values():
             for listener in listeners:
-                listener.end("stopping")
+                listener.end()
         self._tell_watchers(())
 
     def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` with all events as they come, and with none when the hub closes. It must not block."""
+        """Call `watcher` with new events, before listeners, and with none when the hub closes. It must not block."""
         self._watchers.append(watcher)
 
     @asynccontextmanager
     async def following(
         self, wanted: EventFilter, after: int | None, turn: Turn = no_turn
     ) -> AsyncIterator[tuple[Listener, int]]:
-        """Yield a listener, and the id that it begins after. With `after`, it is first told what came since that event,
-        or a reset where that is not known any more. `turn` is awaited before each further piece of what came since.
+        """Yield a listener, and the id that it begins after. With `after`, it first receives the events since that
+        one, or a reset where the log does not reach back to it. Each piece but the first waits for a `turn`.
 
-        Raises Retryable before the log was read once."""
+        Raise Retryable before the log was read once."""
         newest, last = self.newest, self._recent[-1]
         missed: Missed | None = None
         if after is not None and after != newest:
@@ -105,19 +105,17 @@ class EventHub:
 
     @property
     def newest(self) -> int:
-        """The latest id that is known here. Raises Retryable before the log was read once."""
+        """Return the newest id in memory. Raise Retryable before the log was read once."""
         if not self._recent:
             raise Retryable("not_ready", "events are not read yet", retry_after=1)
         return self._recent[-1].id
 
-    # --- those who come back ---
-
     async def _is_known(self, after: int) -> bool:
-        """False for an id that no event has, or from too long ago."""
+        """Return False for an id that no event has, or that is too far back."""
         place = bisect_right(self._recent, after, key=_ID)
         if place:
             return self._recent[place - 1].id == after
-        if after < self.newest - REACH:
+        if after < self.newest - MAX_REPLAY_IDS:
             return False
         async with self._database.connection_for_lists() as connection:
             return await events_sql.is_logged(connection, after)
@@ -131,7 +129,7 @@ class EventHub:
             return events, events[-1].id if len(events) == PIECE_EVENTS else oldest - 1
         place = bisect_right(self._recent, after, key=_ID)
         events = []
-        for event in self._recent[place : place + _SCANNED]:
+        for event in self._recent[place : place + MAX_SCANNED_EVENTS]:
             after = event.id
             if wanted.passes(event):
                 events.append(event)
@@ -139,15 +137,13 @@ class EventHub:
                     break
         return events, after
 
-    # --- those who are there ---
-
     @contextmanager
     def _listening(self, listener: Listener) -> Iterator[None]:
         wanted, key = listener.wanted, _key_of(listener.wanted)
         self._topics.setdefault(wanted, {})[listener] = None
         self._by_key.setdefault(key, {})[wanted] = None
         if self.stopping:
-            listener.end("stopping")
+            listener.end()
         try:
             yield
         finally:
@@ -159,15 +155,15 @@ class EventHub:
 
     async def _read(self) -> None:
         if not self._recent:
-            self._recent.extend(await events_sql.read_newest(self._line, _KEPT))
+            self._recent.extend(await events_sql.read_newest(self._line, KEPT_EVENTS))
             return
-        while events := await events_sql.read_after(self._line, self._recent[-1].id, _AT_ONCE):
+        while events := await events_sql.read_after(self._line, self._recent[-1].id, MAX_READ_EVENTS):
             self._recent.extend(events)
-            if len(self._recent) > 2 * _KEPT:
-                del self._recent[:-_KEPT]
+            if len(self._recent) > 2 * KEPT_EVENTS:
+                del self._recent[:-KEPT_EVENTS]
             self._tell_watchers(events)
             self._tell_listeners(events)
-            if len(events) < _AT_ONCE:
+            if len(events) < MAX_READ_EVENTS:
                 return
             await anyio.lowlevel.checkpoint()
 
@@ -204,15 +200,15 @@ class EventHub:
             yield from self._by_key.get(key, ())
 
     async def _beat(self) -> None:
-        """Each listener once in a while, a few at a time."""
+        """Send each listener a heartbeat per interval, a few at a time."""
         beaten: list[Listener] = []
         due = 0.0
         while True:
-            await anyio.sleep(_BEATS)
-            due += sum(map(len, self._topics.values())) * _BEATS / HEARTBEAT
+            await anyio.sleep(BEAT_TICK_S)
+            due += sum(map(len, self._topics.values())) * BEAT_TICK_S / HEARTBEAT_INTERVAL_S
             while due >= 1:
                 due -= 1
-                if not beaten:  # the next round
+                if not beaten:
                     beaten = [listener for topic in self._topics.values() for listener in topic]
                     due = min(due, len(beaten))
                 if beaten:
@@ -221,8 +217,8 @@ class EventHub:
 
 @attrs.define(slots=True)
 class _Replay:
-    """Events after an id that pass a filter, piece by piece, until there is none that is newer. Further pieces wait for
-    their turn. `first` is told before."""
+    """Events after an id that pass a filter, piece by piece, up to the newest. `first` comes before them. Every piece
+    but the first waits for a turn."""
 
     hub: EventHub
     wanted: EventFilter
@@ -248,7 +244,7 @@ class _Replay:
 
 
 def _key_of(wanted: EventFilter) -> Hashable:
-    """What is looked up for an event: the filter's member that the fewest events have."""
+    """Return the filter's member that the fewest events have: topics are found by it."""
     if wanted.job_id is not None:
         return "job", wanted.job_id
     if wanted.owner is not None:

@@ -1,4 +1,4 @@
-"""Ops of a job as the outbox has them, and the job beside them as the index does."""
+"""Ops of a job in the outbox, and the job in the index."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ from coordinatord.chain.relayer.endings_sql import BEGINNING, ENDING
 from coordinatord.storage.database.connections import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
-# Each is the condition of an index by subject.
+# Each is the condition of an index on `subject`.
 _WHICH: Final = (
     "r.state in ('queued', 'signed')",
     BEGINNING,
@@ -43,7 +43,7 @@ _INDEXED: Final = (
 
 @attrs.frozen(slots=True)
 class RelayedOp:
-    """`settled` is the result of a settle: content id and output units."""
+    """Op in the outbox. `settled` is the result of a settle: content id and output units."""
 
     id: int
     kind: str
@@ -68,7 +68,7 @@ class IndexedJob:
 
 @attrs.frozen(slots=True)
 class Found:
-    """A job as both have it. `ops` in the order in which they were stored."""
+    """Job with its ops, in the order in which these were stored."""
 
     snapshot: Snapshot
     ops: tuple[RelayedOp, ...]
@@ -76,14 +76,14 @@ class Found:
 
 
 async def read_found(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, Found]:
-    """Every key gets an answer. The index is read last: what it has by then is not told as provisional."""
+    """Read jobs. Every key has a value. The index is read last, so that an indexed op is not shown as provisional."""
     ops: dict[bytes, list[RelayedOp]] = {job_id: [] for job_id in job_ids}
     for row in await line.fetch(_RELAYED, job_ids):
-        told = RelayedOp(
+        op = RelayedOp(
             *(row["id"], row["kind"], row["state"], row["reason"], row["signer"], row["provider_id"]),
             *(_settled(row["settle"]), row["tx_hash"], row["block_number"]),
         )
-        ops[row["subject"]].append(told)
+        ops[row["subject"]].append(op)
     rows = await line.fetch(_INDEXED, job_ids)
     snapshot = snapshot_of(rows)
     names = [field.name for field in attrs.fields(IndexedJob)]
@@ -94,5 +94,5 @@ async def read_found(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict
 def _settled(calldata: bytes | None) -> tuple[str, int] | None:
     try:
         return None if calldata is None else read_settle(calldata)
-    except Refused:  # a batch of them is not a job's own
+    except Refused:  # the calldata of many settles
         return None

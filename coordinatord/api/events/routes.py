@@ -1,4 +1,4 @@
-"""Routes of events: everybody's, and those of one job, as server-sent events."""
+"""Routes of events: all events, and those of one job, as server-sent events."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,8 +16,9 @@ from common.api.words import NOTHING, WORDS
 from common.scalars import hex_of
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.events.listeners import Places, stream
-from coordinatord.api.events.progress import ProgressHub
+from coordinatord.api.events.listeners import stream
+from coordinatord.api.events.places import Places
+from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
@@ -30,7 +31,7 @@ from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead
 RESPOND_ASYNC: Final = "respond-async"
 PREFER: Final = {
     "prefer": Parameter(
-        Text(limits.HEAD_VALUE), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent; else ignored"
+        Text(limits.HEAD_VALUE), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent"
     )
 }
 _OF_OTHERS: Final = [name for name in ProgressStep.__struct_fields__ if name not in ("op", "rests_on")]
@@ -45,14 +46,14 @@ STORED: Final = Reply(
 
 @attrs.frozen(slots=True)
 class BeforeBlocks:
-    """Answers to callers that prefer `respond-async` and do not wait for a block."""
+    """Answers callers that prefer `respond-async`, before the block of their op."""
 
     progress: ProgressHub
 
     async def stored(self, job_id: bytes) -> Response:
         """Return 202 for an op of the job that is in the outbox."""
         progress = await self.progress.read(job_id)
-        if progress is None:  # refused within the moment, and gone: the same request again is told why
+        if progress is None:  # refused and deleted already; the same request again returns the reason
             raise Retryable("not_ready", "the job's progress is not known yet; send the same again", retry_after=1)
         location = f"/v1/jobs/{hex_of(job_id)}/progress"
         headers = ((b"preference-applied", RESPOND_ASYNC.encode()), (b"location", location.encode()))
@@ -66,10 +67,12 @@ STREAM_HEADERS: Final[Headers] = (
     (b"x-accel-buffering", b"no"),  # nginx would keep them until its buffer is full
 )
 LAST_EVENT_ID: Final = "last-event-id"
-_AFTER: Final = Parameter(Decimal(63), "go on after the event of this id: told first is what came since, or `reset`")
+_AFTER: Final = Parameter(Decimal(63), "continue after the event of this id: the events since come first, or `reset`")
 RESUMED: Final = {"after": _AFTER}
-RESUMED_BY_HEADER: Final = {LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it goes first")}
-_PIECE_COSTS: Final = 4  # requests that a piece of missed events counts for
+RESUMED_BY_HEADER: Final = {
+    LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it takes precedence")
+}
+REPLAY_PIECE_REQUESTS: Final = 4  # requests that a piece of missed events counts for
 _STATES: Final = {
     "Open": JobState.OPEN,
     "Claimed": JobState.CLAIMED,
@@ -94,7 +97,7 @@ _RUN_AHEAD: Final = {
 
 
 def after_of(request: Request) -> int | None:
-    """The id that a caller goes on after."""
+    """Return the id that a caller continues after."""
     after: int | None = request.headers.get(LAST_EVENT_ID, request.query.get("after"))
     return after
 
@@ -118,7 +121,7 @@ class EventRoutes:
                 path="/evm/events",
                 id="followEvents",
                 tag="Job book",
-                about="Follow what happens to jobs, as server-sent events",
+                about="Follow the events of jobs, as server-sent events",
                 details=(
                     "Each message has an `id`, the `event` and a JSON object as `data`. All filters are optional; a"
                     " provider's are its own jobs and those designated to it. `taken_back`: a reorganisation undid an"
@@ -135,7 +138,7 @@ class EventRoutes:
                 },
                 headers=RESUMED_BY_HEADER,
                 replies=(
-                    events_reply("The events, until the caller has heard enough", *_SHAPES),
+                    events_reply("The events, until the caller disconnects", *_SHAPES),
                     *malformed(),
                     Reply(429, "busy"),
                     *INDEX,
@@ -149,16 +152,16 @@ class EventRoutes:
                 tag="Jobs",
                 about="Follow one job, as server-sent events",
                 details=(
-                    "As GET /evm/events, of this job alone. The first message is the job as it stands, under the block"
-                    " that the index stands at; who comes back with an id is told what came since instead."
+                    "As GET /evm/events, of this job alone. The first message is the job's present state, at the"
+                    " index's block. A caller that comes back with an id receives the events since instead."
                 ),
                 handler=self.of_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
                 query={
                     "provisional": Parameter(
                         Choice(("0", "1")),
-                        "`1`: told too is, as `provisional`, what GET /v1/jobs/{id}/progress says, at first and at each"
-                        " change, from the time on when the post is stored",
+                        "`1`: send what GET /v1/jobs/{id}/progress answers as `provisional`, at first and at each"
+                        " change, as soon as the post is stored",
                     ),
                     **RESUMED,
                 },
@@ -177,12 +180,11 @@ class EventRoutes:
                 path="/v1/jobs/{id}/progress",
                 id="getJobProgress",
                 tag="Jobs",
-                about="Read a job with all that is under way of it, before its blocks",
+                about="Read a job with the ops that are under way, before their blocks",
                 details=(
                     "Each step says what it rests on. A settle that is stored names the result, which can be fetched,"
-                    " opened and used from then on; it is provisional until its block, and a later answer says so if it"
-                    " came to nothing. Only the chain decides: what is told here costs its reader nothing to check"
-                    " later, and may be wrong until then."
+                    " opened and used from then on. It is provisional until its block, and a later answer shows when it"
+                    " failed. Only the chain decides: check it later, because a provisional answer may be wrong."
                 ),
                 handler=self.progress_of_job,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
@@ -229,11 +231,11 @@ class EventRoutes:
         async with AsyncExitStack() as held:
             held.enter_context(self.places.held(request.caller, "stream"))
             after = after_of(request)
-            turn = partial(self.buckets.turn, request.caller, _PIECE_COSTS)
+            turn = partial(self.buckets.turn, request.caller, REPLAY_PIECE_REQUESTS)
             listener, since = await held.enter_async_context(self.hub.following(wanted, after, turn))
-            present, first, job_id = None, b"", wanted.job_id
-            if job_id is not None and after is None:  # read once it is listened to: nothing falls between
+            present, job_id = None, wanted.job_id
+            if job_id is not None and after is None:  # read after the listener is there, so that no event is missed
                 present = (await self.present.get(job_id)).value
             if job_id is not None and provisional:
-                first = await held.enter_async_context(self.progress.following(job_id, listener))
-            yield stream(listener, since if present is None else present.id, present, first)
+                await held.enter_async_context(self.progress.following(job_id, listener))
+            yield stream(listener, since if present is None else present.id, present)

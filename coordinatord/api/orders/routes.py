@@ -1,33 +1,25 @@
 """Routes of jobs as clients see them: quote, post, read, cancel."""
 
 from collections.abc import Mapping
-from typing import Literal, assert_never
 
 import attrs
 
-from common import quotes
 from common.address_book import AddressBook
 from common.api import jobs, limits, market
 from common.api.fields import BYTES32, object_example, object_schema
-from common.api.shapes import OMITTED, Digits
-from common.api.states import job_status
+from common.api.shapes import Digits
 from common.api.words import NOTHING, WORDS
-from common.quotes import FeeTerms
 from common.scalars import hex_of
-from coordinatord.api.book.bodies import digits_or_omitted, reliability
-from coordinatord.api.book.book_sql import JobRow
-from coordinatord.api.book.candidates_sql import LiveAsk
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
-from coordinatord.api.orders import cancel, submission
+from coordinatord.api.orders import answers
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, read_submission
 from coordinatord.api.orders.cancel import CancelBody, Cancels
-from coordinatord.api.orders.preflight import CheckedOrder, Preflight
-from coordinatord.api.orders.submission import QuotedOrder, Submissions
-from coordinatord.api.orders.validation import MarketProbe, OrderBody, read_submission
-from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
+from coordinatord.api.orders.preflight import Preflight
+from coordinatord.api.orders.submission import Submissions
+from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.chain.relayer.outbox_sql import Queued
-from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
-from coordinatord.http import relay_responses, responses
+from coordinatord.http import responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
     CHAIN,
@@ -43,135 +35,6 @@ from coordinatord.http.routing import (
     refused_by_chain,
 )
 
-# OrderRoutes, candidates and quotes as the shapes that are sent.
-
-
-def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
-    """`reclaimable_block` is an estimate."""
-    job_id = hex_of(row.job_id)
-    # By position: this is the read that every client repeats, and names double the cost of building it.
-    return jobs.ClientJob(
-        job_id,
-        row.model,
-        job_status(row.state, row.ended_because),
-        str(row.claimed_at) if row.claimed_at else None,
-        row.result_cid,
-        jobs.ClientJobDetails(
-            job_id,
-            hex_of(row.owner),
-            str(row.model_id),
-            str(row.sla_secs),
-            row.rate_in,
-            row.rate_out,
-            str(row.units_in),
-            str(row.units_out),
-            str(row.designated),
-            str(row.provider_id),
-            str(row.expires_at),
-            row.task_cid,
-            str(row.completion_tok),
-            row.state,
-            row.ended_because,
-            row.amount,
-            digits_or_omitted(row.reclaimable_at),
-            digits_or_omitted(row.ended_at),
-            digits_or_omitted(reclaimable_block),
-            *_cost(row),
-        ),
-        str(block),
-    )
-
-
-def _cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
-    """Return what a settled job's client paid in all, and its parts; both are omitted from other jobs."""
-    if row.provider_paid is None:
-        return OMITTED, OMITTED
-    parts = quotes.cost_parts(int(row.provider_paid), FeeTerms(row.fee_bps, int(row.gas_fee)))
-    return str(parts.total), jobs.CostPartsShape(row.provider_paid, str(parts.fee), row.gas_fee)
-
-
-def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
-    return market.ListedCandidate(
-        str(row.provider_id),
-        hex_of(row.box_key),
-        row.rate_in,
-        row.rate_out,
-        reliability(row.reliability),
-        str(max(0, row.room)),
-    )
-
-
-def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
-    return market.QuoteBodyShape(
-        quote=quote_of(book, quoted),
-        candidates=tuple(candidate(row) for row in quoted.candidates),
-        accepts=[market.Accepts("eip3009", f"eip155:{book.chain_id}")],
-    )
-
-
-def quote_of(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
-    order, quote = quoted.order, quoted.quote
-    return market.QuoteShape(
-        cap=str(quote.cap),
-        fee_bps=quoted.fee_bps,
-        fee=str(quote.fee),
-        gas_fee=str(quote.gas_fee),
-        amount=str(quote.amount),
-        authorization=market.Authorization(
-            domain=market.TokenDomainShape(
-                name=book.token_domain.name,
-                version=book.token_domain.version,
-                chainId=book.chain_id,
-                verifyingContract=hex_of(book.paytoken),
-            ),
-            to=hex_of(book.job_registry),
-            value=str(quote.amount),
-            valid_after="0",
-            valid_before=str(order.expires_at + 1),
-            nonce=hex_of(order.job_id),
-        ),
-    )
-
-
-def checked(outcome: CheckedOrder, book: AddressBook) -> Response:
-    quoted = outcome.quoted
-    return responses.ok(
-        market.CheckedShape(
-            ok=not outcome.failures,
-            checked="submission" if outcome.paid else "order",
-            failures=outcome.failures,
-            quote=quote_of(book, quoted) if quoted is not None else None,
-            candidates=tuple(candidate(row) for row in quoted.candidates) if quoted is not None else (),
-        )
-    )
-
-
-# Statuses and bodies of the outcomes of submissions and cancels.
-
-
-def submitted(outcome: submission.SubmitOutcome, book: AddressBook, poll: str) -> Response:
-    match outcome:
-        case submission.SubmittedOrder():
-            body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
-            return responses.ok(body, status=201)
-        case submission.Probed():
-            listed = market.Candidates[Digits](tuple(candidate(row) for row in outcome.candidates))
-            return responses.final(402, listed)
-        case submission.QuotedOrder():
-            # A quote asks for payment; one that answers an outdated amount is a conflict.
-            quote = quote_body(book, outcome)
-            return responses.final(409 if outcome.changed else 402, quote)
-        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
-            return relay_responses.relayed(outcome, poll)
-        case _:
-            assert_never(outcome)
-
-
-def cancelled(job_id: bytes, outcome: cancel.CancelOutcome) -> Response:
-    if isinstance(outcome, RelayMined | cancel.HasEnded):
-        return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
-    return relay_responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
-
 
 def _examples() -> dict[str, object]:
     return {
@@ -186,7 +49,7 @@ def _check_examples() -> dict[str, object]:
 
 
 def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
-    """A body whose faults are the answer."""
+    """Pass a body on unread, because its faults are the answer."""
     return values
 
 
@@ -225,13 +88,12 @@ class OrderRoutes:
                 about="Ask the market, get a quote, or post a job",
                 details=(
                     "One body in three modes. Without `rate_in` and `rate_out` it is a question to the market"
-                    " (`probe`): 402 with every live ask, and with no candidates where nobody offers that, for an"
-                    " unknown model, window or provider too. With one of the two it is an order that lacks the other:"
-                    " 400. With the signed order (`quote`): 402 with the price and the"
-                    " payment to sign. With `auth_sig`, `amount` and a container too (`submission`): the job is posted,"
-                    " 201. The quote is answered before model, window and payer are checked. The job's id is known"
-                    " before it is sent; after a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same"
-                    " again."
+                    " (`probe`): 402 with every live ask. There are no candidates where no provider offers that, and"
+                    " for an unknown model, window or provider. With one of the two it is an order that lacks the"
+                    " other: 400. With the signed order (`quote`): 402 with the price and the payment to sign. With"
+                    " `auth_sig`, `amount` and a container as well (`submission`): the job is posted, 201. The quote is"
+                    " answered before model, window and payer are checked. The job's id is known before it is sent."
+                    " After a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same again."
                 ),
                 handler=self.post,
                 headers=PREFER,
@@ -259,13 +121,13 @@ class OrderRoutes:
                 path="/v1/jobs/check",
                 id="checkJob",
                 tag="Jobs",
-                about="Tell all that keeps an order from being posted",
+                about="Report every check that an order fails",
                 details=(
-                    "The body of POST /v1/jobs, as a quote or as a submission, held against every check that posting"
-                    " it makes, where POST /v1/jobs answers with the first that fails; and the live candidates that"
-                    " would take it. Nothing is posted, stored or counted against budgets. Without `auth_sig` nothing"
-                    " that could be paid with leaves the wallet; what the payment and the container alone decide is"
-                    " not checked then. A field that cannot be read ends the check: what it means is not known."
+                    "Takes the body of POST /v1/jobs, as a quote or as a submission, and runs every check that posting"
+                    " it runs. POST /v1/jobs answers with the first that fails, this route with all, and with the live"
+                    " candidates that would take the order. Nothing is posted, stored or counted against budgets."
+                    " Without `auth_sig` the payment and the container are not checked, and nothing that could be paid"
+                    " with leaves the wallet. A field that cannot be read ends the check."
                 ),
                 handler=self.check,
                 body=Body(limits.ORDER_BODY, _as_it_is, lambda: object_schema(OrderBody), _check_examples),
@@ -308,7 +170,7 @@ class OrderRoutes:
                 about="Cancel an open job",
                 details=(
                     "Takes an open job back. 200 for a job that has ended means that nothing was done: `status` of GET"
-                    " /v1/jobs/{id} tells how it ended. Such a job's cancel, too, must be signed by its owner within"
+                    " /v1/jobs/{id} shows how it ended. Such a job's cancel, too, must be signed by its owner within"
                     " 600 s."
                 ),
                 handler=self.cancel,
@@ -330,10 +192,10 @@ class OrderRoutes:
         outcome = await self.submissions.submit(body, wait=not request.prefers(RESPOND_ASYNC))
         if isinstance(outcome, Queued):
             return await self.before_blocks.stored(outcome.relay.subject)
-        return submitted(outcome, self.book, poll)
+        return answers.submitted(outcome, self.book, poll)
 
     async def check(self, request: Request) -> Response:
-        return checked(await self.preflight.check(request.body), self.book)
+        return answers.checked(await self.preflight.check(request.body), self.book)
 
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])
@@ -342,8 +204,8 @@ class OrderRoutes:
         at, block = row.reclaimable_at, None
         if at is not None:
             block = await self.reads.pace.first_after(found.snapshot, at)
-        return responses.ok(client_job(row, found.snapshot.block_number, block), snapshot=found.snapshot)
+        return responses.ok(answers.client_job(row, found.snapshot.block_number, block), snapshot=found.snapshot)
 
     async def cancel(self, request: Request) -> Response:
         job_id = request.path["id"]
-        return cancelled(job_id, await self.cancels.cancel(job_id, request.body))
+        return answers.cancelled(job_id, await self.cancels.cancel(job_id, request.body))

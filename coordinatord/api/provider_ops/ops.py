@@ -23,7 +23,7 @@ from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.reads import PostedJobs
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.files_sql import FileRow
-from coordinatord.api.orders.validation import CID_CHARACTERS, INLINE_BYTES
+from coordinatord.api.orders.bodies import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.outcomes import NotSigned, WouldRefuse

@@ -1,12 +1,12 @@
-"""Delivery of webhooks: endpoints take turns, in any process; their messages are signed, posted, and tried again.
+"""Delivery of webhooks: processes take turns of endpoints, sign their due messages, post them, and retry.
 
-    turn    an endpoint whose messages are due, and nobody else's for a minute
-      post  a few at a time; after the first failure no other begins
-      end   what was answered is removed, what was not is due again later: one transaction
+    turn    one process has the endpoint for a minute
+      post  a few messages at a time; after the first failure no other begins
+      end   delivered messages are removed, failed ones are due again later, in one transaction
 
-What was posted and not written down is posted again, under the same id. An endpoint that answered its last turn well
-and at once has its turn among its like; new, slow and failing ones share a quarter of the places, so that they keep
-nobody else waiting, however many there are.
+A message that was posted, but whose turn was not stored, is posted again under the same id. Endpoints that answered
+their last turn well and quickly have a lane of their own. New, slow and failing endpoints share a quarter of the
+places, so that they delay no others.
 """
 
 import random
@@ -23,43 +23,45 @@ from anyio.abc import TaskGroup
 
 from common.daemon.secrets import Secret
 from common.webhooks import signed_headers
-from coordinatord.api.webhooks import webhooks_sql
+from coordinatord.api.webhooks import endpoints_sql, turns_sql
 from coordinatord.api.webhooks.destinations import open_destinations
 from coordinatord.api.webhooks.endpoints import SealedSecrets
+from coordinatord.api.webhooks.endpoints_sql import DisabledBecause
 from coordinatord.api.webhooks.fanout import FanOut
-from coordinatord.api.webhooks.webhooks_sql import DueMessage, Turn, TurnEnd
+from coordinatord.api.webhooks.turns_sql import DueMessage, Turn, TurnEnd
 from coordinatord.base import metrics
 from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse
 from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
-from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
+from coordinatord.storage.database.notices import BATCH_MOVED, INDEX_MOVED, Notices
 
 log = structlog.get_logger(__name__)
 
-# Seconds after the first attempt, the second, and so on, as the specification recommends: a day and a half in all.
+# Seconds after each attempt, as Standard Webhooks recommends: a day and a half in all.
 SCHEDULE: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
-_JITTER: Final = 0.2  # of a delay, on top
-DISABLED_AFTER: Final = 86_400.0  # seconds of failures, without one success
-LONGEST_RETRY_AFTER: Final = 86_400.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0  # of an endpoint that fails, whatever waits for it
-
-_TURN_SECONDS: Final = 60.0
-_NO_NEW_AFTER: Final = 20.0  # of a turn: an attempt takes 15 more
-_OF_A_TURN: Final = 64  # messages
-_AT_ONCE: Final = 8  # messages to one endpoint
-_QUICKLY: Final = 1.0  # seconds of an answer that comes at once
-QUICK_PLACES, OTHER_PLACES = 48, 16  # endpoints that have their turn in this process
-_LOOK: Final = 1.0  # seconds until a look without a notice
-_UNREADABLE_PAUSE: Final = 300.0
+JITTER: Final = 0.2  # of a delay, added to it
+DISABLED_AFTER_S: Final = 86_400.0  # of failures, without one success
+MAX_RETRY_AFTER_S: Final = 86_400.0
+MIN_PAUSE_S: Final = 5.0  # of a failing endpoint
+MAX_PAUSE_S: Final = 300.0
+TURN_S: Final = 60.0
+LAST_POST_AFTER_S: Final = 20.0  # of a turn; an attempt takes at most 15 s more
+MAX_TURN_MESSAGES: Final = 64
+MAX_POSTS: Final = 8  # under way to one endpoint
+QUICK_ANSWER_S: Final = 1.0
+QUICK_PLACES: Final = 48  # turns of quick endpoints in this process
+OTHER_PLACES: Final = 16
+POLL_S: Final = 1.0  # between looks without a notice
+SECRET_RETRY_S: Final = 300.0
+METRICS_INTERVAL_S: Final = 15.0
 _GONE: Final = 410
-_SHOWN_EVERY: Final = 15.0  # seconds
 
 
 @attrs.frozen(slots=True)
 class PostAttempt:
-    """`status` is None where no answer came."""
+    """Attempt to post a message. `status` is None when no answer came."""
 
     status: int | None
     seconds: float
@@ -71,15 +73,15 @@ class PostAttempt:
 
 
 def delay_after(attempts: int, retry_after: float | None) -> float | None:
-    """Seconds until the next attempt, after so many; None when that was the last."""
+    """Return the seconds until the next attempt after so many. Return None when that was the last."""
     if attempts > len(SCHEDULE):
         return None
-    delay = SCHEDULE[attempts - 1] * (1 + random.uniform(0, _JITTER))  # noqa: S311 - spreads load
+    delay = SCHEDULE[attempts - 1] * (1 + random.uniform(0, JITTER))  # noqa: S311 - spreads load
     return max(delay, retry_after or 0.0)
 
 
 def read_retry_after(text: str | None, now: float) -> float | None:
-    """Return the seconds that a receiver asks to wait, from a count or a date. None when neither can be read."""
+    """Return the seconds of a `Retry-After`, a number or a date. Return None when it is neither."""
     if text is None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 10:
@@ -89,7 +91,7 @@ def read_retry_after(text: str | None, now: float) -> float | None:
         if at is None:
             return None
         seconds = at - now
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
 
 
 @attrs.frozen(slots=True)
@@ -103,43 +105,40 @@ class Deliveries:
     clock: Clock = system_clock
 
     async def run(self) -> None:
-        """Until cancelled."""
-        told, due, others = Wake(), Wake(), Wake()
-
-        def wake_lanes(_: str) -> None:
-            due()
-            others()
-
+        """Fan out and deliver until cancelled."""
+        moved, quick, others = Wake(), Wake(), Wake()
         async with (
-            self.notices.subscribe(INDEX_MOVED, lambda _: told()),
-            self.notices.subscribe(WEBHOOKS_DUE, lambda _: told()),
-            self.notices.subscribe(WEBHOOKS_DUE, wake_lanes),
+            self.notices.subscribe(INDEX_MOVED, lambda _: moved()),
+            self.notices.subscribe(BATCH_MOVED, lambda _: moved()),
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(self._tell, told)
+            tasks.start_soon(self._fan_out, moved, (quick, others))
             tasks.start_soon(self._show)
-            tasks.start_soon(self._lane, due, QUICK_PLACES, True)
+            tasks.start_soon(self._lane, quick, QUICK_PLACES, True)
             tasks.start_soon(self._lane, others, OTHER_PLACES, False)
 
-    async def _tell(self, wake: Wake) -> None:
-        trouble = False
+    async def _fan_out(self, moved: Wake, lanes: Sequence[Wake]) -> None:
+        """Write messages whenever a log moved, and wake the lanes. Lanes of other processes look once a second."""
+        failed = False
         while True:
             try:
                 while await self.fan_out.round():
                     pass
-                trouble = False
+                failed = False
             except Retryable as error:
-                if not trouble:
-                    log.warning("events not told to webhooks", reason=error.message)
-                trouble = True
-            await wake.wait(_LOOK)
+                if not failed:
+                    log.warning("webhook messages not written", reason=error.message)
+                failed = True
+            for wake in lanes:
+                wake()
+            await moved.wait(POLL_S)
 
     async def _show(self) -> None:
         while True:
             with suppress(Retryable):
                 async with self.database.connection() as connection:
-                    await webhooks_sql.show_counts(connection)
-            await anyio.sleep(_SHOWN_EVERY)
+                    await endpoints_sql.show_counts(connection)
+            await anyio.sleep(METRICS_INTERVAL_S)
 
     async def _lane(self, wake: Wake, places: int, quick: bool) -> None:
         running: set[str] = set()  # webhooks that have a turn of this lane
@@ -151,16 +150,16 @@ class Deliveries:
                     log.warning("due webhooks not read", reason=error.message)
                     taken = 0
                 if not taken:
-                    await wake.wait(_LOOK)
+                    await wake.wait(POLL_S)
 
     async def _take(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
-        """Start turns in the free places. Skip a webhook whose turn is still running: its turn in the database may have
-        ended just before, or may have timed out."""
+        """Start turns in the free places. Skip endpoints whose turn is still running here, because their turn in the
+        database may have ended just before or timed out."""
         if len(running) >= places:
             return 0
         async with self.database.connection() as connection:
-            turns = await webhooks_sql.take_turns(
-                connection, places - len(running), _TURN_SECONDS, quick=quick, except_for=running
+            turns = await turns_sql.take_turns(
+                connection, places - len(running), TURN_S, quick=quick, except_for=running
             )
         for turn in turns:
             running.add(turn.webhook_id)
@@ -171,41 +170,37 @@ class Deliveries:
         try:
             await self.turn(turn, self.quick if quick else self.others)
         except Retryable as error:
-            # The turn's time runs out, and another process has it.
-            log.warning("webhook turn not written down", webhook=turn.webhook_id, reason=error.message)
+            # The turn times out, and another process takes it.
+            log.warning("webhook turn not stored", webhook=turn.webhook_id, reason=error.message)
         except Exception:
-            # A fault of ours that one endpoint brings out must not end every process, again and again.
-            log.exception("webhook put off by a fault", webhook=turn.webhook_id)
+            # A bug that one endpoint brings out must not end every process, again and again.
+            log.exception("webhook turn failed", webhook=turn.webhook_id)
         finally:
             running.remove(turn.webhook_id)
             wake()
 
     async def turn(self, turn: Turn, http: Http) -> None:
-        """Post what is due, and write down how it went. An endpoint that fails is tried with one message."""
+        """Post due messages, and store the outcome. A failing endpoint gets one message."""
         secret = self.sealed.open(turn.webhook_id, turn.secret)
         async with self.database.connection() as connection:
             if secret is None:
                 log.error("webhook secret not opened", webhook=turn.webhook_id)
-                await webhooks_sql.put_off(connection, turn.webhook_id, _UNREADABLE_PAUSE)
+                await turns_sql.put_off(connection, turn.webhook_id, SECRET_RETRY_S)
                 return
-            due = await webhooks_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else _OF_A_TURN)
-            if not due:  # another process, whose turn took too long, has posted them
-                await webhooks_sql.put_off(connection, turn.webhook_id, 0)
+            due = await turns_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES)
+            if not due:  # another process, whose turn timed out, has posted them
+                await turns_sql.put_off(connection, turn.webhook_id, 0)
                 return
         attempts = await self._post_all(http, turn, secret, due)
         end = _end_of(turn, due, attempts)
         gone = any(attempt.status == _GONE for attempt in attempts.values())
 
-        async def write(connection: Connection) -> str | None:
-            await webhooks_sql.end_turn(connection, turn.webhook_id, end)
-            failing = end.failures > 0 and await webhooks_sql.has_failed_for(
-                connection, turn.webhook_id, DISABLED_AFTER
-            )
-            if gone or failing:
-                because: webhooks_sql.DisabledBecause = "gone" if gone else "failing"
-                await webhooks_sql.disable(connection, turn.webhook_id, because)
-                return because
-            return None
+        async def write(connection: Connection) -> DisabledBecause | None:
+            failing_for = await turns_sql.end_turn(connection, turn.webhook_id, end)
+            because: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLED_AFTER_S else None
+            if because is not None:
+                await turns_sql.disable(connection, turn.webhook_id, because)
+            return because
 
         disabled = await self.database.transact(write)
         _count(end, attempts)
@@ -213,7 +208,7 @@ class Deliveries:
             log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
 
     async def _post_all(self, http: Http, turn: Turn, secret: bytes, due: list[DueMessage]) -> dict[int, PostAttempt]:
-        """The attempts that were made, by message; at least one."""
+        """Post until the first failure. Return the attempts by message, at least one."""
         made: dict[int, PostAttempt] = {}
         waiting = iter(due)
         began = time.monotonic()
@@ -223,10 +218,10 @@ class Deliveries:
             nonlocal go_on
             while go_on and (message := next(waiting, None)) is not None:
                 made[message.id] = attempt = await self._post(http, turn.url, secret, message)
-                go_on = go_on and attempt.succeeded and time.monotonic() - began < _NO_NEW_AFTER
+                go_on = go_on and attempt.succeeded and time.monotonic() - began < LAST_POST_AFTER_S
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(min(_AT_ONCE, len(due))):
+            for _ in range(min(MAX_POSTS, len(due))):
                 tasks.start_soon(post_some)
         return made
 
@@ -239,9 +234,9 @@ class Deliveries:
         }
         began = time.monotonic()
         try:
-            async with http("POST", url, headers, (message.body,)) as response:  # its body is nobody's business
+            async with http("POST", url, headers, (message.body,)) as response:  # the body is not read
                 attempt = PostAttempt(response.status, time.monotonic() - began)
-                if attempt.succeeded:  # a message that was taken is not sent again, whatever else the answer says
+                if attempt.succeeded:  # delivered, even if other headers are malformed
                     return attempt
                 return attrs.evolve(attempt, retry_after=read_retry_after(response.headers.get("retry-after"), now))
         except NoResponse:
@@ -256,10 +251,10 @@ async def run_deliveries(
     private: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Fan-out and delivery, until cancelled. `private`: to addresses of this network, too."""
+    """Fan out and deliver until cancelled. `private`: also to addresses of private networks."""
     async with (
-        open_destinations(connections=QUICK_PLACES * _AT_ONCE, private=private, tls=tls) as quick,
-        open_destinations(connections=OTHER_PLACES * _AT_ONCE, private=private, tls=tls) as others,
+        open_destinations(connections=QUICK_PLACES * MAX_POSTS, private=private, tls=tls) as quick,
+        open_destinations(connections=OTHER_PLACES * MAX_POSTS, private=private, tls=tls) as others,
     ):
         await Deliveries(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
 
@@ -281,10 +276,10 @@ def _end_of(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt])
         else:
             later[message.id] = delay
     if worst is None:
-        quick = all(attempt.seconds < _QUICKLY for attempt in attempts.values())
+        quick = all(attempt.seconds < QUICK_ANSWER_S for attempt in attempts.values())
         return TurnEnd(delivered, (), {}, 0, list(attempts.values())[-1].status, quick, 0.0)
     failures = turn.failures + 1
-    pause = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 16), _LONGEST_PAUSE)
+    pause = min(MIN_PAUSE_S * 2.0 ** min(failures - 1, 16), MAX_PAUSE_S)
     asked = max((attempt.retry_after or 0.0) for attempt in attempts.values())
     return TurnEnd(delivered, given_up, later, failures, worst.status, quick=False, pause=max(pause, asked))
 

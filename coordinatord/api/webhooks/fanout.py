@@ -1,9 +1,9 @@
-"""Fan-out: the event log and changes of batches, turned into messages for the endpoints that want them.
+"""Fan-out: turns the event log and changes of batches into messages for the endpoints that want them.
 
-    events ─────────┐ after `webhook_position`
-    webhook_batches ┴──► messages, in the transaction that moves the position on or removes the change
+    events after `webhook_position`   ─┐
+    changes after `batches.reported`  ─┴─► messages, in the transaction that moves both
 
-One process at a time does it, whichever comes first; a death in the middle leaves everything as it was.
+One process at a time fans out. A process that dies in the middle leaves everything as it was.
 """
 
 import secrets
@@ -25,22 +25,22 @@ from common.api.webhook_messages import (
     TestData,
     TestMessage,
 )
-from coordinatord.api.events.events_sql import LoggedEvent, read_after
-from coordinatord.api.events.listeners import event_of
-from coordinatord.api.webhooks import webhooks_sql
-from coordinatord.api.webhooks.webhooks_sql import Addressee, BatchNews, NewMessage
+from coordinatord.api.events.events_sql import LoggedEvent, is_logged, read_after
+from coordinatord.api.events.messages import event_of
+from coordinatord.api.webhooks import fanout_sql
+from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
 from coordinatord.base import metrics
 from coordinatord.storage.database.connections import Connection, Database
 
-_AT_ONCE: Final = 2_000  # events of one transaction
+MAX_CHANGES: Final = 2_000  # events, and batches, of one transaction
 _encode: Final = msgspec.json.Encoder().encode
 
 Written = JobMessage | BatchMessage | GapMessage | TestMessage
 
 
 @attrs.frozen(slots=True)
-class _Happening:
-    """Something that happened to what `owner` has. `wanted`: the event that an endpoint names to get it."""
+class _Change:
+    """Change of a job or batch of `owner`. `wanted`: the event that an endpoint names to receive it."""
 
     owner: bytes
     wanted: str
@@ -49,23 +49,23 @@ class _Happening:
 
 
 def test_message(webhook_id: str) -> NewMessage:
-    told = TestMessage("webhook.test", _rfc3339(datetime.now(UTC).timestamp()), TestData(webhook_id))
-    return _message(webhook_id, told.type, _encode(told))
+    sent = TestMessage("webhook.test", _rfc3339(datetime.now(UTC).timestamp()), TestData(webhook_id))
+    return _message(webhook_id, sent.type, _encode(sent))
 
 
 def job_message(event: LoggedEvent) -> JobMessage:
-    told = event_of(event)
-    if not isinstance(told, JobEvent):
+    sent = event_of(event)
+    if not isinstance(sent, JobEvent):
         raise AssertionError("a reset is no event of a job")
-    kind: Literal["job.taken_back"] | str = f"job.{told.event}" if event.takes_back is None else "job.taken_back"
-    return JobMessage(kind, _rfc3339(event.block_time), told)  # type: ignore[arg-type] # one of the names
+    kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
+    return JobMessage(kind, _rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 
 
 def batch_message(news: BatchNews) -> BatchMessage:
     counts = None
     if news.total is not None and news.completed is not None and news.failed is not None:
         counts = RequestCounts(news.completed, news.failed, news.total)
-    change = BatchChange(news.batch_id, news.status, counts, news.output_file_id, news.error_file_id)  # type: ignore[arg-type] # the trigger's
+    change = BatchChange(news.batch_id, news.status, counts, news.output_file_id, news.error_file_id)  # type: ignore[arg-type] # one of the names in SQL
     return BatchMessage(f"batch.{news.status}", _rfc3339(news.happened.timestamp()), change)  # type: ignore[arg-type] # the same
 
 
@@ -74,50 +74,50 @@ class FanOut:
     database: Database
 
     async def round(self) -> bool:
-        """Tell what is not told yet; True when there may be more."""
+        """Write messages of new events and changes. Return True when there may be more."""
         return await self.database.transact(self._round)
 
     async def _round(self, connection: Connection) -> bool:
-        position = await webhooks_sql.take_position(connection)
+        position = await fanout_sql.take_position(connection)
         if position is None:
             return False
-        if not await webhooks_sql.is_known(connection, position):
-            await self._tell_gap(connection, await webhooks_sql.newest_event(connection))
+        if not await is_logged(connection, position):
+            await self._write_gap(connection, await fanout_sql.newest_event(connection))
             return True
-        events = await read_after(connection, position, _AT_ONCE)
+        events = await read_after(connection, position, MAX_CHANGES)
         resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
-        if resets:  # what came before it is nobody's any more
-            await self._tell_gap(connection, events[resets[-1]].id)
+        if resets:  # events before it are not valid any more
+            await self._write_gap(connection, events[resets[-1]].id)
             return True
-        batches = await webhooks_sql.take_batches(connection, _AT_ONCE)
-        told = [
-            *(_Happening(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
-            *(_Happening(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
+        batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES)
+        changes = [
+            *(_Change(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
+            *(_Change(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
         ]
-        if told:
-            owners = list({each.owner for each in told})
+        if changes:
+            owners = list({each.owner for each in changes})
             last = events[-1].id if events else position
-            await _write(connection, await webhooks_sql.addressees(connection, owners), told, last)
+            await _write(connection, await fanout_sql.addressees(connection, owners), changes, last)
         if events:
-            await webhooks_sql.move_position(connection, events[-1].id)
-        return len(events) == _AT_ONCE or len(batches) == _AT_ONCE
+            await fanout_sql.move_position(connection, events[-1].id)
+        return len(events) == MAX_CHANGES or more_batches
 
-    async def _tell_gap(self, connection: Connection, event_id: int) -> None:
-        """Everybody reads again; the log goes on after this event."""
-        everyone = await webhooks_sql.addressees(connection, None)
+    async def _write_gap(self, connection: Connection, event_id: int) -> None:
+        """Tell every endpoint to read again, and continue after this event."""
+        everyone = await fanout_sql.addressees(connection, None)
         if everyone:
             body = _encode(_gap(event_id))
-            await webhooks_sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
-            await webhooks_sql.note_told(connection, [each.id for each in everyone])
-        await webhooks_sql.move_position(connection, event_id)
+            await fanout_sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
+            await fanout_sql.note_told(connection, [each.id for each in everyone])
+        await fanout_sql.move_position(connection, event_id)
 
 
 async def _write(
-    connection: Connection, addressees: Sequence[Addressee], told: Sequence[_Happening], last: int
+    connection: Connection, addressees: Sequence[Addressee], changes: Sequence[_Change], last: int
 ) -> None:
-    """`last`: the event that whoever missed something reads up to."""
-    by_owner: dict[bytes, list[_Happening]] = {}
-    for each in told:
+    """Write messages. `last`: the event up to which an endpoint that missed messages has to read."""
+    by_owner: dict[bytes, list[_Change]] = {}
+    for each in changes:
         by_owner.setdefault(each.owner, []).append(each)
     messages: list[NewMessage] = []
     missed: dict[str, int] = {}
@@ -125,7 +125,7 @@ async def _write(
     for endpoint in addressees:
         wanted = list(_wanted_by(endpoint, by_owner.get(endpoint.owner, ())))
         room = max(endpoint.room, 0)
-        if endpoint.missed and wanted and room > webhooks_sql.MOST_WAITING // 2:  # not at each place that becomes free
+        if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING // 2:  # not at each place that becomes free
             messages.append(_message(endpoint.id, "events.reset", _encode(_gap(last))))
             caught_up.append(endpoint.id)
         elif endpoint.missed:
@@ -134,16 +134,16 @@ async def _write(
         if len(wanted) > room:
             missed[endpoint.id] = len(wanted) - room
     if messages:
-        await webhooks_sql.write(connection, messages)
+        await fanout_sql.write(connection, messages)
     if caught_up:
-        await webhooks_sql.note_told(connection, caught_up)
+        await fanout_sql.note_told(connection, caught_up)
     if missed:
-        await webhooks_sql.note_missed(connection, missed)
+        await fanout_sql.note_missed(connection, missed)
         metrics.webhook_messages.labels("missed").inc(sum(missed.values()))
 
 
-def _wanted_by(endpoint: Addressee, told: Iterable[_Happening]) -> Iterable[_Happening]:
-    return (each for each in told if not endpoint.wanted or each.wanted in endpoint.wanted)
+def _wanted_by(endpoint: Addressee, changes: Iterable[_Change]) -> Iterable[_Change]:
+    return (each for each in changes if not endpoint.wanted or each.wanted in endpoint.wanted)
 
 
 def _message(webhook_id: str, kind: str, body: bytes) -> NewMessage:

@@ -1,16 +1,15 @@
 """Routes of webhooks: add, list, remove, test. An endpoint is visible to its owner alone."""
 
 from collections.abc import Sequence
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import attrs
 
 from common.api import limits
 from common.api.fields import Text
 from common.api.webhooks import WEBHOOK_ID, NewWebhook, Webhook, WebhookList, WebhookRemoved, WebhookTested
-from coordinatord.api.webhooks import endpoints
 from coordinatord.api.webhooks.endpoints import WebhookBody, WebhookEndpoints
-from coordinatord.api.webhooks.webhooks_sql import Endpoint
+from coordinatord.api.webhooks.endpoints_sql import Endpoint
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
@@ -43,44 +42,14 @@ def _members(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-# Statuses and bodies of the outcomes of webhooks.
-
-
 def unavailable() -> Response:
     message = "this coordinator posts no webhooks; follow GET /evm/events"
     return responses.error(403, "invalid_request_error", message, code="webhooks_unavailable")
 
 
-def added(outcome: endpoints.AddOutcome) -> Response:
-    match outcome:
-        case endpoints.AddedEndpoint():
-            return responses.ok_private(NewWebhook(**_members(outcome.endpoint), secret=outcome.secret))
-        case endpoints.TooManyEndpoints():
-            message = f"a wallet has at most {limits.WEBHOOKS} webhooks; remove one"
-            return responses.error(400, "invalid_request_error", message, code="too_many_webhooks")
-        case endpoints.NoFunds():
-            message = "webhooks are for wallets with tokens or a settled job; fund this one, or follow GET /evm/events"
-            return responses.error(400, "invalid_request_error", message, code="webhooks_need_funds")
-        case _:
-            assert_never(outcome)
-
-
-def tested(outcome: endpoints.TestOutcome) -> Response:
-    match outcome:
-        case endpoints.TestWaits():
-            return responses.ok(WebhookTested(outcome.message_id, "webhook.test"))
-        case endpoints.DisabledEndpoint():
-            message = "the webhook is disabled; remove it, and add it again"
-            return responses.error(400, "invalid_request_error", message, code="webhook_disabled")
-        case NoSuchObject():
-            return responses.not_found(outcome)
-        case _:
-            assert_never(outcome)
-
-
 _ID: Final = {
     "id": Parameter(Text(limits.HEAD_VALUE), "id of the endpoint", example=WEBHOOK_ID)
-}  # whatever it is, it names one or none
+}  # any text: an unknown one is not found
 _OFF: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
 
 
@@ -102,7 +71,7 @@ class WebhookRoutes:
                     "Messages are signed as Standard Webhooks has it: verify `webhook-signature`, refuse a"
                     " `webhook-timestamp` that is not of the last five minutes, act once on each `webhook-id`, answer"
                     " with a status of 200 to 299 within 15 s. What is not is posted again, eight times in a day and a"
-                    " half. 410, or a day of failures, disables the endpoint. The secret is told in this answer alone."
+                    " half. 410, or a day of failures, disables the endpoint. Only this answer shows the secret."
                 ),
                 handler=self.add,
                 body=Body.of(WebhookBody),
@@ -141,7 +110,7 @@ class WebhookRoutes:
                 id="testWebhook",
                 tag="Webhooks",
                 about="Post a message of type `webhook.test` to a webhook",
-                details="One at a time. GET /v1/webhooks tells how it went.",
+                details="One at a time. GET /v1/webhooks shows the outcome.",
                 handler=self.test,
                 segments=_ID,
                 session=True,
@@ -158,7 +127,8 @@ class WebhookRoutes:
     async def add(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable()
-        return added(await self.endpoints.add(request.owner, request.body))
+        added = await self.endpoints.add(request.owner, request.body)
+        return responses.ok_private(NewWebhook(**_members(added.endpoint), secret=added.secret))
 
     async def list(self, request: Request) -> Response:
         if self.endpoints is None:
@@ -176,4 +146,7 @@ class WebhookRoutes:
     async def test(self, request: Request) -> Response:
         if self.endpoints is None:
             return unavailable()
-        return tested(await self.endpoints.test(request.owner, request.path["id"]))
+        message_id = await self.endpoints.test(request.owner, request.path["id"])
+        if message_id is None:
+            return responses.not_found(NoSuchObject("webhook"))
+        return responses.ok(WebhookTested(message_id, "webhook.test"))

@@ -106,7 +106,7 @@ async def end(connection: Connection, endings: Iterable[Ending]) -> None:
             " ended_at = clock_timestamp()"
             " from unnest($1::bigint[], $2::text[], $3::text[], $4::bytea[]) as e(id, state, reason, raw)"
             " where relays.id = e.id and relays.state = 'queued' returning relays.id)"
-            " select count(pg_notify('relay_ended', id::text)) from ended",
+            " select count(pg_notify('outbox_moved', 'ended ' || id)) from ended",
             *columns(ends, "id", "state", "reason", "raw"),
         )
 
@@ -124,7 +124,7 @@ async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, Rel
         " and coalesce(held_until < clock_timestamp(), true) for update skip locked),"
         " dropped as (update relays set state = 'dropped', reason = 'relay_queue_timeout',"
         " ended_at = clock_timestamp() from overdue where relays.id = overdue.id returning relays.id, relays.kind)"
-        " select id, kind, pg_notify('relay_ended', id::text) from dropped",
+        " select id, kind, pg_notify('outbox_moved', 'ended ' || id) from dropped",
         timeout_ms,
     )
     return {r["id"]: RelayKind(r["kind"]) for r in rows}

@@ -83,7 +83,7 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
         " where r.tx_id = any($1::bigint[]) and relays.id = r.id"
         " returning relays.id, relays.kind, relays.state::text as state, relays.created_at)"
         " select kind, state, extract(epoch from clock_timestamp() - created_at)::float8,"
-        " pg_notify('relay_ended', id::text) from ended",
+        " pg_notify('outbox_moved', 'ended ' || id) from ended",
         tx_ids,
         *columns(refused, "tx_id", "call_index", "name", "raw"),
     )
@@ -159,8 +159,8 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
         " requeued = requeued + 1, queued_at = clock_timestamp()"
         " from (select id as back_id, state = 'signed' and requeued < $2 as again from relays"
         " where id = any($1::bigint[])) as chosen where id = back_id returning id, state)"
-        " select count(case when state = 'queued' then pg_notify('relay_queued', '')"
-        " else pg_notify('relay_ended', id::text) end) from back",
+        " select count(case when state = 'queued' then pg_notify('outbox_moved', 'queued')"
+        " else pg_notify('outbox_moved', 'ended ' || id) end) from back",
         relay_ids,
         MAX_REQUEUES,
         code,

@@ -1,55 +1,79 @@
-"""LISTEN/NOTIFY for one process: one connection, any number of waiters.
+"""The two logs that every process of a deployment follows, through one listening connection.
 
-A notice is only a hint to look at the table: waiters look on waking and by a slow poll, so a lost notice (a
-reconnect, a failover) costs time and nothing else.
+    channel       entry                    meaning
+    index_moved   BLOCK                    the index committed this block, and its rows of `events`
+    outbox_moved  queued                   a relay waits for the relayer
+                  ended RELAY              a relay has its final state
+                  offered MODEL:PROVIDER   a job whose post is under way waits for a provider
+                  batch BATCH              a batch was created or cancelled, or a worker moved it
+
+PostgreSQL delivers entries in the order of the commits. Entries that are sent while the connection is lost do not come
+again. Every subscriber receives RESET after each connect and reads its tables then.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import anyio
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import DATABASE_ERRORS, Database
+from coordinatord.storage.database.connections import DATABASE_ERRORS, Connection, Database
+
+INDEX_MOVED: Final = "index_moved"
+OUTBOX_MOVED: Final = "outbox_moved"
+RELAY_QUEUED: Final = "queued"
+RELAY_ENDED: Final = "ended"
+JOB_OFFERED: Final = "offered"
+BATCH_MOVED: Final = "batch"
+RESET: Final = "reset"  # in place of a payload
+HEARTBEAT_TIMEOUT_S: Final = 5.0
+RECONNECT_AFTER_S: Final = 0.5
+_TOPICS: Final = (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, JOB_OFFERED, BATCH_MOVED)
 
 log = structlog.get_logger(__name__)
 
-RELAY_QUEUED = "relay_queued"  # a relay waits for the relayer
-RELAY_ENDED = "relay_ended"  # payload: the relay's id
-INDEX_MOVED = "index_moved"  # payload: the block number
-JOB_OFFERED = "job_offered"  # payload: model and designated provider of a job whose post is under way
-BATCH_DUE = "batch_due"  # a batch was created or cancelled
-BATCH_MOVED = "batch_moved"  # payload: the id of a batch whose row or lines changed
-WEBHOOKS_DUE = "webhooks_due"  # a message waits for an endpoint, or a change of a batch is to be told
-_PATIENCE = 5.0  # seconds for the answer to a heartbeat
-CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, JOB_OFFERED, BATCH_DUE, BATCH_MOVED, WEBHOOKS_DUE)
+
+async def notify_outbox(connection: Connection, topic: str, payload: str = "") -> None:
+    """Append an entry to the outbox's log, when the transaction commits."""
+    await connection.execute("select pg_notify($1, $2)", OUTBOX_MOVED, f"{topic} {payload}".rstrip())
 
 
 class Notices:
-    """Delivers each notice to all who subscribed to its channel."""
+    """Delivers each entry to all subscribers of its topic: the index's log, or one kind of the outbox's entries."""
 
     def __init__(self, heartbeat: float = 15.0) -> None:
         """`heartbeat`: seconds after which the connection is tried."""
         self._heartbeat = heartbeat
-        self._subscribers: dict[str, set[Callable[[str], None]]] = {channel: set() for channel in CHANNELS}
+        self._subscribers: dict[str, set[Callable[[str], None]]] = {topic: set() for topic in _TOPICS}
 
     def deliver(self, channel: str, payload: str) -> None:
-        for subscriber in tuple(self._subscribers[channel]):
+        """Hand a notice to its subscribers. Entries of topics that another release added are ignored."""
+        topic = channel
+        if channel == OUTBOX_MOVED:
+            topic, _, payload = payload.partition(" ")
+        for subscriber in tuple(self._subscribers.get(topic, ())):
             subscriber(payload)
 
-    def always(self, channel: str, heard: Callable[[str], None]) -> None:
-        """Call `heard(payload)` on each notice, for as long as there are any; it must not block."""
-        self._subscribers[channel].add(heard)
+    def reset(self) -> None:
+        """Deliver RESET to every subscriber."""
+        for topic in _TOPICS:
+            for subscriber in tuple(self._subscribers[topic]):
+                subscriber(RESET)
+
+    def always(self, topic: str, heard: Callable[[str], None]) -> None:
+        """Call `heard(payload)` on each entry of the topic, for as long as the process runs. It must not block."""
+        self._subscribers[topic].add(heard)
 
     @asynccontextmanager
-    async def subscribe(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[None]:
-        """Call `heard(payload)` on each notice while the block runs; it must not block."""
-        self._subscribers[channel].add(heard)
+    async def subscribe(self, topic: str, heard: Callable[[str], None]) -> AsyncIterator[None]:
+        """Call `heard(payload)` on each entry of the topic while the block runs. It must not block."""
+        self._subscribers[topic].add(heard)
         try:
             yield
         finally:
-            self._subscribers[channel].discard(heard)
+            self._subscribers[topic].discard(heard)
 
     async def listen(self, database: Database) -> None:
         """Keep a listening connection until cancelled."""
@@ -58,20 +82,21 @@ class Notices:
                 await self._one_connection(database)
             except (Retryable, *DATABASE_ERRORS) as error:
                 log.warning("notices lost", reason=str(error) or type(error).__name__)
-            await anyio.sleep(0.5)
+            await anyio.sleep(RECONNECT_AFTER_S)
 
     async def _one_connection(self, database: Database) -> None:
         connection = await database.connect()
         closed = anyio.Event()
         connection.add_termination_listener(lambda _: closed.set())
         try:
-            for channel in CHANNELS:
+            for channel in (INDEX_MOVED, OUTBOX_MOVED):
                 await connection.add_listener(channel, lambda _c, _pid, ch, payload: self.deliver(ch, payload))
+            self.reset()
             while not closed.is_set():
                 with anyio.move_on_after(self._heartbeat):
                     await closed.wait()
-                # A connection that only listens never learns that the other side is gone without a word.
-                await connection.fetchval("select 1", timeout=_PATIENCE)
+                # A listening connection sends nothing, so it does not notice by itself that the server is gone.
+                await connection.fetchval("select 1", timeout=HEARTBEAT_TIMEOUT_S)
         finally:
             with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):
                 await connection.close(timeout=1)

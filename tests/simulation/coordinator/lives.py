@@ -190,7 +190,7 @@ def in_place_of_the_world(
             (nodes, "open_transport", chain.open_transport),
             (pins, "open_http", store.open_http),
             (anyio.to_thread, "run_sync", inline),
-            (worker, "_IDLE", _BATCHES_LOOKED_FOR_EVERY),
+            (worker, "POLL_S", _BATCHES_LOOKED_FOR_EVERY),
         ):
             stack.enter_context(patch.object(target, name, stand_in))
         yield

@@ -5,7 +5,7 @@ from typing import Final
 import attrs
 
 from tests.soak.faults import chain, database, processes, rpc, stores
-from tests.soak.faults.processes import Strike, killed_after, killed_as_told, killed_before
+from tests.soak.faults.processes import Strike, killed_after, killed_at_entry, killed_before
 
 
 @attrs.frozen
@@ -51,11 +51,11 @@ KINDS: Final[dict[str, Kind]] = {
     "coordinator_killed": Kind(processes.coordinator_killed, 0, 3),
     "coordinator_restarted": Kind(processes.coordinator_restarted, 0, 1),
     "killed_before_persist": Kind(killed_before("eth_call"), 0, 1),
-    "killed_after_persist": Kind(killed_as_told("relay_queued"), 0, 1),
+    "killed_after_persist": Kind(killed_at_entry("queued"), 0, 1),
     "killed_before_broadcast": Kind(killed_before("eth_sendRawTransaction"), 0, 1),
     "killed_after_broadcast": Kind(killed_after("eth_sendRawTransaction"), 0, 1),
     "killed_after_receipt": Kind(killed_after("eth_getTransactionReceipt"), 0, 1),
-    "killed_before_reply": Kind(killed_as_told("relay_ended"), 0, 1),
+    "killed_before_reply": Kind(killed_at_entry("ended"), 0, 1),
     "machine_clock": Kind(processes.machine_clock, 2, 8),
     "descriptors_exhausted": Kind(processes.descriptors_exhausted, 1, 4),
     "provider_killed": Kind(processes.provider_killed, 0, 3),

@@ -10,6 +10,7 @@ from typing import Final
 import anyio
 import asyncpg
 
+from coordinatord.storage.database.notices import OUTBOX_MOVED
 from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
 from tests.soak.shifted_clock import write_shift
@@ -43,9 +44,10 @@ def killed_after(method: str) -> Strike:
     return partial(_killed_at, method, answered=True)
 
 
-def killed_as_told(channel: str) -> Strike:
-    """As a transaction has committed that says so to all: of two coordinators it may be the one that wrote it."""
-    return partial(_killed_at_notice, channel)
+def killed_at_entry(entry: str) -> Strike:
+    """Kill a coordinator when a transaction has committed such an entry of the outbox's log. Of two coordinators, the
+    killed one may have written it."""
+    return partial(_killed_at_entry, entry)
 
 
 async def _killed_at(method: str, ground: Ground, random: Random, seconds: float, *, answered: bool) -> None:
@@ -57,13 +59,15 @@ async def _killed_at(method: str, ground: Ground, random: Random, seconds: float
     await _again(daemon, seconds)
 
 
-async def _killed_at_notice(channel: str, ground: Ground, random: Random, seconds: float) -> None:
+async def _killed_at_entry(entry: str, ground: Ground, random: Random, seconds: float) -> None:
     daemon = random.choice(ground.coordinators)
     heard = anyio.Event()
     with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         connection = await asyncpg.connect(ground.database_url, timeout=5)
         try:
-            await connection.add_listener(channel, lambda *_: heard.set())
+            await connection.add_listener(
+                OUTBOX_MOVED, lambda *notice: heard.set() if str(notice[-1]).startswith(entry) else None
+            )
             with anyio.move_on_after(_COMES_WITHIN):
                 await heard.wait()
             await daemon.kill()

@@ -22,7 +22,8 @@ from tests.soak.traffic.buyer import Buyer
 _DELIVERED_WITHIN_S: Final = 100.0  # a process that dies with a webhook's turn keeps other processes out for a minute
 _ADDED_WITHIN_S: Final = 60.0
 _UNSENT: Final = (
-    "select (select count(*) from webhook_messages) + (select count(*) from webhook_batches)"
+    "select (select count(*) from webhook_messages) + (select count(*) from batches where reported"
+    "  < num_nonnulls(in_progress_at, cancelling_at, failed_at, completed_at, expired_at, cancelled_at))"
     " + (select count(*) from events e, webhook_position p where e.id > p.event_id)"
 )
 _EVENTS: Final = "select id from events where owner = $1 and id > $2"

@@ -584,7 +584,7 @@ begin
         return next;
     end loop;
     if inserted then
-        perform pg_notify('relay_queued', '');
+        perform pg_notify('outbox_moved', 'queued');
     end if;
 end
 $$;
@@ -955,8 +955,12 @@ create table batches (
     in_progress_at timestamptz, finalizing_at timestamptz, completed_at timestamptz, failed_at timestamptz,
     expired_at timestamptz, cancelling_at timestamptz, cancelled_at timestamptz,
     lines integer not null default 0,    -- of the input file
+    reported smallint not null default 0,  -- how many of the changes in `batches_unreported` have webhook messages
     unique (owner, idempotency_key)
 );
+-- Batches with changes that have no webhook messages yet.
+create index batches_unreported on batches (place) where reported
+    < num_nonnulls(in_progress_at, cancelling_at, failed_at, completed_at, expired_at, cancelled_at);
 create index batches_owner on batches (owner, place desc);  -- Batches of an owner, newest first.
 create index batches_input on batches (input_file_id);  -- Batches of an input file.
 -- Ended batches by age, for the janitor: with a result they are kept longer than without.
@@ -1003,8 +1007,8 @@ create index batch_lines_job on batch_lines (job_id) where relay_id is not null;
 -- Webhooks -------------------------------------------------------------------------------------------------------------
 --
 -- Endpoints of owners, and an outbox of signed messages to them. The process that locks `webhook_position` makes
--- messages from the event log and writes them in the transaction that moves the position: each is made exactly once. A
--- process takes an endpoint for a turn by moving `not_before`, posts what is due, and stores the outcome. When it dies,
+-- messages from the event log and from changes of batches. One transaction writes them and moves the position and
+-- `batches.reported`, so each message is made exactly once. A process takes an endpoint for a turn by moving `not_before`, posts what is due, and stores the outcome. When it dies,
 -- the messages are posted again under the same id after the turn's time.
 
 -- Endpoints of owners, with their turns and results.
@@ -1043,41 +1047,6 @@ create table webhook_position (
     one boolean primary key default true check (one), event_id bigint not null
 );
 insert into webhook_position (event_id) select max(id) from events;
-
--- Changes of batches of which messages are still to be made.
-create table webhook_batches (
-    id bigint generated always as identity primary key, batch_id text not null, owner bytea not null,
-    status text not null
-        check (status in ('in_progress', 'cancelling', 'cancelled', 'completed', 'expired', 'failed')),
-    happened timestamptz not null default clock_timestamp(), total integer, completed integer, failed integer,
-    output_file_id text, error_file_id text
-);
-
--- Queue a change of a batch whose owner has an endpoint.
-create function queue_batch_change() returns trigger language plpgsql as $$
-declare
-    changed text := case
-        when new.failed_at is not null and old.failed_at is null then 'failed'
-        when new.completed_at is not null and old.completed_at is null then 'completed'
-        when new.expired_at is not null and old.expired_at is null then 'expired'
-        when new.cancelled_at is not null and old.cancelled_at is null then 'cancelled'
-        when new.cancelling_at is not null and old.cancelling_at is null then 'cancelling'
-        when new.in_progress_at is not null and old.in_progress_at is null then 'in_progress'
-    end;
-    ended boolean := changed in ('failed', 'completed', 'expired', 'cancelled');
-begin
-    if changed is not null and exists (select from webhooks where owner = new.owner and disabled_at is null) then
-        insert into webhook_batches (batch_id, owner, status, total, completed, failed, output_file_id, error_file_id)
-        values (new.id, new.owner, changed, case when ended then new.total end, case when ended then new.completed end,
-            case when ended then new.failed end, new.output_file_id, new.error_file_id);
-        perform pg_notify('webhooks_due', '');
-    end if;
-    return null;
-end
-$$;
-create trigger queue_change
-    after update of in_progress_at, cancelling_at, failed_at, completed_at, expired_at, cancelled_at
-    on batches for each row execute function queue_batch_change();
 
 
 -- Escrow ---------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,10 @@ pytestmark = pytest.mark.anyio
 APART: Final = os.environ.get("CRASH_POINTS") == "apart"
 _BATCHES: Final = "coordinatord/api/batches/"
 # Modules that no run may leave out: from the file's lines to the files of their ends.
-STEPS: Final = tuple(f"{_BATCHES}{step}.py" for step in ("worker", "expansion", "lines", "lines_sql", "batches_sql"))
+STEPS: Final = tuple(
+    f"{_BATCHES}{step}.py"
+    for step in ("worker", "expansion", "line_containers", "lines_sql", "posts_sql", "work_sql", "output")
+)
 
 
 @attrs.frozen
@@ -79,7 +82,7 @@ class Scene:
 
     def _worker(self) -> BatchWorker:
         worker = app.batch_worker_of(self.on.ground)
-        return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=2))
+        return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=2))
 
 
 async def settled_and_failed(scene: Scene, batch: Body, jobs: list[str]) -> None:

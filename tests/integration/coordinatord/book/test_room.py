@@ -92,4 +92,4 @@ async def test_plan_fills_only_room(connection: Connection, database: Database) 
     await load(connection, p1=8, p2=6, p3=8)
     model = {"model_id": 1, "lines": 5, "units_in": 5, "units_out": 5}
     plan = await Plans(database, LIVENESS_MS).plan(read_plan({"completion_window": "1h", "models": [model]}))
-    assert [(share.taker.provider_id, share.lines) for share in plan[0].allocation] == [(2, 2)]
+    assert [(share.provider_id, share.lines) for share in plan.plan[0].allocation] == [("2", "2")]

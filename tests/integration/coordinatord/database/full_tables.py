@@ -64,7 +64,6 @@ FILLED: Final = {
     f" array['job.settled'], '', {_AGO}, case when n % 40 = 0 then {_AGO} end",
     "webhook_messages": "(webhook_id, message_id, type, body, due_at)"
     f" select 'wh_' || 1 + n % 900, n::text, 'job.settled', '', {_AGO}",
-    "webhook_batches": f"(batch_id, owner, status, happened) select 'batch_' || n, {_ADDRESS}, 'completed', {_AGO}",
 }
 # A fact of the deployment or of the catalogue each, or a sum of all: they stay as short as they begin.
 SHORT: Final = {

@@ -8,7 +8,15 @@ import pytest
 
 from coordinatord.storage.database import notices
 from coordinatord.storage.database.connections import Database, open_database
-from coordinatord.storage.database.notices import INDEX_MOVED, Notices
+from coordinatord.storage.database.notices import (
+    BATCH_MOVED,
+    INDEX_MOVED,
+    RELAY_ENDED,
+    RELAY_QUEUED,
+    RESET,
+    Notices,
+    notify_outbox,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -39,13 +47,13 @@ async def _listener(database: Database) -> int:
 async def test_listening_connection_that_fell_silent_is_replaced(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_PATIENCE", 1)
+    monkeypatch.setattr(notices, "HEARTBEAT_TIMEOUT_S", 1)
     heard = anyio.Event()
     listening = Notices(heartbeat=1)
     async with (
         open_database(database_url, smallest=1, largest=2) as database,
         anyio.create_task_group() as tasks,
-        listening.subscribe(INDEX_MOVED, lambda _: heard.set()),
+        listening.subscribe(INDEX_MOVED, lambda payload: heard.set() if payload != RESET else None),
     ):
         tasks.start_soon(listening.listen, database)
         with anyio.fail_after(60), silenced(await _listener(database)):
@@ -54,4 +62,37 @@ async def test_listening_connection_that_fell_silent_is_replaced(
                     await connection.execute("select pg_notify($1, '1')", INDEX_MOVED)
                 with anyio.move_on_after(0.2):
                     await heard.wait()
+        tasks.cancel_scope.cancel()
+
+
+async def test_each_topic_hears_its_entries_in_order_and_a_reset_after_each_connect(database_url: str) -> None:
+    listening = Notices()
+    told, arrived = anyio.create_memory_object_stream[tuple[str, str]](100)
+    async with (
+        told,
+        arrived,
+        open_database(database_url, smallest=1, largest=2) as database,
+        anyio.create_task_group() as tasks,
+    ):
+        for topic in (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, BATCH_MOVED):
+            listening.always(topic, lambda payload, topic=topic: told.send_nowait((topic, payload)))
+
+        async def next_entries(count: int) -> list[tuple[str, str]]:
+            with anyio.fail_after(30):
+                return [await arrived.receive() for _ in range(count)]
+
+        tasks.start_soon(listening.listen, database)
+        resets = [(topic, RESET) for topic in (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, BATCH_MOVED)]
+        assert await next_entries(4) == resets
+        async with database.connection() as connection:
+            await notify_outbox(connection, RELAY_QUEUED)
+            await notify_outbox(connection, "of another release", "1")
+            await notify_outbox(connection, RELAY_ENDED, "7")
+            await connection.execute("select pg_notify($1, '41')", INDEX_MOVED)
+            assert await next_entries(3) == [(RELAY_QUEUED, ""), (RELAY_ENDED, "7"), (INDEX_MOVED, "41")]
+            await connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+                " and pid <> pg_backend_pid()"
+            )
+        assert await next_entries(4) == resets
         tasks.cancel_scope.cancel()

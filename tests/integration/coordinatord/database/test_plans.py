@@ -24,7 +24,7 @@ TIMES: Final = 100
 # Bounded by what is under way, by a window, by the catalogue or by providers: as long as they are filled.
 BOUNDED: Final = {
     "allowlist", "ask_times", "asks", "batch_work", "index_blocks", "leases", "liveness", "pending_offers",
-    "provider_models", "reliability", "undo_journal", "webhook_batches", "webhooks",
+    "provider_models", "reliability", "undo_journal", "webhooks",
 }  # fmt: skip
 GROWN: Final = sorted({*FILLED, "jobs"} - BOUNDED)
 _REMOVAL: Final = "a part of statements by `remove_due`, which are planned where it is called"
@@ -70,7 +70,7 @@ UNPLANNED: Final = {
     "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
 }
 # Indexes of a few rows whatever the table holds: what waits, and what is not paid for or taken in time.
-FEW: Final = {"relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}
+FEW: Final = {"batches_unreported", "relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}
 # Plans that read or sort more, and why they may.
 _SUMS: Final = "a row for each owner and kind, all of them once a minute"
 ALLOWED: Final = {

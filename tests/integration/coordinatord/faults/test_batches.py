@@ -7,7 +7,8 @@ import attrs
 import httpx
 import pytest
 
-from coordinatord.api.batches.lines import Checked, InputLine, LineChecks
+from coordinatord.api.batches.line_checks import CheckedLine, LineChecks
+from coordinatord.api.batches.line_reader import InputLine
 from coordinatord.api.batches.worker import BatchWorker
 from coordinatord.api.files.files_sql import object_key
 from coordinatord.run import app
@@ -44,9 +45,9 @@ async def batching(world: World, quiet: Stage) -> Batching:
     return await Batching.of(quiet, owner)
 
 
-def small_steps(stage: Stage, most_lines: int) -> BatchWorker:
+def small_steps(stage: Stage, max_lines: int) -> BatchWorker:
     worker = app.batch_worker_of(stage.ground)
-    return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, most_lines=most_lines))
+    return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=max_lines))
 
 
 def no_puts(request: httpx.Request) -> httpx.Response | None:
@@ -136,7 +137,7 @@ async def test_batch_that_brings_out_a_fault_is_put_off_and_the_others_are_moved
     first, second = await batching.create(b'"poison"'), await batching.create(b"no json")
     check = LineChecks.check
 
-    def faulty(checks: LineChecks, lines: Sequence[InputLine]) -> list[Checked]:
+    def faulty(checks: LineChecks, lines: Sequence[InputLine]) -> list[CheckedLine]:
         if lines[0].text == b'"poison"':
             raise RuntimeError("a fault")
         return check(checks, lines)

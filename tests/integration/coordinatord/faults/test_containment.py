@@ -58,8 +58,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once: readiness stays on
     monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.05)
     monkeypatch.setattr(janitor, "INTERVAL", 0.2)
-    monkeypatch.setattr(worker, "_LONGEST_BACK_OFF", 0.05)
-    for name in ("_TURN_SECONDS", "_FIRST_PAUSE", "_LONGEST_PAUSE"):
+    monkeypatch.setattr(worker, "MAX_BACKOFF_S", 0.05)
+    for name in ("TURN_S", "MIN_PAUSE_S", "MAX_PAUSE_S"):
         monkeypatch.setattr(delivery, name, 0.5)
     monkeypatch.setattr(delivery, "SCHEDULE", [0.5] * len(delivery.SCHEDULE))
     for module in (files_sql, objects_sql):  # of what a failed upload left: until it may be stored again

@@ -8,7 +8,7 @@ from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.storage.database.connections import Connection, Database
-from coordinatord.storage.database.notices import RELAY_ENDED
+from coordinatord.storage.database.notices import RELAY_ENDED, notify_outbox
 from tests.integration.coordinatord.indexer.running import indexing
 from tests.integration.coordinatord.indexer.scene import Scene, settings_of
 
@@ -30,7 +30,7 @@ async def test_a_relay_that_ended_anywhere_wakes_the_indexer(scene: Scene, datab
         await running.until_at(await scene.head())
         await scene.moves.post()
         async with database.connection() as connection:
-            await connection.execute("select pg_notify($1, '1')", RELAY_ENDED)
+            await notify_outbox(connection, RELAY_ENDED, "1")
         await running.until_at(await scene.head())
 
 

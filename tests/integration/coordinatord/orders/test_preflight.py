@@ -142,6 +142,6 @@ async def test_chain_that_cannot_be_read_is_503_by_what_was_read(client: Party, 
 async def test_checks_that_would_wait_too_long_are_told_to_come_again(
     client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinatord.api.orders.preflight._MOST_WAITING", 0)
+    monkeypatch.setattr("coordinatord.api.orders.preflight.MAX_WAITING", 0)
     answer = await stage.http.post(CHECK, json=client.order())
     assert (answer.status_code, answer.json()["error"]["type"]) == (429, "busy")

@@ -15,7 +15,7 @@ import pytest
 from common.api.events import OUTCOMES, EventKind
 from common.daemon.secrets import Secret
 from common.webhooks import read_secret, verify
-from coordinatord.api.webhooks import delivery, webhooks_sql
+from coordinatord.api.webhooks import delivery, fanout_sql, turns_sql
 from coordinatord.api.webhooks.delivery import SCHEDULE, run_deliveries
 from coordinatord.api.webhooks.endpoints import AddedEndpoint, SealedSecrets, WebhookBody, WebhookEndpoints
 from coordinatord.api.webhooks.fanout import FanOut
@@ -23,7 +23,7 @@ from coordinatord.base.clock import system_clock
 from coordinatord.chain.indexer.events_sql import take_back_events
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
-from coordinatord.storage.database.notices import INDEX_MOVED, WEBHOOKS_DUE, Notices
+from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from tests.fakes.funded import FUNDED
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
 
@@ -52,9 +52,7 @@ def endpoints(database: Database, *keys: Secret) -> WebhookEndpoints:
 
 
 async def added(database: Database, url: str, *events: str, owner: bytes = OWNER) -> AddedEndpoint:
-    outcome = await endpoints(database).add(owner, WebhookBody(url=url, events=events))
-    assert isinstance(outcome, AddedEndpoint)
-    return outcome
+    return await endpoints(database).add(owner, WebhookBody(url=url, events=events))
 
 
 async def append(
@@ -117,7 +115,7 @@ async def pass_time(database: Database, seconds: float) -> None:
             " failing_since = failing_since - $1 * interval '1 second'",
             float(seconds),
         )
-        await connection.execute("select pg_notify($1, '')", WEBHOOKS_DUE)
+        await connection.execute("select pg_notify($1, '1')", INDEX_MOVED)
 
 
 def types(got: list[Got]) -> list[str]:
@@ -172,6 +170,39 @@ async def test_gap_in_the_log_is_told_to_everybody_and_the_log_goes_on_behind_it
             await connection.execute("update webhook_position set event_id = -5")
         got = await receiver.heard(3)
     assert types(got)[2] == "events.reset"
+
+
+async def change_batch(database: Database, batch_id: str, owner: bytes, *changes: str, ago: str = "0 s") -> None:
+    """Set the times of these changes, of a batch that is created first where it does not exist."""
+    async with database.connection() as connection, connection.transaction():
+        await connection.execute(
+            "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash,"
+            " expires_at) values ($1, $2, '/v1/responses', 'file', '1h', '{}', '', now()) on conflict do nothing",
+            batch_id,
+            owner,
+        )
+        for change in changes:
+            await connection.execute(
+                f"update batches set {change}_at = clock_timestamp() - $2::text::interval where id = $1",  # noqa: S608
+                batch_id,
+                ago,
+            )
+
+
+async def test_each_change_of_a_batch_is_reported_once(database: Database) -> None:
+    """Changes of more than a day ago, when webhooks were off, have no message. Neither have those of other owners."""
+    await added(database, "https://hooks.example.org")
+    written = "select array_agg(convert_from(body, 'utf8')::json #>> '{data,status}' order by id) from webhook_messages"
+    await change_batch(database, "batch_a", OWNER, "in_progress", "cancelling")
+    await change_batch(database, "batch_b", OWNER, "in_progress", "completed", ago="25 h")
+    await change_batch(database, "batch_c", OTHER, "in_progress")
+    await FanOut(database).round()
+    assert await fetchval(database, written) == ["in_progress", "cancelling"]
+    await change_batch(database, "batch_a", OWNER, "cancelled")
+    for _ in range(2):
+        await FanOut(database).round()
+    assert await fetchval(database, written) == ["in_progress", "cancelling", "cancelled"]
+    assert await fetchval(database, "select array_agg(reported order by id) from batches") == [3, 2, 1]
 
 
 async def test_failed_message_comes_again_by_the_schedule_under_the_same_id_until_it_is_given_up(
@@ -240,7 +271,7 @@ async def test_endpoint_that_is_gone_is_disabled_at_once_and_one_that_fails_for_
         receiver.status = 503
         await append(database, 3, owner=OTHER)
         await until(database, "select failing_since is not null from webhooks where owner = $1", OTHER)
-        await pass_time(database, delivery.DISABLED_AFTER + 1)
+        await pass_time(database, delivery.DISABLED_AFTER_S + 1)
         await until(database, "select disabled_because = 'failing' from webhooks where owner = $1", OTHER)
         came = len(receiver.got)
         await append(database, 4, owner=OTHER)
@@ -260,7 +291,7 @@ async def test_message_that_was_posted_by_a_process_that_died_comes_again_under_
         await anyio.sleep_forever()
 
     with monkeypatch.context() as dying:
-        dying.setattr(webhooks_sql, "end_turn", dies)
+        dying.setattr(turns_sql, "end_turn", dies)
         async with delivering(database):
             await receiver.heard(1)
     assert await fetchval(database, "select waiting = 1 and delivered = 0 from webhooks")
@@ -282,7 +313,7 @@ async def test_process_that_dies_between_messages_and_position_tells_nothing_twi
         raise ConnectionResetError("cut off")
 
     with monkeypatch.context() as dying:
-        dying.setattr(webhooks_sql, "move_position", dies)
+        dying.setattr(fanout_sql, "move_position", dies)
         with pytest.raises(Exception, match="did not answer"):
             await FanOut(database).round()
     assert await fetchval(database, "select count(*) from webhook_messages") == 0
@@ -344,7 +375,7 @@ async def test_at_most_eight_are_posted_at_once_to_one_endpoint(database: Databa
 async def test_endpoint_for_which_too_many_wait_is_told_so_once_there_is_room(
     database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks_sql, "MOST_WAITING", 4)
+    monkeypatch.setattr(fanout_sql, "MAX_WAITING", 4)
     await added(database, receiver.url)
     await append(database, *range(6))
     await FanOut(database).round()

@@ -145,12 +145,6 @@ async def test_changes_of_a_batch_are_told_and_its_jobs_where_they_are_wanted(
     }
 
 
-async def test_batch_of_an_owner_without_webhooks_leaves_nothing_behind(batching: Batching, stage: Stage) -> None:
-    batch = await batching.create(*batching.submitter.lines(1))
-    await batching.cancel(batch["id"])
-    assert await stage.fetchval("select count(*) from webhook_batches") == 0
-
-
 @shows("POST /v1/webhooks/{id}/test", 200)
 @shows("POST /v1/webhooks/{id}/test", 400, "webhook_disabled")
 @shows("POST /v1/webhooks/{id}/test", 404, "not_found")
@@ -285,10 +279,5 @@ async def test_janitor_removes_endpoints_that_never_answered_and_those_long_disa
         "update webhooks set delivered = 1, disabled_because = 'gone',"
         " disabled_at = now() - interval '31 days' where url like '%long'"
     )
-    await stage.execute(
-        "insert into webhook_batches (batch_id, owner, status, happened)"
-        " values ('batch_x', '\\xaa', 'completed', now() - interval '25 hours')"
-    )
     await stage.sweep()
     assert await stage.fetchval("select array_agg(url) from webhooks") == ["https://hooks.example.org/kept"]
-    assert await stage.fetchval("select count(*) from webhook_batches") == 0

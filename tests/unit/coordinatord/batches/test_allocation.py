@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.api.batches.plan import Bidder, LineDemand, allocate, take_turns
+from coordinatord.api.batches.allocation import Bidder, LineDemand, allocate, take_turns
 
 rooms = st.dictionaries(st.integers(1, 6), st.integers(0, 40), max_size=6)
 

@@ -7,7 +7,7 @@ from common.scalars import hex_of
 from coordinatord.api.batches.batches import is_cancellable, status_of
 from coordinatord.api.batches.batches_sql import BatchRow, Counts
 from coordinatord.api.batches.lines_sql import EndedLine
-from coordinatord.api.batches.worker import error_line, output_file_id, output_line
+from coordinatord.api.batches.output import error_line, output_file_id, output_line
 
 JOB = b"\x0a" * 32
 NOTHING = Counts(0, 0, 0, expanded=False)
@@ -62,7 +62,7 @@ def test_status_follows_from_marks_and_members(changed: dict[str, object], statu
     [
         ("invalid_json", "not JSON", False, "not JSON"),
         ("provider_fail", None, False, "the provider failed the job"),
-        ("expired", None, False, "nobody claimed the job in time"),
+        ("expired", None, False, "no provider claimed the job in time"),
         ("expired", None, True, "the batch's window ended before this line did"),
         ("InvalidCid", None, False, "the chain refuses: InvalidCid"),
         ("SlaNotAllowed", None, False, "sla_secs must be one of `windows` of GET /evm/chain"),

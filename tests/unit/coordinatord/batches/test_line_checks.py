@@ -9,17 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.scalars import base64_of, hex_of
-from coordinatord.api.batches.lines import WHOLE, Good, InputLine, LineChecks, Skipped
+from coordinatord.api.batches.line_checks import WHOLE, LineChecks, PaidLine
+from coordinatord.api.batches.line_reader import InputLine
+from coordinatord.api.batches.lines_sql import LineRecord
 from tests.fakes.submissions import Body, Submitter
 
 ENDPOINT = "/v1/responses"
 
 
 @pytest.fixture
-def check(submitter: Submitter) -> Callable[[Body | bytes | None], Good | Skipped]:
+def check(submitter: Submitter) -> Callable[[Body | bytes | None], PaidLine | LineRecord]:
     checks = LineChecks(submitter.domains, submitter.registry, ENDPOINT, submitter.terms, time.time())
 
-    def one(line: Body | bytes | None) -> Good | Skipped:
+    def one(line: Body | bytes | None) -> PaidLine | LineRecord:
         text = json.dumps(line).encode() if isinstance(line, dict) else line
         (checked,) = checks.check([InputLine(7, text)])
         assert checked.line == 7
@@ -28,13 +30,13 @@ def check(submitter: Submitter) -> Callable[[Body | bytes | None], Good | Skippe
     return one
 
 
-Check = Callable[[Body | bytes | None], Good | Skipped]
+Check = Callable[[Body | bytes | None], PaidLine | LineRecord]
 
 
 def test_complete_submission_passes(check: Check, submitter: Submitter) -> None:
     line = submitter.line()
     good = check({**line, "url": ENDPOINT, "custom_id": None, "method": "POST"})
-    assert isinstance(good, Good)
+    assert isinstance(good, PaidLine)
     assert hex_of(good.paid.body.job_id) == line["job_id"]
 
 
@@ -53,7 +55,7 @@ def test_complete_submission_passes(check: Check, submitter: Submitter) -> None:
 )
 def test_line_that_is_no_submission_is_named_so(check: Check, text: bytes | None, code: str) -> None:
     skipped = check(text)
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, LineRecord)
     assert (skipped.code, skipped.job_id) == (code, None)
 
 
@@ -84,7 +86,7 @@ NOW = int(time.time())
 def test_member_that_is_wrong_is_named(check: Check, submitter: Submitter, changed: Body, code: str) -> None:
     members = {name: value for name, value in {**submitter.line(), **changed}.items() if value is not None}
     skipped = check(members)
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, LineRecord)
     assert skipped.code == code, skipped.message
 
 
@@ -95,7 +97,7 @@ PAYMENT = ("auth_sig", "amount", "container or container_cid")
 
 def test_question_to_the_market_is_told_all_that_a_line_holds(check: Check) -> None:
     skipped = check(QUESTION)
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, LineRecord)
     assert skipped.code == "invalid_line"
     said, *missing = skipped.message.split("; ")
     assert said == WHOLE
@@ -105,14 +107,14 @@ def test_question_to_the_market_is_told_all_that_a_line_holds(check: Check) -> N
 def test_order_that_is_not_paid_is_told_what_is_missing(check: Check, submitter: Submitter) -> None:
     line = submitter.line()
     skipped = check({name: value for name, value in line.items() if name not in ("auth_sig", "container")})
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, LineRecord)
     assert (skipped.code, hex_of(skipped.job_id or b"")) == ("container_required", line["job_id"])
     assert skipped.message.split("; ") == [WHOLE, "auth_sig is required", "container or container_cid is required"]
 
 
 def test_member_that_is_malformed_is_named_alone(check: Check, submitter: Submitter) -> None:
     skipped = check({**submitter.line(), "units_in": -1})
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, LineRecord)
     assert skipped.message.startswith("units_in must be")
 
 
@@ -129,14 +131,14 @@ def test_member_that_is_malformed_is_named_alone(check: Check, submitter: Submit
 def test_terms_out_of_range_are_named(check: Check, submitter: Submitter, signed: Body, code: str) -> None:
     line = submitter.line(**signed)
     skipped = check(line)
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, LineRecord)
     assert (skipped.code, hex_of(skipped.job_id or b"")) == (code, line["job_id"])
 
 
 def test_cap_that_fits_no_uint128_is_named(check: Check, submitter: Submitter) -> None:
     huge = {"rate_in": str(2**128 - 1), "units_in": str(2**32 - 1)}
     skipped = check({**submitter.line(), **huge})
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, LineRecord)
     assert skipped.code == "cap_overflow"
 
 

@@ -1,4 +1,4 @@
-"""Listeners: what they are sent, who is cut, and how many there may be."""
+"""Listeners: what they are sent, what happens to one that falls behind, and how many there may be."""
 
 import json
 
@@ -6,9 +6,11 @@ import anyio
 import pytest
 
 from common.api.events import EventKind
-from coordinatord.api.events import listeners
+from coordinatord.api.events import listeners, messages
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
-from coordinatord.api.events.listeners import HEARTBEAT, PIECE_EVENTS, Listener, News, Places, message_of, stream
+from coordinatord.api.events.listeners import PIECE_EVENTS, Listener, News, stream
+from coordinatord.api.events.messages import HEARTBEAT, message_of
+from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
 
 pytestmark = pytest.mark.anyio
@@ -83,7 +85,7 @@ async def test_stream_begins_with_an_id_beats_and_tells_of_its_end() -> None:
     listener.tell(News([claimed(13, takes_back=12)]))
     listener.beat()
     assert await anext(pieces) == message_of(claimed(12)) + message_of(claimed(13, takes_back=12))
-    listener.end("stopping")
+    listener.end()
     assert b"come back with Last-Event-ID\nretry: " in await anext(pieces)
     assert [piece async for piece in pieces] == []
 
@@ -98,23 +100,43 @@ async def test_present_state_comes_first_and_nothing_that_is_in_it_again() -> No
     assert await anext(pieces) == message_of(claimed(13, takes_back=11))
 
 
-async def test_reader_that_falls_too_far_behind_is_ended_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "MOST_BEHIND", 3)
+async def test_reader_that_falls_behind_gets_a_reset_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is bounded, and it goes on with the events after the reset."""
+    monkeypatch.setattr(listeners, "MAX_EVENTS_BEHIND", 3)
     listener = Listener(EventFilter())
     for n in range(2):
         listener.tell(News([claimed(n)] * 2))
-    assert listener.ended is None
-    assert len(await listener.wait()) == 2
-    for n in range(3):
+    assert [event.id for news in await listener.wait() for event in news.events] == [0, 0, 1, 1]
+    for n in range(4):
         listener.tell(News([claimed(n)] * 2))
-    assert listener.ended == "slow"
-    assert [piece async for piece in stream(listener, 1)][-1].startswith(b": too far behind")
+    events = [event for news in await listener.wait() for event in news.events]
+    assert [(event.id, event.kind) for event in events] == [
+        (2, EventKind.RESET),
+        (3, EventKind.CLAIMED),
+        (3, EventKind.CLAIMED),
+    ]
+
+
+async def test_only_the_newest_progress_of_a_job_waits_for_its_reader() -> None:
+    listener = Listener(EventFilter())
+    pieces = stream(listener, 1)
+    await anext(pieces)
+    listener.beat()
+    assert await anext(pieces) == HEARTBEAT
+    listener.tell_progress(b"first")
+    listener.tell(News([claimed(12)]))
+    listener.tell_progress(b"second")
+    assert [await anext(pieces), await anext(pieces)] == [message_of(claimed(12)), b"second"]
+    listener.tell_progress(b"third")
+    assert await anext(pieces) == b"third"
+    listener.beat()
+    assert await anext(pieces) == HEARTBEAT
 
 
 def test_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     event = claimed(12)
     first = message_of(event)
-    monkeypatch.setattr(listeners, "event_of", None)
+    monkeypatch.setattr(messages, "event_of", None)
     assert message_of(event) is first
 
 

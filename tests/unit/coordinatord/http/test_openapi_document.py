@@ -12,7 +12,7 @@ import pytest
 from common.api import limits
 from common.api.words import WORDS
 from common.api.worked_order import ANY_SIGNATURE
-from coordinatord.api.orders.validation import OrderBody, read_submission
+from coordinatord.api.orders.bodies import OrderBody, read_submission
 from coordinatord.http.openapi import describe
 from tests.openapi.__main__ import COMMON, declared, pages
 from tests.vectors.vector_file import cases

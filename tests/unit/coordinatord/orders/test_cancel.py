@@ -11,7 +11,8 @@ import pytest
 from common.messages.jobs import Cancel
 from common.quotes import FeeTerms
 from coordinatord.api.book import book_sql
-from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, Endings, HasEnded
+from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, HasEnded
+from coordinatord.api.orders.endings import Endings
 from coordinatord.base.clock import ISSUED_WITHIN
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse

@@ -3,7 +3,7 @@
 import base64
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,17 +22,12 @@ from coordinatord.api.book import candidates_sql
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.files.files_sql import FileRow
-from coordinatord.api.orders import submission
-from coordinatord.api.orders import validation as judgement
-from coordinatord.api.orders.submission import (
-    Matchmaker,
-    Probed,
-    QuotedOrder,
-    Submissions,
-    SubmitOutcome,
-    SubmittedOrder,
-)
-from coordinatord.api.orders.validation import MarketProbe, OrderBody, Verdicts
+from coordinatord.api.orders import validation
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, paid_of
+from coordinatord.api.orders.faults import Fault
+from coordinatord.api.orders.matchmaker import Matchmaker
+from coordinatord.api.orders.submission import Probed, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.base.wake import Mailbox
@@ -169,10 +164,8 @@ def body_of(line: Body, **without: None) -> OrderBody:
 
 async def submit(world: Any, submitter: Submitter, body: OrderBody | MarketProbe, *, wait: bool = True) -> Any:
     registry, promises = JobRegistry(world, submitter.registry), Promises(PaymentToken(world, b"\x14" * 20))
-    submissions = Submissions(
-        *(submitter.domains, registry, promises, world, ACCOUNT, Matchmaker(world, 30_000, 8), world.offered),
-        *(world, world, world, world, time.time),
-    )
+    checks = OrderChecks(submitter.domains, registry, promises, world, ACCOUNT, world, world, time.time)
+    submissions = Submissions(checks, Matchmaker(world, 30_000, 8), world.offered, world, world)
     outcome: SubmitOutcome | Queued = await submissions.submit(body, wait=wait)
     return outcome
 
@@ -230,8 +223,8 @@ async def test_post_is_relayed_with_its_promise_and_its_container_is_kept(world:
     body = body_of(line)
     outcome = await submit(world, submitter, body)
     assert outcome == SubmittedOrder(body.job_id, STORED_CID, TX)
-    paid = judgement.submission_of(body)
-    assert isinstance(paid, judgement.Paid)
+    paid = paid_of(body)
+    assert paid is not None
     assert world.admitted == [(RelayKind.POST, body.owner, body.job_id)]
     assert world.tried == [("0x" + ACCOUNT.hex(), "0x" + submitter.registry.hex())]
     assert world.relays == [
@@ -383,7 +376,7 @@ async def test_upload_that_is_unknown_or_gone_meanwhile_is_refused(world: World,
     assert await refused(world, submitter, body) == ("container_cid", "commitment_mismatch")
 
 
-@pytest.mark.parametrize("padding", [0, submission._LARGE])
+@pytest.mark.parametrize("padding", [0, validation.HASHED_IN_THREAD_BYTES])
 async def test_container_that_is_not_the_committed_one_is_refused(
     padding: int, world: World, submitter: Submitter
 ) -> None:
@@ -398,12 +391,13 @@ async def test_only_a_large_container_is_hashed_in_a_thread(
     here = threading.get_ident()
     hashed_here: list[bool] = []
 
-    def check(paid: Sequence[object]) -> Verdicts:
+    def check(body: OrderBody) -> Iterator[Fault]:
         hashed_here.append(threading.get_ident() == here)
-        return [None]
+        return
+        yield
 
-    monkeypatch.setattr(submission, "check_inline", check)
+    monkeypatch.setattr(validation, "container_faults", check)
     body = body_of(submitter.line())
-    for length in (submission._LARGE, submission._LARGE + 1):
+    for length in (validation.HASHED_IN_THREAD_BYTES, validation.HASHED_IN_THREAD_BYTES + 1):
         await submit(world, submitter, attrs.evolve(body, container=bytes(length)))
     assert hashed_here == [True, False]

@@ -1,4 +1,4 @@
-"""Verdicts on several submissions at once, and how checks follow each other."""
+"""Checks of orders, each by itself, and what is read from the chain for them."""
 
 import base64
 import hashlib
@@ -19,21 +19,15 @@ from common.eip712 import struct_hash
 from common.refusal import Refused
 from common.sealed_stream import HEAD_BYTES
 from coordinatord.api.files.files_sql import FileRow
-from coordinatord.api.orders import validation
+from coordinatord.api.orders import faults
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, Paid, paid_of, read_submission
+from coordinatord.api.orders.faults import Fault, sla_not_allowed
 from coordinatord.api.orders.validation import (
-    Fault,
-    MarketProbe,
-    OrderBody,
-    Paid,
-    ask_chain,
-    judge,
-    order_checks,
-    payment_checks,
-    read_submission,
-    require,
-    sla_not_allowed,
-    submission_of,
-    upload_check,
+    container_faults,
+    order_faults,
+    payment_faults,
+    read_chain,
+    upload_fault,
 )
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry
@@ -47,55 +41,29 @@ _CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 
 
 def _paid(line: Body) -> Paid:
-    paid = submission_of(read_object(OrderBody, line))
-    assert isinstance(paid, Paid)
+    paid = paid_of(read_object(OrderBody, line))
+    assert paid is not None
     return paid
 
 
-def test_each_submission_has_the_first_fault_of_its_own(submitter: Submitter) -> None:
+def _faults(line: Body, submitter: Submitter, now: float) -> list[Fault]:
+    """Return the faults of the order and its payment."""
+    paid = _paid(line)
+    payment = payment_faults(paid, submitter.domains, submitter.registry, submitter.terms)
+    return [*order_faults(paid.body, submitter.domains, now), *payment]
+
+
+def test_each_check_reports_its_own_fault(submitter: Submitter) -> None:
     line = submitter.line()
-    bodies = [
-        line,
-        line | {"job_id": "0x" + "00" * 32},
-        submitter.line(expires_at=int(time.time()) - 1),
-        line | {"signature": line["auth_sig"]},
-        submitter.line(amount=1),
-        line | {"auth_sig": line["signature"]},
-    ]
-    checks = [
-        *order_checks(submitter.domains, time.time()),
-        *payment_checks(submitter.domains, submitter.registry, submitter.terms),
-    ]
-    assert judge([_paid(body) for body in bodies], checks) == [
-        None,
-        validation.WRONG_JOB_ID,
-        validation.EXPIRED,
-        validation.WRONG_SIGNER,
-        validation.WRONG_AMOUNT,
-        validation.WRONG_PAYER,
-    ]
-
-
-def test_check_sees_only_those_that_passed_the_ones_before_it() -> None:
-    seen: list[list[int]] = []
-    fault = Fault("must be even", "n", None, "odd")
-
-    def even(numbers: Sequence[int]) -> list[Fault | None]:
-        seen.append(list(numbers))
-        return [fault if number % 2 else None for number in numbers]
-
-    def nothing(numbers: Sequence[int]) -> list[Fault | None]:
-        seen.append(list(numbers))
-        return [None] * len(numbers)
-
-    assert judge([1, 2, 3, 4], [even, nothing]) == [fault, None, fault, None]
-    assert seen == [[1, 2, 3, 4], [2, 4]]
-
-
-def test_order_without_payment_is_judged_by_its_own_checks(submitter: Submitter) -> None:
-    order = submission_of(attrs.evolve(_paid(submitter.line()).body, auth_sig=None, amount=None, container=None))
-    assert not isinstance(order, Paid)
-    assert judge([order], order_checks(submitter.domains, time.time())) == [None]
+    for body, expected in (
+        (line, []),
+        (line | {"job_id": "0x" + "00" * 32}, [faults.WRONG_JOB_ID, faults.WRONG_PAYER]),
+        (submitter.line(expires_at=int(time.time()) - 1), [faults.EXPIRED]),
+        (line | {"signature": line["auth_sig"]}, [faults.WRONG_SIGNER]),
+        (submitter.line(amount=1), [faults.WRONG_AMOUNT]),
+        (line | {"auth_sig": line["signature"]}, [faults.WRONG_PAYER]),
+    ):
+        assert _faults(body, submitter, time.time()) == expected
 
 
 def test_two_submissions_are_one_by_terms_amount_and_container_whatever_their_signatures(submitter: Submitter) -> None:
@@ -122,9 +90,8 @@ def test_two_submissions_are_one_by_terms_amount_and_container_whatever_their_si
 
 def test_amount_is_the_quoted_one_to_the_unit(submitter: Submitter) -> None:
     quoted = _paid(submitter.line()).amount
-    checks = payment_checks(submitter.domains, submitter.registry, submitter.terms)
-    lines = [_paid(submitter.line(amount=quoted + off)) for off in (-1, 0, 1)]
-    assert judge(lines, checks) == [validation.WRONG_AMOUNT, None, validation.WRONG_AMOUNT]
+    found = [_faults(submitter.line(amount=quoted + off), submitter, time.time()) for off in (-1, 0, 1)]
+    assert found == [[faults.WRONG_AMOUNT], [], [faults.WRONG_AMOUNT]]
 
 
 def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_window(submitter: Submitter) -> None:
@@ -132,14 +99,13 @@ def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_
     expiries = [now, now + 1, now + ORDER_LIFE, now + ORDER_LIFE + 1]
     lines = [submitter.line(expires_at=expires_at) for expires_at in expiries]
     lines += [submitter.line(expires_at=now + 1, sla_secs=sla) for sla in (LONGEST_SLA, LONGEST_SLA + 1)]
-    checks = order_checks(submitter.domains, now)
-    assert judge([_paid(line) for line in lines], checks) == [
-        validation.EXPIRED,
-        None,
-        None,
-        validation.EXPIRES_TOO_LATE,
-        None,
-        validation.SLA_TOO_LONG,
+    assert [_faults(line, submitter, now) for line in lines] == [
+        [faults.EXPIRED],
+        [],
+        [],
+        [faults.EXPIRES_TOO_LATE],
+        [],
+        [faults.SLA_TOO_LONG],
     ]
 
 
@@ -148,8 +114,7 @@ def test_container_of_a_length_that_no_sealing_yields_is_not_the_committed_one(s
     sealed = base64.b64decode(line["container"])
     length = HEAD_BYTES + framing.HEADER_BYTES + framing.SEALED_FRAME_BYTES + 1  # the last frame too short for its tag
     longer = sealed.ljust(length, b"\0")
-    [fault] = judge([_paid({**line, "container": base64.b64encode(longer).decode()})], [validation.check_inline])
-    assert fault is not None
+    [fault] = container_faults(_paid({**line, "container": base64.b64encode(longer).decode()}).body)
     assert (fault.code, fault.param) == ("commitment_mismatch", "container")
 
 
@@ -191,8 +156,8 @@ def test_payment_and_container_come_together_and_the_container_in_one_way(
 
 def test_submission_is_paid_when_it_has_both_a_signature_and_an_amount(submitter: Submitter) -> None:
     body = _paid(submitter.line()).body
-    assert not isinstance(submission_of(attrs.evolve(body, auth_sig=None)), Paid)
-    assert not isinstance(submission_of(attrs.evolve(body, amount=None)), Paid)
+    assert paid_of(attrs.evolve(body, auth_sig=None)) is None
+    assert paid_of(attrs.evolve(body, amount=None)) is None
 
 
 def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
@@ -202,7 +167,7 @@ def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
 
 
 def test_digest_of_a_submission_is_the_one_that_former_releases_stored(submitter: Submitter) -> None:
-    """They stand in the outbox: with another digest, a post sent again after an upgrade would be posted twice."""
+    """With another digest, a post that is in the outbox would be posted again after an upgrade."""
     paid = _paid(submitter.line())
     amount = abi.uint(paid.amount)
     stored = hashlib.sha256(b"post" + paid.body.job_id + struct_hash(paid.body) + amount + _CID.encode()).digest()
@@ -223,60 +188,40 @@ def test_calldata_of_a_post_carries_the_owner_amount_container_and_both_signatur
 
 
 def test_fault_is_refused_with_its_field_and_code_and_names_its_line_by_the_closest_code_that_it_has() -> None:
-    refusal = validation.WRONG_PAYER.refused()
+    refusal = faults.WRONG_PAYER.refused()
     assert (refusal.param, refusal.code) == ("auth_sig", "invalid_payment_signature")
-    assert validation._fault("m", "p", "code").line_code == "code"
-    assert validation._fault("m", "p", "code", line_code="line").line_code == "line"
-    assert validation._fault("m", "p").line_code == "invalid_line"
+    assert faults.fault("m", "p", "code").line_code == "code"
+    assert faults.fault("m", "p", "code", line_code="line").line_code == "line"
+    assert faults.fault("m", "p").line_code == "invalid_line"
 
 
 def test_remedy_of_a_fault_is_that_of_its_code_of_its_line_or_of_any_field() -> None:
-    assert validation.WRONG_PAYER.remedy == errors.CODED["invalid_payment_signature"].remedy
-    assert validation.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
-    assert validation.WRONG_JOB_ID.remedy == errors.UNCODED[400].remedy
+    assert faults.WRONG_PAYER.remedy == errors.CODED["invalid_payment_signature"].remedy
+    assert faults.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
+    assert faults.WRONG_JOB_ID.remedy == errors.UNCODED[400].remedy
 
 
 def test_window_that_is_refused_is_answered_with_those_that_are_taken_where_they_are_known() -> None:
-    assert sla_not_allowed(None) is sla_not_allowed([]) is validation.SLA_NOT_ALLOWED
+    assert sla_not_allowed(None) is sla_not_allowed([]) is faults.SLA_NOT_ALLOWED
     told = sla_not_allowed([60, 3600])
     assert "one of 60, 3600 (" in told.message
-    assert attrs.evolve(told, message="") == attrs.evolve(validation.SLA_NOT_ALLOWED, message="")
+    assert attrs.evolve(told, message="") == attrs.evolve(faults.SLA_NOT_ALLOWED, message="")
 
 
-def test_required_submission_raises_the_first_fault_and_passes_without_one() -> None:
-    seen: list[int] = []
-
-    def noting(numbers: Sequence[int]) -> list[Fault | None]:
-        seen.extend(numbers)
-        return [validation.EXPIRED if number < 0 else None for number in numbers]
-
-    require(1, noting)
-    with pytest.raises(Refused) as refusal:
-        require(-1, noting)
-    assert refusal.value.param == "expires_at"
-    assert seen == [1, -1]
-
-
-def test_uploads_that_are_named_must_be_the_owners_and_hold_the_commitment(submitter: Submitter) -> None:
-    plain = _paid(submitter.line())
-    named = attrs.evolve(plain, body=attrs.evolve(plain.body, container=None, container_cid=_CID))
+def test_upload_must_exist_and_reproduce_the_commitment(submitter: Submitter) -> None:
+    body = _paid(submitter.line()).body
     now = datetime.now(UTC)
-
-    def upload(commitment: bytes) -> FileRow:
-        return FileRow("file-1", named.body.owner, "input", "f", _CID, commitment, 1, 0, False, now, now)
-
-    def verdicts(owner: bytes, commitment: bytes) -> Sequence[Fault | None]:
-        return upload_check({(owner, _CID): upload(commitment)})([plain, named])
-
-    assert verdicts(named.body.owner, named.body.c) == [None, None]
-    assert verdicts(named.body.owner, b"\x01" * 32) == [None, validation.WRONG_UPLOAD]
-    assert verdicts(b"\x02" * 20, named.body.c) == [None, validation.UNKNOWN_UPLOAD]
+    upload = FileRow("file-1", body.owner, "input", "f", _CID, body.c, 1, 0, False, now, now)
+    assert upload_fault(body, upload) is None
+    assert upload_fault(body, attrs.evolve(upload, commitment=b"\x01" * 32)) is faults.WRONG_UPLOAD
+    assert upload_fault(body, None) is faults.UNKNOWN_UPLOAD
 
 
 def test_price_beyond_the_contracts_type_is_a_fault_of_the_line(submitter: Submitter) -> None:
-    dear = attrs.evolve(_paid(submitter.line()).body, rate_in=2**128 - 1, units_in=2**32 - 1)
-    [fault] = list(validation.terms_faults(dear, time.time()))
-    assert (fault.code, fault.line_code) == ("cap_overflow", "cap_overflow")
+    dear = {"rate_in": str(2**128 - 1), "units_in": str(2**32 - 1)}
+    overflow, *others = _faults(submitter.line() | dear, submitter, time.time())
+    assert (overflow.code, overflow.line_code) == ("cap_overflow", "cap_overflow")
+    assert others == [faults.WRONG_SIGNER]
 
 
 @attrs.define
@@ -319,11 +264,9 @@ def _hex(content: bytes) -> msgspec.Raw:
 OWNER, HAS_CODE, UNTOLD = b"\x0a" * 20, b"\xee" * 20, b"\0" * 19 + b"\xbb"
 
 
-def _ordered(submitter: Submitter, owner: bytes = OWNER, *, model_id: int = 1, sla_secs: int = 3600) -> Paid:
-    paid = _paid(submitter.line())
-    return attrs.evolve(
-        paid, body=attrs.evolve(paid.body, owner=owner, model_id=model_id, sla_secs=sla_secs, expires_at=1)
-    )
+def _ordered(submitter: Submitter, owner: bytes = OWNER, *, model_id: int = 1, sla_secs: int = 3600) -> OrderBody:
+    body = _paid(submitter.line()).body
+    return attrs.evolve(body, owner=owner, model_id=model_id, sla_secs=sla_secs, expires_at=1)
 
 
 @pytest.mark.anyio
@@ -337,9 +280,15 @@ async def test_chain_is_asked_once_about_each_model_and_owner_of_many_submission
         _ordered(submitter, HAS_CODE),
         _ordered(submitter, UNTOLD),
     ]
-    facts = await ask_chain(registry, token, lines)
-    assert facts.check(lines) == [None, None, validation.MODEL_NOT_ENABLED, validation.PAYER_HAS_CODE, None]
-    assert (facts.slas, facts.refusal) == (None, None)
+    facts = await read_chain(registry, token, lines)
+    assert [[*facts.faults(line)] for line in lines] == [
+        [],
+        [],
+        [faults.MODEL_NOT_ENABLED],
+        [faults.PAYER_HAS_CODE],
+        [],
+    ]
+    assert (facts.windows, facts.refusal) == (None, None)
     # An owner whom the token does not tell of is not held for poor.
     assert facts.balances == {owner: int.from_bytes(owner, "big") % 1000 for owner in (OWNER, HAS_CODE)}
     assert sorted({kind for kind, *_ in chain.asked}) == ["balance", "code", "model"]
@@ -352,8 +301,8 @@ async def test_post_that_is_tried_is_asked_about_with_its_window(submitter: Subm
     chain: Any = Chain(trial)
     registry, token = JobRegistry(chain, b"\x11" * 20), PaymentToken(chain, b"\x14" * 20)
     lines = [_ordered(submitter), _ordered(submitter, sla_secs=7)]
-    facts = await ask_chain(registry, token, lines, trial=registry.would_accept(b"post", b"\x15" * 20))
-    assert facts.check(lines) == [None, validation.SLA_NOT_ALLOWED]
-    assert facts.slas == {3600}
+    facts = await read_chain(registry, token, lines, windows=True, trial=registry.would_accept(b"post", b"\x15" * 20))
+    assert [[*facts.faults(line)] for line in lines] == [[], [faults.SLA_NOT_ALLOWED]]
+    assert facts.windows == {3600}
     assert facts.refusal == (trial if isinstance(trial, Reverted) else None)
     assert facts.balances == {OWNER: int.from_bytes(OWNER, "big") % 1000}

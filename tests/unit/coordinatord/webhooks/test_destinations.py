@@ -9,11 +9,10 @@ import pytest
 from aiohttp.abc import ResolveResult
 
 from common.refusal import Refused
+from coordinatord.api.webhooks.addresses import check_url, is_public
 from coordinatord.api.webhooks.destinations import (
     DestinationRefused,
     PublicResolver,
-    check_url,
-    is_public,
     open_destinations,
     public_socket,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.api.webhooks.delivery import LONGEST_RETRY_AFTER, SCHEDULE, delay_after, read_retry_after
+from coordinatord.api.webhooks.delivery import MAX_RETRY_AFTER_S, SCHEDULE, delay_after, read_retry_after
 
 NOW = 1_800_000_000.0
 
@@ -30,10 +30,10 @@ def test_receiver_that_asks_for_more_time_gets_it() -> None:
         (None, None),
         ("120", 120.0),
         ("0", 0.0),
-        ("999999999", LONGEST_RETRY_AFTER),
+        ("999999999", MAX_RETRY_AFTER_S),
         ("Fri, 15 Jan 2027 08:01:00 GMT", 60.0),
         ("Fri, 15 Jan 2027 07:00:00 GMT", 0.0),
-        ("Fri, 15 Jan 2100 08:01:00 GMT", LONGEST_RETRY_AFTER),
+        ("Fri, 15 Jan 2100 08:01:00 GMT", MAX_RETRY_AFTER_S),
         ("-5", None),
         ("1e9", None),
         ("soon", None),

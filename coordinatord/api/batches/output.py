@@ -1,0 +1,108 @@
+"""Output and error file of a batch, and its end."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Literal
+
+import attrs
+import msgspec
+import structlog
+
+from common.api.batches import ErrorDetails, ErrorLine, LineError, LineResponse, OutputDetails, OutputLine
+from common.api.shapes import Digits, Shape, read_shape
+from common.scalars import hex_of
+from coordinatord.api.batches import lines_sql, work_sql
+from coordinatord.api.batches.lines_sql import EndedLine
+from coordinatord.api.batches.work_sql import BatchWork
+from coordinatord.api.files import files_sql
+from coordinatord.api.files.files import FileStore
+from coordinatord.storage.database.connections import Connection
+
+_WINDOW_ENDED: Final = "the batch's window ended before this line did"
+_MESSAGES: Final = {
+    "cancelled": "the owner cancelled the job",
+    "provider_fail": "the provider failed the job",
+    "reclaim": "the provider missed the job's window, and the payment went back",
+    "expired": "no provider claimed the job in time",
+    "SlaNotAllowed": "sla_secs must be one of `windows` of GET /evm/chain",
+}
+
+log = structlog.get_logger(__name__)
+
+
+def output_file_id(batch_id: str, which: Literal["output", "error"]) -> str:
+    return f"file-{hashlib.sha256(f'{batch_id} {which}'.encode()).hexdigest()[:24]}"
+
+
+def output_line(batch_id: str, ended: EndedLine) -> bytes:
+    """Return the output line of a settled job. It has no body, because the result is sealed to the owner."""
+    if ended.job_id is None or ended.result is None:
+        raise AssertionError(f"line {ended.line} of {batch_id} did not settle")
+    job_id = hex_of(ended.job_id)
+    details = read_shape(OutputDetails[Digits], {"job_id": job_id, **json.loads(ended.result)})
+    return _text(OutputLine(_line_id(batch_id, ended), None, LineResponse(200, job_id, None), None, details))
+
+
+def error_line(batch_id: str, ended: EndedLine) -> bytes:
+    """Return the error line of a job that did not settle."""
+    if ended.code is None:
+        raise AssertionError(f"line {ended.line} of {batch_id} has not ended")
+    message = ended.message or _MESSAGES.get(ended.code, f"the chain refuses: {ended.code}")
+    if ended.late and ended.message is None:
+        message = _WINDOW_ENDED
+    job_id = hex_of(ended.job_id) if ended.job_id is not None else None
+    details = ErrorDetails(job_id, ended.line)
+    return _text(ErrorLine(_line_id(batch_id, ended), None, None, LineError(ended.code, message), details))
+
+
+def _line_id(batch_id: str, ended: EndedLine) -> str:
+    return f"batch_req_{batch_id}_{ended.line}"
+
+
+def _text(line: Shape) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+@attrs.frozen(slots=True)
+class Finalising:
+    """Streams the files of a batch whose lines have all ended from their records to the store, and ends the batch.
+
+    A file's id is derived from the batch's, so a finaliser that was killed writes the same files again."""
+
+    files: FileStore
+    failed_seconds: int = 259_200  # life of the error file of a batch without a result
+
+    async def step(self, connection: Connection, work: BatchWork) -> None:
+        """Store both files and end the batch, in the transaction that locks `work`."""
+        completed, failed = await work_sql.settled_counts(connection, work.batch_id)
+        output = await self._file(connection, work, "output", completed, output_line)
+        error = await self._file(connection, work, "error", failed, error_line)
+        await work_sql.finish(connection, work.batch_id, output, error)
+        if error is not None and not completed:
+            await files_sql.shorten(connection, error, self.failed_seconds)
+        log.info("batch finished", batch=work.batch_id, status=work.ends_as, completed=completed, failed=failed)
+
+    async def _file(
+        self,
+        connection: Connection,
+        work: BatchWork,
+        which: Literal["output", "error"],
+        lines: int,
+        write: Callable[[str, EndedLine], bytes],
+    ) -> str | None:
+        """Store a file. Return its id, or None when it would be empty."""
+        if lines == 0:
+            return None
+        rows = lines_sql.ended_lines(connection, work.batch_id, completed=which == "output")
+        file_id = output_file_id(work.batch_id, which)
+        filename = f"{work.batch_id}_{which}.jsonl"
+        row = await self.files.put_output(work.owner, filename, _texts(work.batch_id, rows, write), file_id)
+        return row.id
+
+
+async def _texts(
+    batch_id: str, rows: AsyncIterator[EndedLine], write: Callable[[str, EndedLine], bytes]
+) -> AsyncIterator[bytes]:
+    async for row in rows:
+        yield write(batch_id, row)

@@ -1,0 +1,68 @@
+"""Messages of event streams: the bytes of `text/event-stream`."""
+
+import random
+from typing import Final
+
+import msgspec
+
+from common.api.events import JOB_EVENTS, EventKind, EventsReset, JobEvent
+from common.api.states import job_status
+from common.scalars import hex_of
+from coordinatord.api.events.events_sql import LoggedEvent
+from coordinatord.base import metrics
+
+HEARTBEAT: Final = b":\n\n"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def event_of(row: LoggedEvent) -> JobEvent | EventsReset:
+    """Return a row of the log as it is sent."""
+    if row.kind is EventKind.RESET:
+        return EventsReset(str(row.id), "reset")
+    return JobEvent(
+        id=str(row.id),
+        event=JOB_EVENTS[row.kind],
+        taken_back=str(row.takes_back) if row.takes_back is not None else None,
+        job_id=hex_of(row.job_id),
+        owner=hex_of(row.owner),
+        model_id=str(row.model_id),
+        provider_id=str(row.provider_id),
+        designated=str(row.designated),
+        state=row.state,
+        ended_because=row.ended_because,
+        status=job_status(row.state, row.ended_because),
+        block_number=str(row.block_number),
+        block_time=str(row.block_time),
+    )
+
+
+def message(name: str, data: bytes, event_id: int) -> bytes:
+    """Return one message of a stream. `data` is JSON, which contains no line ends."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, name.encode(), data)
+
+
+def message_of(row: LoggedEvent) -> bytes:
+    """Return the message of an event. It is encoded once, and stored with the event for all streams."""
+    if row.message is None:
+        event = event_of(row)
+        text = message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
+        object.__setattr__(row, "message", text)
+        return text
+    return row.message
+
+
+def opening(after: int) -> bytes:
+    """Return the begin of a stream: the pause before a reconnect, and the id to reconnect with until an event comes."""
+    return b"retry: %d\nid: %d\n\n" % (pause_before_return(), after)
+
+
+def farewell() -> bytes:
+    """Return the end of a stream whose process stops."""
+    metrics.event_listeners_ended.labels("stopping").inc()
+    return b": this process stops: come back with Last-Event-ID\nretry: %d\n\n" % pause_before_return()
+
+
+def pause_before_return() -> int:
+    """Return the milliseconds before a reconnect, spread because all readers of a process reconnect at once."""
+    return random.randint(500, 3_000)  # noqa: S311 - spreads load

@@ -1,0 +1,56 @@
+"""Places of event streams and waiting polls. Each costs memory while it is open, also when nothing happens."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import attrs
+
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+
+
+@attrs.define(slots=True)
+class Places:
+    """Limits on streams and waiting polls: `most` in the process, `most_of_one` of a caller."""
+
+    most: int
+    most_of_one: int
+    _taken: Counter[str] = attrs.field(factory=Counter, init=False)
+    _all: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        metrics.event_listeners_most.set(self.most)
+
+    def has_room(self, caller: str) -> bool:
+        return self._all < self.most and self._taken[caller] < self.most_of_one
+
+    @contextmanager
+    def held(self, caller: str, kind: Literal["stream", "poll"]) -> Iterator[None]:
+        """Hold a place while the block runs. Raise Retryable when the caller or the process has none left."""
+        if self._taken[caller] >= self.most_of_one:
+            raise self._refused(
+                "caller", "busy", f"at most {self.most_of_one} event streams and waiting polls of one caller"
+            )
+        if self._all >= self.most:
+            raise self._refused(
+                "refused", "not_ready", f"this process has its {self.most} event streams and waiting polls"
+            )
+        self._taken[caller] += 1
+        self._all += 1
+        metrics.event_listeners.labels(kind).inc()
+        try:
+            yield
+        finally:
+            metrics.event_listeners.labels(kind).dec()
+            self._all -= 1
+            self._taken[caller] -= 1
+            if not self._taken[caller]:
+                del self._taken[caller]
+
+    def _refused(
+        self, why: Literal["caller", "refused"], kind: Literal["busy", "not_ready"], message: str
+    ) -> Retryable:
+        metrics.event_listeners_ended.labels(why).inc()
+        return Retryable(kind, f"{message}; poll instead, or try again later", retry_after=30)

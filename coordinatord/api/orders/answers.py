@@ -1,0 +1,145 @@
+"""Answers of the routes of orders: jobs, candidates, quotes, and the outcomes of submissions and cancels."""
+
+from typing import Literal, assert_never
+
+from common import quotes
+from common.address_book import AddressBook
+from common.api import jobs, market
+from common.api.shapes import OMITTED, Digits
+from common.api.states import job_status
+from common.quotes import FeeTerms
+from common.scalars import hex_of
+from coordinatord.api.book.bodies import digits_or_omitted, reliability
+from coordinatord.api.book.book_sql import JobRow
+from coordinatord.api.book.candidates_sql import LiveAsk
+from coordinatord.api.orders.cancel import CancelOutcome, HasEnded
+from coordinatord.api.orders.preflight import CheckedOrder
+from coordinatord.api.orders.submission import Probed, QuotedOrder, SubmitOutcome, SubmittedOrder
+from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
+from coordinatord.http import relay_responses, responses
+from coordinatord.http.responses import Response
+
+
+def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
+    """Return a job as its client sees it. `reclaimable_block` is an estimate."""
+    job_id = hex_of(row.job_id)
+    # By position: this is the read that every client repeats, and names double the cost of building it.
+    return jobs.ClientJob(
+        job_id,
+        row.model,
+        job_status(row.state, row.ended_because),
+        str(row.claimed_at) if row.claimed_at else None,
+        row.result_cid,
+        jobs.ClientJobDetails(
+            job_id,
+            hex_of(row.owner),
+            str(row.model_id),
+            str(row.sla_secs),
+            row.rate_in,
+            row.rate_out,
+            str(row.units_in),
+            str(row.units_out),
+            str(row.designated),
+            str(row.provider_id),
+            str(row.expires_at),
+            row.task_cid,
+            str(row.completion_tok),
+            row.state,
+            row.ended_because,
+            row.amount,
+            digits_or_omitted(row.reclaimable_at),
+            digits_or_omitted(row.ended_at),
+            digits_or_omitted(reclaimable_block),
+            *_cost(row),
+        ),
+        str(block),
+    )
+
+
+def _cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
+    """Return what a settled job's client paid in all, and its parts; both are omitted from other jobs."""
+    if row.provider_paid is None:
+        return OMITTED, OMITTED
+    parts = quotes.cost_parts(int(row.provider_paid), FeeTerms(row.fee_bps, int(row.gas_fee)))
+    return str(parts.total), jobs.CostPartsShape(row.provider_paid, str(parts.fee), row.gas_fee)
+
+
+def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
+    return market.ListedCandidate(
+        str(row.provider_id),
+        hex_of(row.box_key),
+        row.rate_in,
+        row.rate_out,
+        reliability(row.reliability),
+        str(max(0, row.room)),
+    )
+
+
+def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
+    return market.QuoteBodyShape(
+        quote=quote_of(book, quoted),
+        candidates=tuple(candidate(row) for row in quoted.candidates),
+        accepts=[market.Accepts("eip3009", f"eip155:{book.chain_id}")],
+    )
+
+
+def quote_of(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
+    order, quote = quoted.order, quoted.quote
+    return market.QuoteShape(
+        cap=str(quote.cap),
+        fee_bps=quoted.fee_bps,
+        fee=str(quote.fee),
+        gas_fee=str(quote.gas_fee),
+        amount=str(quote.amount),
+        authorization=market.Authorization(
+            domain=market.TokenDomainShape(
+                name=book.token_domain.name,
+                version=book.token_domain.version,
+                chainId=book.chain_id,
+                verifyingContract=hex_of(book.paytoken),
+            ),
+            to=hex_of(book.job_registry),
+            value=str(quote.amount),
+            valid_after="0",
+            valid_before=str(order.expires_at + 1),
+            nonce=hex_of(order.job_id),
+        ),
+    )
+
+
+def checked(outcome: CheckedOrder, book: AddressBook) -> Response:
+    quoted = outcome.quoted
+    return responses.ok(
+        market.CheckedShape(
+            ok=not outcome.failures,
+            checked="submission" if outcome.paid else "order",
+            failures=outcome.failures,
+            quote=quote_of(book, quoted) if quoted is not None else None,
+            candidates=tuple(candidate(row) for row in quoted.candidates) if quoted is not None else (),
+        )
+    )
+
+
+def submitted(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Response:
+    match outcome:
+        case SubmittedOrder():
+            body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
+            return responses.ok(body, status=201)
+        case Probed():
+            listed = market.Candidates[Digits](tuple(candidate(row) for row in outcome.candidates))
+            return responses.final(402, listed)
+        case QuotedOrder():
+            # A quote asks for payment; one that answers an outdated amount is a conflict.
+            quote = quote_body(book, outcome)
+            return responses.final(409 if outcome.changed else 402, quote)
+        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
+            return relay_responses.relayed(outcome, poll)
+        case _:
+            assert_never(outcome)
+
+
+def cancelled(job_id: bytes, outcome: CancelOutcome) -> Response:
+    if isinstance(outcome, RelayMined | HasEnded):
+        return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
+    return relay_responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")

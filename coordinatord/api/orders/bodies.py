@@ -1,0 +1,132 @@
+"""Bodies of POST /v1/jobs: a market probe, an order to be quoted, or an order with its payment and container."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from common import quotes
+from common.api import limits
+from common.api.fields import (
+    ADDRESS,
+    BYTES32,
+    SIGNATURE,
+    UINT32,
+    UINT64,
+    UINT128,
+    UINT256,
+    Base64,
+    Text,
+    read_object,
+    wire,
+)
+from common.api.worked_order import ORDER_SIGNATURE
+from common.eip712 import struct_hash
+from common.messages.jobs import Order
+from common.quotes import FeeTerms, Quote
+from common.refusal import Refused
+from coordinatord.chain.contracts import job_registry
+
+INLINE_BYTES: Final = limits.INLINE_BYTES  # largest container or result inside a JSON body, decoded
+CID_CHARACTERS: Final = 128
+
+
+@attrs.frozen(slots=True)
+class MarketProbe:
+    """Unsigned request for the live asks for a model, a window and a number of units."""
+
+    model_id: int = wire(UINT32)
+    sla_secs: int = wire(UINT32)
+    units_in: int = wire(UINT32)
+    units_out: int = wire(UINT32)
+    designated: int = wire(UINT32, "id of the one provider that is asked; 0 for all", optional=True, default=0)
+
+
+@attrs.frozen(slots=True)
+class OrderBody(Order):
+    """Order that its owner signed. With `auth_sig`, `amount` and a container it is to be posted.
+
+    It is an `Order` itself, so that a line of a batch needs no second object."""
+
+    c: bytes = wire(BYTES32)
+    model_id: int = wire(UINT32)
+    sla_secs: int = wire(UINT32)
+    rate_in: int = wire(UINT128)
+    rate_out: int = wire(UINT128)
+    units_in: int = wire(UINT32)
+    units_out: int = wire(UINT32)
+    designated: int = wire(UINT32)
+    expires_at: int = wire(
+        UINT64, "last second in which the job may be claimed, in Unix seconds: at most 86400 s ahead"
+    )
+    owner: bytes = wire(ADDRESS)
+    job_id: bytes = wire(BYTES32)
+    signature: bytes = wire(SIGNATURE, "the owner's Order signature", example=ORDER_SIGNATURE)
+    auth_sig: bytes | None = wire(SIGNATURE, optional=True)
+    amount: int | None = wire(UINT256, "the quoted amount, in base units of the payment token", optional=True)
+    container: bytes | None = wire(Base64(INLINE_BYTES), optional=True)
+    container_cid: str | None = wire(
+        Text(CID_CHARACTERS), "`svc.cid` of an `input` upload by the owner, in place of `container`", optional=True
+    )
+
+    def quote(self, terms: FeeTerms) -> Quote:
+        return quotes.quote(self.rate_in, self.rate_out, self.units_in, self.units_out, terms)
+
+
+@attrs.frozen(slots=True)
+class Paid:
+    """Order with its payment, which is to be posted."""
+
+    body: OrderBody
+    payment: bytes
+    amount: int
+
+    def calldata(self, task_cid: str) -> bytes:
+        """Return the call that posts the order, with its container under this content id."""
+        body = self.body
+        return job_registry.post(
+            body,
+            body.owner,
+            amount=self.amount,
+            task_cid=task_cid,
+            order_signature=body.signature,
+            payment=self.payment,
+        )
+
+    def dedupe(self, task_cid: str) -> bytes:
+        """Return the digest that identifies the submission: terms, amount and container, not the signature bytes."""
+        amount = self.amount.to_bytes(32, "big")
+        return hashlib.sha256(b"post" + self.body.job_id + struct_hash(self.body) + amount + task_cid.encode()).digest()
+
+
+def paid_of(body: OrderBody) -> Paid | None:
+    """Return the order with its payment. Return None for an order that is only to be quoted."""
+    if body.auth_sig is None or body.amount is None:
+        return None
+    return Paid(body, body.auth_sig, body.amount)
+
+
+def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
+    """Read a body. A probe names neither rate. Any other body is an order and must be whole."""
+    if body.get("rate_in") is None and body.get("rate_out") is None:
+        return read_object(MarketProbe, body)
+    order = read_object(OrderBody, body)
+    for fault in shape_faults(order):
+        raise fault
+    return order
+
+
+def shape_faults(body: OrderBody) -> Iterator[Refused]:
+    """Check that payment and container come together, and that the container comes in one way."""
+    has_container = body.container is not None or body.container_cid is not None
+    if body.auth_sig is None:
+        if has_container:
+            yield Refused("a container is sent together with auth_sig", "container", "container_without_payment")
+        return
+    if not has_container:
+        yield Refused("auth_sig needs container or container_cid", "container", "container_required")
+    if body.container is not None and body.container_cid is not None:
+        yield Refused("container and container_cid exclude each other", "container_cid", "container_ambiguous")
+    if body.amount is None:
+        yield Refused("amount is required with auth_sig", "amount")

@@ -1,0 +1,118 @@
+"""Endpoints of webhooks as their owners see them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+import asyncpg
+import attrs
+
+from coordinatord.base import metrics
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.removal_sql import remove_due
+
+DisabledBecause = Literal["gone", "failing"]
+
+_UNANSWERED_KEPT: Final = "interval '7 days'"  # endpoints that never answered well
+_DISABLED_KEPT: Final = "interval '30 days'"
+
+
+@attrs.frozen(slots=True)
+class Endpoint:
+    id: str
+    url: str
+    wanted: tuple[str, ...]
+    created_at: datetime
+    disabled_at: datetime | None
+    disabled_because: DisabledBecause | None
+    failing_since: datetime | None
+    last_attempt_at: datetime | None
+    last_status: int | None
+    waiting: int
+    delivered: int
+    dropped: int
+
+
+_COLUMNS: Final = ", ".join(field.name for field in attrs.fields(Endpoint))
+
+
+@attrs.frozen(slots=True)
+class NewEndpoint:
+    """Endpoint to be added. Its secret is sealed."""
+
+    id: str
+    owner: bytes
+    url: str
+    wanted: Sequence[str]
+    secret: bytes
+
+
+async def add(connection: Connection, new: NewEndpoint, most: int) -> Endpoint | None:
+    """Add an endpoint, in a transaction that may be retried. Return None when the owner has `most` already."""
+    await connection.execute(
+        "select pg_advisory_xact_lock(hashtextextended('webhooks ' || encode($1, 'hex'), 0))", new.owner
+    )
+    row = await connection.fetchrow(
+        "insert into webhooks (id, owner, url, wanted, secret) select $1, $2, $3, $4, $5"
+        " where (select count(*) from webhooks where owner = $2 and id <> $1) < $6"
+        f" on conflict (id) do update set url = excluded.url returning {_COLUMNS}",
+        new.id,
+        new.owner,
+        new.url,
+        list(new.wanted),
+        new.secret,
+        most,
+    )
+    return _endpoint(row) if row is not None else None
+
+
+async def list_of(connection: Connection, owner: bytes) -> list[Endpoint]:
+    rows = await connection.fetch(f"select {_COLUMNS} from webhooks where owner = $1 order by place", owner)
+    return [_endpoint(row) for row in rows]
+
+
+async def remove(connection: Connection, webhook_id: str, owner: bytes) -> bool:
+    """Remove an endpoint with its messages. Return False when the owner has no such endpoint."""
+    found = await connection.fetchval(
+        "delete from webhooks where id = $1 and owner = $2 returning true", webhook_id, owner
+    )
+    return found is True
+
+
+async def addressee(connection: Connection, webhook_id: str, owner: bytes) -> tuple[Endpoint, bool] | None:
+    """Lock an endpoint and return it, with True when a test of it waits already."""
+    row = await connection.fetchrow(
+        f"select {_COLUMNS}, exists (select from webhook_messages m where m.webhook_id = w.id"
+        " and m.type = 'webhook.test') as tested from webhooks w where id = $1 and owner = $2 for update",
+        webhook_id,
+        owner,
+    )
+    return (_endpoint(row), row["tested"]) if row is not None else None
+
+
+async def drop_old(connection: Connection) -> None:
+    """Drop endpoints that never answered well in a week, and those that were disabled a month ago."""
+    await remove_due(connection, "webhooks", f"delivered = 0 and created_at < clock_timestamp() - {_UNANSWERED_KEPT}")
+    await remove_due(connection, "webhooks", f"disabled_at < clock_timestamp() - {_DISABLED_KEPT}")
+
+
+async def show_counts(connection: Connection) -> None:
+    """Set the metrics of endpoints by state, of waiting messages, and of the time that they wait for a process."""
+    row = await connection.fetchrow(
+        "select count(*) filter (where disabled_at is null and failing_since is null) as working,"
+        " count(*) filter (where disabled_at is null and failing_since is not null) as failing,"
+        " count(*) filter (where disabled_at is not null) as disabled,"
+        " coalesce(sum(waiting), 0)::bigint as waiting,"
+        " greatest(0, extract(epoch from clock_timestamp() - min(turn_at) filter (where quick))::float8,"
+        " (select extract(epoch from clock_timestamp() - happened)::float8 from events"
+        " where id > (select event_id from webhook_position) order by id limit 1)) as late from webhooks"
+    )
+    metrics.webhook_late.set(row["late"])
+    for state in ("working", "failing", "disabled"):
+        metrics.webhooks.labels(state).set(row[state])
+    metrics.webhook_messages_waiting.set(row["waiting"])
+
+
+def _endpoint(row: asyncpg.Record) -> Endpoint:
+    values = {field.name: row[field.name] for field in attrs.fields(Endpoint)}
+    return Endpoint(**{**values, "wanted": tuple(values["wanted"])})

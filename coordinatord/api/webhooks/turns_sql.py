@@ -1,0 +1,130 @@
+"""Turns of endpoints: one process posts the due messages of an endpoint and stores how that went.
+
+The database's clock decides what is due, because all processes share it.
+"""
+
+from collections.abc import Collection, Sequence
+
+import attrs
+
+from coordinatord.api.webhooks.endpoints_sql import DisabledBecause
+from coordinatord.storage.database.connections import Connection
+
+
+@attrs.frozen(slots=True)
+class Turn:
+    """Endpoint whose due messages one process posts."""
+
+    webhook_id: str
+    url: str
+    secret: bytes
+    failures: int
+
+
+async def take_turns(
+    connection: Connection, most: int, seconds: float, *, quick: bool, except_for: Collection[str] = ()
+) -> list[Turn]:
+    """Take endpoints whose messages are due, the longest waiting first. No other process takes them for `seconds`."""
+    rows = await connection.fetch(
+        "update webhooks set not_before = clock_timestamp() + $2 * interval '1 second' where id in"
+        " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() and id <> all($4::text[])"
+        " order by turn_at limit $1 for update skip locked) returning id, url, secret, failures",
+        most,
+        seconds,
+        quick,
+        list(except_for),
+    )
+    return [Turn(*row) for row in rows]
+
+
+@attrs.frozen(slots=True)
+class DueMessage:
+    id: int
+    message_id: str
+    body: bytes
+    attempts: int
+
+
+async def read_due(connection: Connection, webhook_id: str, most: int) -> list[DueMessage]:
+    rows = await connection.fetch(
+        "select id, message_id, body, attempts from webhook_messages where webhook_id = $1"
+        " and due_at <= statement_timestamp() order by due_at, id limit $2",
+        webhook_id,
+        most,
+    )
+    return [DueMessage(*row) for row in rows]
+
+
+@attrs.frozen(slots=True)
+class TurnEnd:
+    """Outcome of a turn. `later`: seconds until the next attempt, by message. `pause`: seconds for the endpoint."""
+
+    delivered: Sequence[int]
+    given_up: Sequence[int]
+    later: dict[int, float]
+    failures: int
+    status: int | None
+    quick: bool
+    pause: float
+
+
+async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> float:
+    """Store the outcome of a turn, in a transaction. Return the seconds for which the endpoint has been failing. Do
+    nothing for an endpoint that was removed."""
+    if not await connection.fetchval("select true from webhooks where id = $1 for update", webhook_id):
+        return 0.0
+    delivered = await _drop(connection, end.delivered)
+    given_up = await _drop(connection, end.given_up)
+    if end.later:
+        await connection.execute(
+            "update webhook_messages m set attempts = attempts + 1,"
+            " due_at = clock_timestamp() + seconds * interval '1 second'"
+            " from unnest($1::bigint[], $2::float8[]) l (id, seconds) where l.id = m.id",
+            list(end.later),
+            list(end.later.values()),
+        )
+    failing_for: float = await connection.fetchval(
+        "update webhooks set waiting = waiting - $2 - $3, delivered = delivered + $2, dropped = dropped + $3,"
+        " failures = $4::integer, last_status = $5, last_attempt_at = clock_timestamp(), quick = $6,"
+        " failing_since = case when $4 > 0 then coalesce(failing_since, clock_timestamp()) end,"
+        " due_at = (select min(due_at) from webhook_messages where webhook_id = $1),"
+        " not_before = clock_timestamp() + $7 * interval '1 second' where id = $1"
+        " returning coalesce(extract(epoch from clock_timestamp() - failing_since), 0)::float8",
+        webhook_id,
+        delivered,
+        given_up,
+        end.failures,
+        end.status,
+        end.quick,
+        end.pause,
+    )
+    return failing_for
+
+
+async def put_off(connection: Connection, webhook_id: str, pause: float) -> None:
+    """End a turn in which nothing was posted."""
+    await connection.execute(
+        "update webhooks set due_at = (select min(due_at) from webhook_messages where webhook_id = $1),"
+        " not_before = clock_timestamp() + $2 * interval '1 second' where id = $1",
+        webhook_id,
+        pause,
+    )
+
+
+async def disable(connection: Connection, webhook_id: str, because: DisabledBecause) -> None:
+    """Disable an endpoint and drop its messages."""
+    await connection.execute("delete from webhook_messages where webhook_id = $1", webhook_id)
+    await connection.execute(
+        "update webhooks set disabled_at = clock_timestamp(), disabled_because = $2, dropped = dropped + waiting,"
+        " waiting = 0, due_at = null where id = $1 and disabled_at is null",
+        webhook_id,
+        because,
+    )
+
+
+async def _drop(connection: Connection, ids: Sequence[int]) -> int:
+    """Delete messages. Return how many there were: after a timeout another process may have posted some."""
+    if not ids:
+        return 0
+    gone = await connection.fetch("delete from webhook_messages where id = any($1::bigint[]) returning id", list(ids))
+    return len(gone)
