@@ -1,6 +1,6 @@
-"""Answers of the routes of orders: jobs, candidates, quotes, and the outcomes of submissions and cancels."""
+"""Jobs, candidates and quotes as the routes return them."""
 
-from typing import Literal, assert_never
+from typing import Literal
 
 from common import quotes
 from common.address_book import AddressBook
@@ -12,13 +12,8 @@ from common.scalars import hex_of
 from coordinatord.api.book.bodies import digits_or_omitted, reliability
 from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.book.candidates_sql import LiveAsk
-from coordinatord.api.orders.cancel import CancelOutcome, HasEnded
 from coordinatord.api.orders.preflight import CheckedOrder
-from coordinatord.api.orders.submission import Probed, QuotedOrder, SubmitOutcome, SubmittedOrder
-from coordinatord.base.outcomes import WouldRefuse
-from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
-from coordinatord.http import relay_responses, responses
-from coordinatord.http.responses import Response
+from coordinatord.api.orders.submission import QuotedOrder
 
 
 def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
@@ -108,38 +103,12 @@ def quote_of(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits
     )
 
 
-def checked(outcome: CheckedOrder, book: AddressBook) -> Response:
+def checked(outcome: CheckedOrder, book: AddressBook) -> market.CheckedShape:
     quoted = outcome.quoted
-    return responses.ok(
-        market.CheckedShape(
-            ok=not outcome.failures,
-            checked="submission" if outcome.paid else "order",
-            failures=outcome.failures,
-            quote=quote_of(book, quoted) if quoted is not None else None,
-            candidates=tuple(candidate(row) for row in quoted.candidates) if quoted is not None else (),
-        )
+    return market.CheckedShape(
+        ok=not outcome.failures,
+        checked="submission" if outcome.paid else "order",
+        failures=outcome.failures,
+        quote=quote_of(book, quoted) if quoted is not None else None,
+        candidates=tuple(candidate(row) for row in quoted.candidates) if quoted is not None else (),
     )
-
-
-def submitted(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Response:
-    match outcome:
-        case SubmittedOrder():
-            body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
-            return responses.ok(body, status=201)
-        case Probed():
-            listed = market.Candidates[Digits](tuple(candidate(row) for row in outcome.candidates))
-            return responses.final(402, listed)
-        case QuotedOrder():
-            # A quote asks for payment; one that answers an outdated amount is a conflict.
-            quote = quote_body(book, outcome)
-            return responses.final(409 if outcome.changed else 402, quote)
-        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
-            return relay_responses.relayed(outcome, poll)
-        case _:
-            assert_never(outcome)
-
-
-def cancelled(job_id: bytes, outcome: CancelOutcome) -> Response:
-    if isinstance(outcome, RelayMined | HasEnded):
-        return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
-    return relay_responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")

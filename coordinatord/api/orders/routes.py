@@ -1,6 +1,7 @@
 """Routes of jobs as clients see them: quote, post, read, cancel."""
 
 from collections.abc import Mapping
+from typing import assert_never
 
 import attrs
 
@@ -14,12 +15,13 @@ from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
 from coordinatord.api.orders import answers
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody, read_submission
-from coordinatord.api.orders.cancel import CancelBody, Cancels
+from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, HasEnded
 from coordinatord.api.orders.preflight import Preflight
-from coordinatord.api.orders.submission import Submissions
-from coordinatord.base.outcomes import NoSuchObject
+from coordinatord.api.orders.submission import Probed, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
 from coordinatord.chain.relayer.outbox_sql import Queued
-from coordinatord.http import responses
+from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
+from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
     CHAIN,
@@ -67,6 +69,30 @@ _REFUSALS = (
     "bad_version",
     "commitment_mismatch",
 )
+
+
+def submitted(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Response:
+    match outcome:
+        case SubmittedOrder():
+            body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
+            return responses.ok(body, status=201)
+        case Probed():
+            listed = market.Candidates[Digits](tuple(answers.candidate(row) for row in outcome.candidates))
+            return responses.final(402, listed)
+        case QuotedOrder():
+            # A quote asks for payment; one that answers an outdated amount is a conflict.
+            quote = answers.quote_body(book, outcome)
+            return responses.final(409 if outcome.changed else 402, quote)
+        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
+            return relay_responses.relayed(outcome, poll)
+        case _:
+            assert_never(outcome)
+
+
+def cancelled(job_id: bytes, outcome: CancelOutcome) -> Response:
+    if isinstance(outcome, RelayMined | HasEnded):
+        return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
+    return relay_responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 
 
 @attrs.frozen(slots=True)
@@ -192,10 +218,10 @@ class OrderRoutes:
         outcome = await self.submissions.submit(body, wait=not request.prefers(RESPOND_ASYNC))
         if isinstance(outcome, Queued):
             return await self.before_blocks.stored(outcome.relay.subject)
-        return answers.submitted(outcome, self.book, poll)
+        return submitted(outcome, self.book, poll)
 
     async def check(self, request: Request) -> Response:
-        return answers.checked(await self.preflight.check(request.body), self.book)
+        return responses.ok(answers.checked(await self.preflight.check(request.body), self.book))
 
     async def one(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])
@@ -208,4 +234,4 @@ class OrderRoutes:
 
     async def cancel(self, request: Request) -> Response:
         job_id = request.path["id"]
-        return answers.cancelled(job_id, await self.cancels.cancel(job_id, request.body))
+        return cancelled(job_id, await self.cancels.cancel(job_id, request.body))
