@@ -65,7 +65,7 @@ class Janitor:
     async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """All that is due now."""
         await sessions_sql.drop_expired(connection)
-        await leases_sql.drop_lapsed(connection)
+        await leases_sql.drop_expired(connection)
         await candidates_sql.drop_gone(connection)
         await events_sql.drop_old(connection)
         await webhooks_sql.drop_old(connection)

@@ -1,8 +1,8 @@
-"""Candidates for an order: live asks, ranked; and the polls that keep them live.
+"""Candidates for an order: live asks, ranked; and the polls that keep providers live.
 
-A provider is live for a model while its last poll is recent. The cheapest ask ranks first. Equal prices rank by load
-in quarters of the capacity, then by the time of the last pick, then by the share of claimed jobs that were settled. A
-provider without room takes no further job: the view `provider_rooms` counts what it holds.
+A provider is live for a model while its last poll is recent. The cheapest ask ranks first. Equal prices rank by load in
+quarters of the capacity, then by the time of the last pick, then by the share of claimed jobs that were settled. A
+provider without room takes no further order.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +16,7 @@ from coordinatord.storage.database.connections import Connection, Database, Prep
 
 @attrs.frozen(slots=True)
 class Demand:
-    """A question to the market. With rates, only asks that they clear; with `designated`, only that provider."""
+    """Order to find candidates for. With rates, only asks that they clear; with `designated`, only that provider's."""
 
     model_id: int
     sla_secs: int
@@ -33,13 +33,13 @@ class LiveAsk:
     box_key: bytes
     rate_in: str
     rate_out: str
-    room: int  # over all models; below 0 where more was ordered of it than it may hold
+    room: int  # over all models; below 0 when more is ordered of the provider than it may hold
     reliability: ReliabilityRow
 
 
 @attrs.frozen(slots=True)
 class Taker:
-    """A live provider with an ask, and how many jobs it could take now."""
+    """Live ask with room for orders."""
 
     model_id: int
     provider_id: int
@@ -49,35 +49,29 @@ class Taker:
     room: int  # over all models
 
 
-# Conditions that `why_sql` tells apart: since when a poll counts, and which provider may run which model.
-LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
-MAY_RUN: Final = (
-    "(v.allow_all_models or exists (select 1 from provider_models x"
-    " where x.provider_id = {provider} and x.model_id = {model}))"
-)
-# Of an ask `a`, its provider `v` and its polls `l`: the provider may be handed jobs of the model, and is there.
+LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"  # polls since then count
+# Asks `a` of live providers `v` that may claim jobs of the model `c`. The room counts orders that no provider may claim
+# but this one; `offset 0` has PostgreSQL count them once.
 _LIVE: Final = (
-    "from asks a join providers v on v.provider_id = a.provider_id"
+    "from asks a join providers v on v.provider_id = a.provider_id and v.box_key is not null"
+    " join claimers c on c.provider_id = a.provider_id and c.model_id = a.model_id and c.may_claim"
     " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
+    f" and l.seen_at > {LIVE_SINCE}"
     " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
-    # `offset 0` keeps the planner from counting once for each mention of the room.
-    " cross join lateral (select * from provider_rooms where provider_id = a.provider_id offset 0) w"
-    f" where v.listed and v.box_key is not null and l.seen_at > {LIVE_SINCE}"
-    f" and {MAY_RUN.format(provider='a.provider_id', model='a.model_id')}"
+    " cross join lateral (select c.room - c.designated_jobs as room offset 0) w"
 )
-# Of equal prices: the provider with the fewest quarters of its capacity in use, then the least recently picked one, as
-# the specification has it. Quarters keep a difference of one job from deciding instead of the turn.
-_TIE_BREAK: Final = f"div(4 * (w.capacity - w.room), w.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
-_MOST: Final = 1000  # of one market probe; more live asks for one model and window than this are not listed
+# Quarters of the capacity, so that a difference of one job does not decide instead of the turn.
+_TIE_BREAK: Final = f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
+_MAX_PROBE_ASKS: Final = 1000
 
 
 async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[LiveAsk]:
-    """Return the cheapest first: `most` of those with room, or every live ask, those without room last."""
+    """Return up to `most` asks with room, cheapest first. Without `most`, return every ask, those without room last."""
     async with database.connection() as connection:
         rows = await connection.fetch(
             "select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room,"
             f" {RELIABILITY_COLUMNS} {_LIVE.format('$5')}"
-            " and a.model_id = $1 and a.sla = $2"
+            " where a.model_id = $1 and a.sla = $2"
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
             " and ($10 or w.room > 0)"
@@ -90,18 +84,18 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             demand.designated,
             demand.rate_in,
             demand.rate_out,
-            most if most is not None else _MOST,
+            most if most is not None else _MAX_PROBE_ASKS,
             most is None,
         )
     return [LiveAsk(*[*row[:5], ReliabilityRow(*row[5:])]) for row in rows]
 
 
 async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[Taker]:
-    """Return live asks with room of these models for one window, in the order in which equal prices take turns."""
+    """Return live asks with room for one window of these models, in the order in which equal prices take turns."""
     async with database.connection() as connection:
         rows = await connection.fetch(
             "select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room"
-            f" {_LIVE.format('$3')} and a.model_id = any($1) and a.sla = $2 and w.room > 0 order by {_TIE_BREAK}",
+            f" {_LIVE.format('$3')} where a.model_id = any($1) and a.sla = $2 and w.room > 0 order by {_TIE_BREAK}",
             list(models),
             sla_secs,
             liveness_ms,
@@ -120,7 +114,7 @@ async def mark_picked(database: Database, provider_id: int, model_id: int) -> No
 
 @attrs.frozen(slots=True)
 class Seen:
-    """One poll: who is there for which model, with how many free slots, and when by the clock of this process."""
+    """Poll of a provider for a model, with its free slots and its time by the clock of this process."""
 
     provider_id: int
     model_id: int
@@ -129,8 +123,7 @@ class Seen:
 
 
 async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[Seen], ages: Sequence[float]) -> None:
-    """Write polls of `ages` seconds ago. Of several for one provider and model, the one with the most free slots
-    counts."""
+    """Store polls of `ages` seconds ago. Of several polls of one provider for a model, store the most free slots."""
     await line.fetch(
         "insert into liveness (provider_id, model_id, free, seen_at)"
         " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"
@@ -146,5 +139,5 @@ async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[See
 
 
 async def drop_gone(connection: Connection) -> None:
-    """Drop providers' polls of long ago: who comes back is among the first again, as one who has waited long."""
+    """Delete polls of more than a day ago. A provider that returns ranks like one that was never picked."""
     await connection.execute("delete from liveness where seen_at < clock_timestamp() - interval '1 day'")

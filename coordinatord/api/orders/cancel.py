@@ -9,8 +9,8 @@ from common.api.fields import SIGNATURE, UINT64, wire
 from common.domains import Domains
 from common.messages.jobs import Cancel
 from common.secp256k1 import recover
-from coordinatord.api.book import book_sql
-from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.book import jobs_sql
+from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
@@ -54,7 +54,7 @@ class Endings:
 
     async def _search(self, job_id: bytes) -> bytes | None:
         async with self.database.connection() as connection:
-            posted = await book_sql.read_posted_block(connection, job_id)
+            posted = await jobs_sql.read_posted_block(connection, job_id)
         if posted is None:
             raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
         head = await self.registry.head()

@@ -15,8 +15,8 @@ from common.api.words import NOTHING, WORDS
 from common.quotes import FeeTerms
 from common.scalars import hex_of
 from coordinatord.api.book.bodies import digits_or_omitted, reliability
-from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.book.candidates_sql import LiveAsk
+from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
 from coordinatord.api.orders import cancel, submission
