@@ -33,13 +33,16 @@ class PollKey(NamedTuple):
 
 @attrs.frozen(slots=True)
 class Outlook:
-    """What a poll may find. `some_open`: jobs that the provider could be leased once no other provider holds them.
-    `some_free`: jobs or leases that a poll without filters would return now. `some_offered`: pending offers."""
+    """What a poll may find. `some_open`: jobs for the provider, whoever holds them. `some_free`: jobs that no provider
+    holds. `some_offered`: pending offers. `may_claim`: the provider may be given free jobs and offers. `holds_some`: it
+    has leases already."""
 
     known_model: bool
     some_open: bool
     some_free: bool
     some_offered: bool
+    may_claim: bool
+    holds_some: bool
 
 
 @attrs.frozen(slots=True)
@@ -57,7 +60,7 @@ class LeasedJob:
     is_new: bool  # leased by this poll
 
 
-# `order by ... limit 1` instead of `exists`: with it, the planner reads the index of open bids.
+# `order by … limit 1` in place of `exists` has PostgreSQL read the index of open bids.
 _OUTLOOK: Final = f"""
     with pollers as (
         select * from unnest($1::bigint[], $2::bigint[]) as a(provider_id, model_id)),
@@ -75,15 +78,22 @@ _OUTLOOK: Final = f"""
                 and j.model_id = a.model_id) as some_open,
             exists (select from free_offers o where o.designated = a.provider_id and o.designated > 0
                 and o.model_id = a.model_id) as some_offered
-        from pollers a)
-    select o.provider_id, o.model_id, b.model_id is not null as known_model,
-        coalesce(b.some_open or o.some_open, false) as some_open,
-        coalesce(b.some_free or o.some_open or b.some_open and exists (
+        from pollers a),
+    outlooks as materialized (
+        select o.provider_id, o.model_id, b.model_id is not null as known_model,
+            coalesce(b.some_open or o.some_open, false) as some_open,
+            coalesce(b.some_free or o.some_open, false) as some_free,
+            coalesce(b.some_offered or o.some_offered, false) as some_offered
+        from orders o left join bids b on b.model_id = o.model_id)
+    select o.provider_id, o.model_id, o.known_model, o.some_open, o.some_free, o.some_offered,
+        (o.some_free or o.some_offered) and exists (
+            select from claimers c where c.provider_id = o.provider_id and c.model_id = o.model_id
+                and c.may_claim and c.room > 0) as may_claim,
+        o.some_open and exists (
             select from leases l where l.provider_id = o.provider_id and l.model_id = o.model_id
-                and l.expires_at > statement_timestamp()), false) as some_free,
-        coalesce(b.some_offered or o.some_offered, false) as some_offered,
+                and l.expires_at > statement_timestamp()) as holds_some,
         {SNAPSHOT}
-    from index_position p cross join orders o left join bids b on b.model_id = o.model_id
+    from index_position p cross join outlooks o
 """
 
 
@@ -94,7 +104,7 @@ async def read_outlooks(
     rows = await line.fetch(
         _OUTLOOK, [poller.provider_id for poller in pollers], [poller.model_id for poller in pollers]
     )
-    return snapshot_of(rows), {PollKey(row[0], row[1]): Outlook(row[2], row[3], row[4], row[5]) for row in rows}
+    return snapshot_of(rows), {PollKey(row[0], row[1]): Outlook(*row[2:8]) for row in rows}
 
 
 _MATCHES: Final = (

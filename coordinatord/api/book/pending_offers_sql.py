@@ -8,20 +8,15 @@ from typing import Any, Final
 
 import attrs
 
-from common.messages.jobs import Order
-from common.quotes import FeeTerms
 from coordinatord.api.book import leases_sql
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.leases_sql import PollKey
+from coordinatord.api.book.posted_jobs_sql import ORDER_NUMBERS, posted_order
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.endings_sql import BEGINNING
 from coordinatord.storage.database.connections import Connection, PreparedConnection
 
 MAX_ENDED_OFFERS: Final = 1_000
-_ORDER: Final = (
-    *("c", "model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out"),
-    *("designated", "expires_at"),
-)
 _TYPES: Final = {
     "job_id": "bytea",
     "relay_id": "bigint",
@@ -65,19 +60,16 @@ class PendingJob:
 
 def _columns(job: PendingJob) -> tuple[object, ...]:
     order, terms = job.posted.order, job.posted.terms
+    numbers = (getattr(order, name) for name in ORDER_NUMBERS)
+    signatures = (job.order_sig, job.pay_sig)
     return (
-        *(job.posted.job_id, job.relay_id, job.posted.owner),
-        *(getattr(order, name) for name in _ORDER),
-        *(job.order_sig, job.pay_sig, terms.fee_bps, terms.gas_fee, job.task_cid),
+        *(job.posted.job_id, job.relay_id, job.posted.owner, order.c),
+        *(*numbers, *signatures, terms.fee_bps, terms.gas_fee, job.task_cid),
     )
 
 
 def _pending(row: Mapping[str, Any]) -> PendingJob:
-    numbers = {name: int(row[name]) for name in _ORDER if name != "c"}
-    order = Order(c=row["c"], **numbers)
-    terms = FeeTerms(fee_bps=row["fee_bps"], gas_fee=int(row["gas_fee"]))
-    posted = PostedOrder(order, row["owner"], terms)
-    return PendingJob(row["relay_id"], posted, row["order_sig"], row["pay_sig"], row["task_cid"])
+    return PendingJob(row["relay_id"], posted_order(row), row["order_sig"], row["pay_sig"], row["task_cid"])
 
 
 async def store(connection: Connection, jobs: Sequence[PendingJob]) -> None:

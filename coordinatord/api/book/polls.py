@@ -153,12 +153,12 @@ class Polls:
         if not noted:
             await self._liveness.note(poll.poller, poll.free)
         rows: list[JobRow] = []
-        if outlook.some_free:
+        if outlook.holds_some or (outlook.some_free and outlook.may_claim):
             snapshot, rows = await self._lease(poll)
         if not poll.pending or self._offers is None:
             return Look(Leased(snapshot, _page(poll, rows)), outlook)
         pending: list[PendingJob] = []
-        if outlook.some_offered and poll.wanted.provider_id is None:
+        if outlook.some_offered and outlook.may_claim and poll.wanted.provider_id is None:
             pending = await self._offers.take(poll.poller, poll.free - len(rows), poll.wanted)
         return Look(Leased(snapshot, _page(poll, rows), pending), outlook)
 

@@ -6,17 +6,16 @@ The registry keeps a hash of a job's terms, so every later call about the job ca
 from typing import Final
 
 import attrs
+import msgspec
 import structlog
 
 from common.abi import topic
-from common.messages.jobs import Order
-from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.book.posted_jobs_sql import read_posted
+from coordinatord.api.book.posted_jobs_sql import posted_order, read_posted
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import contract_events
-from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder, RegisteredJob
+from coordinatord.chain.contracts.job_registry import JobRegistry, RegisteredJob
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import ChainLog
 from coordinatord.chain.rpc.client import quantity, retryable_of
@@ -108,18 +107,7 @@ class PostedJobs:
             raise _false_log(f"its log of a post is malformed: {broken}") from broken
         if not isinstance(event, contract_events.JobPosted) or event.job_id != job_id:
             raise _false_log("it returned the log of another job")
-        order = Order(
-            c=event.c,
-            model_id=event.model_id,
-            sla_secs=event.sla_secs,
-            rate_in=event.rate_in,
-            rate_out=event.rate_out,
-            units_in=event.units_in,
-            units_out=event.units_out,
-            designated=event.designated,
-            expires_at=event.expires_at,
-        )
-        return RegisteredJob(PostedOrder(order, event.owner, FeeTerms(event.fee_bps, event.gas_fee)), event.pay_sig)
+        return RegisteredJob(posted_order(msgspec.structs.asdict(event)), event.pay_sig)
 
 
 def _false_log(how: str) -> Retryable:

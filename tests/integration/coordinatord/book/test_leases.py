@@ -112,8 +112,13 @@ async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(d
 async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     line = databases[0].prepared_connection()
     pollers = [PollKey(1, 1), PollKey(2, 1), PollKey(1, 2)]
-    nothing = Outlook(known_model=True, some_open=False, some_free=False, some_offered=False)
-    held_by_other, free = attrs.evolve(nothing, some_open=True), attrs.evolve(nothing, some_open=True, some_free=True)
+    nothing = Outlook(
+        known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
+    )
+    held_by_other = attrs.evolve(nothing, some_open=True)
+    held = attrs.evolve(held_by_other, holds_some=True)
+    not_for_it = attrs.evolve(held_by_other, some_free=True)
+    free = attrs.evolve(not_for_it, may_claim=True)
 
     async def outlooks() -> list[Outlook]:
         _, found = await leases_sql.read_outlooks(line, pollers)
@@ -124,8 +129,11 @@ async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     async with databases[0].connection() as connection:
         await add_jobs(connection, 1, models=1)
     assert await outlooks() == [free, free]
+    await databases[0].pool.execute("update providers set listed = false where provider_id = 2")
+    assert await outlooks() == [free, not_for_it]
     await poll(databases[0], 1, 1)
-    assert await outlooks() == [free, held_by_other]
+    assert await outlooks() == [held, held_by_other]
+    await databases[0].pool.execute("update providers set listed = true")
     await databases[0].pool.execute("delete from leases")
     await databases[0].pool.execute("update jobs set designated = 2")
     assert await outlooks() == [nothing, free]

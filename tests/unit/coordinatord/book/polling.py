@@ -21,10 +21,12 @@ NEXT: Final = Snapshot(8, b"block 8", 800)
 US: Final = SessionRow(b"\x01" * 20, 4)
 KEY: Final = PollKey(4, 1)
 WANTED: Final = JobFilter(state="Open", model_id=1)
-NOTHING: Final = Outlook(known_model=True, some_open=False, some_free=False, some_offered=False)
+NOTHING: Final = Outlook(
+    known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
+)
 HELD_BY_OTHERS: Final = attrs.evolve(NOTHING, some_open=True)
-FREE: Final = attrs.evolve(HELD_BY_OTHERS, some_free=True)
-OFFERED: Final = attrs.evolve(NOTHING, some_offered=True)
+FREE: Final = attrs.evolve(HELD_BY_OTHERS, some_free=True, may_claim=True)
+OFFERED: Final = attrs.evolve(NOTHING, some_offered=True, may_claim=True)
 POOR, RICH = b"\x0a" * 20, b"\x0b" * 20
 
 

@@ -63,6 +63,13 @@ async def test_poll_that_comes_away_with_an_offer_alone_passes_jobs_on(world: Wo
     assert (leased.pending, len(world.told("passed on"))) == (["a job"], 1)
 
 
+async def test_poll_of_a_provider_without_room_passes_its_wake_on(world: World) -> None:
+    world.outlooks, world.wakes = [attrs.evolve(FREE, may_claim=False, some_offered=True)], [True]
+    await waited(world, seconds=2, pending=True)
+    assert (len(world.told("passed on")), len(world.told("offer passed on"))) == (1, 1)
+    assert (world.told("lease"), world.told("offers")) == ([], [])
+
+
 async def test_poll_that_was_not_woken_or_finds_nothing_passes_nothing_on(world: World) -> None:
     for outlook, woken in ((attrs.evolve(FREE, some_offered=True), False), (NOTHING, True)):
         world.outlooks, world.wakes = [outlook], [woken]
