@@ -28,34 +28,33 @@ class ProviderStanding:
 
 def reasons_of_job(job: OpenJob, funds: Funds) -> list[why.WhyReason]:
     """Return the reasons that keep every provider from a job."""
-    row, balance = job.row, funds.balances.get(job.row.owner)
-    found = {
-        "model_disabled": None if job.model_enabled else "the market accepts no jobs of its model",
-        "escrow_key_lost": "it is sealed to a key that the escrow has lost" if job.key_lost else None,
-        "authorization_used": (
-            "the owner's authorisation of the payment is used up or cancelled" if row.job_id in funds.spent else None
-        ),
-        "unfunded": (
-            f"it costs {job.amount}, and its owner's balance is {balance}"
-            if balance is not None and balance < job.amount
-            else None
-        ),
-        "held_back": (
-            f"its payment could not be collected a moment ago: it is offered again in {job.seconds_left} s"
-            if job.leased_to == 0
-            else None
-        ),
-    }
-    return [why.WhyReason(code, said, why.OF_THE_JOB[code]) for code, said in found.items() if said is not None]
+    return [why.WhyReason(code, said, why.OF_THE_JOB[code]) for code, said in _job_reasons(job, funds)]
+
+
+def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
+    if not job.model_enabled:
+        yield "model_disabled", "the market accepts no jobs of its model"
+    if job.key_lost:
+        yield "escrow_key_lost", "it is sealed to a key that the escrow has lost"
+    if job.row.job_id in funds.spent:
+        yield "authorization_used", "the owner's authorisation of the payment is used up or cancelled"
+    balance = funds.balances.get(job.row.owner)
+    if balance is not None and balance < job.amount:
+        yield "unfunded", f"it costs {job.amount}, and its owner's balance is {balance}"
+    if job.leased_to == 0:
+        yield (
+            "held_back",
+            f"its payment could not be collected a moment ago: it is offered again in {job.seconds_left} s",
+        )
 
 
 def standing_of(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderStanding:
     """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from it."""
-    own = [why.WhyReason(code, said, why.OF_A_PROVIDER[code]) for code, said in _reasons(job, provider)]
+    own = [why.WhyReason(code, said, why.OF_A_PROVIDER[code]) for code, said in _provider_reasons(job, provider)]
     return ProviderStanding(provider, (*shared, *own))
 
 
-def _reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tuple[str, str]]:
+def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tuple[str, str]]:
     job = open_job.row
     holds = open_job.leased_to == provider.provider_id
     if not provider.listed:
