@@ -40,7 +40,7 @@ def declared() -> list[Route]:
         models=ModelRoutes(absent),
         jobs=OrderRoutes(absent, absent, absent, absent, absent, absent),
         files=FileRoutes(absent),
-        book=BookRoutes(absent, absent, absent),
+        book=BookRoutes(absent, absent, absent, absent),
         operations=OperationRoutes(absent, absent, absent, absent, absent),
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),

@@ -33,7 +33,7 @@ class PollKey(NamedTuple):
 
 @attrs.frozen(slots=True)
 class Outlook:
-    """What a poll may find. `some_open`: jobs for the provider, whoever holds them. `some_free`: jobs that no provider
+    """What a poll may find. `some_open`: jobs for the provider, held or free. `some_free`: jobs that no provider
     holds. `some_offered`: pending offers. `may_claim`: the provider may be given free jobs and offers. `holds_some`: it
     has leases already."""
 

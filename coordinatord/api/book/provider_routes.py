@@ -13,7 +13,7 @@ from coordinatord.http.pages import page, page_of
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, PAGE, Handler, Parameter, Reply, Request, Route, malformed
 
-_MODEL = {"model": Parameter(Decimal(32), "those of the model of this id", example=1)}
+_MODEL = {"model": Parameter(Decimal(32), "asks for the model of this id", example=1)}
 
 
 @attrs.frozen(slots=True)
@@ -35,7 +35,7 @@ class ProviderRoutes:
                 paged=True,
             )
 
-        window = {"sla": Parameter(Decimal(32), "those of this window, in seconds")}
+        window = {"sla": Parameter(Decimal(32), "asks for this window, in seconds")}
         filters = {"listAsks": _MODEL, "listFloors": _MODEL | window}
         return [
             paged("listAsks", "/evm/asks", "List asks of listed providers", market.AskList, self.asks),

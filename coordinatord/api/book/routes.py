@@ -27,31 +27,32 @@ _REQUESTS_PER_WALKED_S: Final = 100  # each 10 ms of a walk counts as one reques
 _FILTERS = {
     "state": Parameter(
         Choice(("Open", "Claimed", "Settled", "Cancelled")),
-        "jobs in this state; `Cancelled` are all that ended without a result",
+        "jobs in this state; `Cancelled` covers every job that ended without a result",
         example="Open",
     ),
     "model": Parameter(Decimal(32), "jobs of the model of this id", example=1),
     "provider": Parameter(Decimal(32), "jobs claimed by the provider of this id"),
     "owner": Parameter(ADDRESS, "jobs of this wallet"),
-    "min_rate_in": Parameter(Decimal(128), "jobs that pay so much for 10^6 input units, in base units, or more"),
-    "min_rate_out": Parameter(Decimal(128), "jobs that pay so much for 10^6 output units, in base units, or more"),
+    "min_rate_in": Parameter(Decimal(128), "jobs that pay at least this for 10^6 input units, in base units"),
+    "min_rate_out": Parameter(Decimal(128), "jobs that pay at least this for 10^6 output units, in base units"),
     "posted_before": Parameter(Decimal(63), "jobs posted at or before this block"),
     "order": Parameter(
-        Choice(("oldest", "newest")), "by the block of the post: `oldest` first (the default) or `newest`"
+        Choice(("oldest", "newest")),
+        "order of the posts: `oldest` first (the default) or `newest`; a poll leases the oldest jobs in either order",
     ),
     "free": Parameter(
         Decimal(32),
-        "a provider's poll: it is leased at most so many jobs in all, those that it holds already among them; 0 leases"
+        "a provider's poll: the number of jobs that it wants to hold, including those that it holds already; 0 leases"
         " no more",
     ),
     "wait": Parameter(
         Decimal(32, 0, limits.LONGEST_WAIT),
-        "seconds that a poll with room for jobs is held while there are none for it, 0 (the default) to"
+        "seconds that a poll with free slots waits while there is no job for it, 0 (the default) to"
         f" {limits.LONGEST_WAIT}",
     ),
     "pending": Parameter(
         Choice(("0", "1")),
-        "`1`: a poll with room for jobs is offered jobs whose post is under way, too, in `pending`",
+        "`1`: a poll with free slots is also offered jobs whose post is under way, in `pending`",
     ),
 }
 
@@ -94,14 +95,14 @@ class BookRoutes:
                 tag="Job book",
                 about="List jobs; with `free`, poll for jobs to claim",
                 details=(
-                    "All filters are optional. With `free` it is a provider's poll: it needs a provider's session,"
-                    " `state=Open` and `model`. It answers at once, or with `wait` as soon as there is a job for it,"
-                    " and with none when the time is over; sooner where it has no place to wait. It says that the"
-                    " provider is there with so many free slots for the model, leases it up to that many jobs (open"
-                    " bids, and orders designated to it, the oldest first) for as long as the operator has set,"
-                    " counting those that it holds already, and returns the jobs that it holds: they come with every"
-                    " poll until they are claimed or the lease has lapsed. Claim at once what the latest answer lists."
-                    " A job that was cancelled a moment ago may still be among them."
+                    "All filters are optional. With `free` the request is a provider's poll. It needs a provider's"
+                    " session, `state=Open` and `model`. It reports that the provider is live with so many free slots"
+                    " for the model, leases it up to that many jobs (open bids, and orders designated to it, the oldest"
+                    " first), and returns the jobs that it holds, earlier ones included. A job is returned with every"
+                    " poll until it is claimed or its lease has expired, so claim at once what the latest answer lists."
+                    " A job that was cancelled a moment ago may still be among them. With `wait` the answer comes as"
+                    " soon as there is a job, or without one when the time is over; sooner when the caller has too many"
+                    " waiting requests."
                 ),
                 handler=self.list,
                 query={**_FILTERS, **PAGE},
@@ -148,17 +149,18 @@ class BookRoutes:
                 path="/v1/jobs/{id}/why",
                 id="whyJob",
                 tag="Jobs",
-                about="Tell why nobody has claimed a job",
+                about="Explain why no provider has claimed a job",
                 details=(
-                    "Of an open job: every provider that polls or asks for its model, all that keeps each from it, and"
-                    " the changes that would help. `takes` says that the provider's next poll would be handed the job"
-                    " and that its asks want it; it may leave it all the same. The answer is up to a second old. Of"
-                    " a job that is claimed or has ended it says that alone."
+                    "For an open job, the answer lists every provider that polls or asks for its model, the reasons"
+                    " that keep each provider from the job, and the changes that would help. `takes` means that the"
+                    " provider's next poll would lease it the job and that the job meets its asks; the provider may"
+                    " still leave it. The answer is up to a second old. For a claimed or ended job, it has the verdict"
+                    " alone."
                 ),
                 handler=self.explain,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
                 replies=(
-                    Reply(200, shape=why.Why, about="What is the matter", example=_WHY),
+                    Reply(200, shape=why.Why, about="The verdict", example=_WHY),
                     *malformed(),
                     Reply(404),
                     *INDEX,
