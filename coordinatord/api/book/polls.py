@@ -10,12 +10,13 @@ import anyio
 import attrs
 
 from common.refusal import Refused
-from coordinatord.api.book import leases_sql
+from coordinatord.api.book import leases_sql, outlooks_sql
 from coordinatord.api.book.funding import Funding
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, Outlook, PollKey
+from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
 from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.outlooks_sql import Outlook
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
@@ -106,7 +107,7 @@ class Polls:
         self._waits = waits
         self._offers = offers
         self._outlooks = BatchedReads[PollKey, IndexRead[Outlook]](
-            database.prepared_connection(), with_snapshot(leases_sql.read_outlooks)
+            database.prepared_connection(), with_snapshot(outlooks_sql.read_outlooks)
         )
         self._transactions = anyio.CapacityLimiter(_MAX_TRANSACTIONS)
 

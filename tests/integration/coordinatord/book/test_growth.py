@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from coordinatord.api.book import leases_sql
+from coordinatord.api.book import leases_sql, outlooks_sql
 from coordinatord.api.book.candidates_sql import Demand, mark_seen, read_candidates
 from coordinatord.api.book.candidates_sql import Seen as SeenPoll
 from coordinatord.api.book.job_pages_sql import JobFilter
@@ -85,7 +85,7 @@ async def test_outlook_reads_few_jobs(database: Database) -> None:
         pollers = [PollKey(provider, 1) for provider in range(1, 65)]
         async with database.connection() as connection:
             for _ in range(8):  # PostgreSQL makes a generic plan after five executions
-                await leases_sql.read_outlooks(cast(PreparedConnection, connection), pollers)
+                await outlooks_sql.read_outlooks(cast(PreparedConnection, connection), pollers)
 
     assert 0 < await rows_read(database, ["jobs"], outlook) < 8 * 200
 

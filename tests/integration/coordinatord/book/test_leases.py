@@ -8,9 +8,10 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.api.book import leases_sql
+from coordinatord.api.book import leases_sql, outlooks_sql
 from coordinatord.api.book.job_pages_sql import JobFilter
-from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, Outlook, PollKey
+from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.outlooks_sql import Outlook
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
@@ -121,7 +122,7 @@ async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     free = attrs.evolve(not_for_it, may_claim=True)
 
     async def outlooks() -> list[Outlook]:
-        _, found = await leases_sql.read_outlooks(line, pollers)
+        _, found = await outlooks_sql.read_outlooks(line, pollers)
         assert not found[pollers[2]].known_model
         return [found[poller] for poller in pollers[:2]]
 

@@ -3,14 +3,14 @@
 import anyio
 import pytest
 
-from coordinatord.api.book import leases_sql
+from coordinatord.api.book import leases_sql, outlooks_sql
 from tests.unit.coordinatord.book.polling import World
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     one = World()
-    monkeypatch.setattr(leases_sql, "read_outlooks", one.read_outlooks)
+    monkeypatch.setattr(outlooks_sql, "read_outlooks", one.read_outlooks)
     monkeypatch.setattr(leases_sql, "lease", one.lease)
     monkeypatch.setattr(leases_sql, "hold_back", one.hold_back)
     monkeypatch.setattr(leases_sql, "hold_back_beyond", one.hold_back_beyond)

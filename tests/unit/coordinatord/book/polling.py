@@ -10,7 +10,8 @@ import attrs
 from coordinatord.api.book.funding import Funding
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, Outlook, PollKey
+from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.outlooks_sql import Outlook
 from coordinatord.api.book.polls import Leased, Poll, Polls, PollWaits, checked_poll
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.chain.contracts.payment_token import Funds
