@@ -8,7 +8,7 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.api.book import leases_sql, outlooks_sql
+from coordinatord.api.book import leases_sql, outlooks_sql, pending_offers_sql
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
 from coordinatord.api.book.outlooks_sql import Outlook
@@ -140,17 +140,45 @@ async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     assert await outlooks() == [nothing, free]
 
 
-async def test_provider_is_leased_nothing_that_it_may_not_claim(databases: list[Database]) -> None:
-    async with databases[0].connection() as connection:
+async def offer(connection: Connection, job_id: bytes) -> None:
+    """Offer a job like those of the book, whose post is queued."""
+    relay = await connection.fetchval(
+        "insert into relays (kind, subject, dedupe, target, calldata, priority)"
+        " values ('post', $1, $1, '', '', 0) returning id",
+        job_id,
+    )
+    await connection.execute(
+        "insert into pending_offers (job_id, relay_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in,"
+        " units_out, designated, expires_at, order_sig, pay_sig, fee_bps, gas_fee, task_cid)"
+        " select $1, $2, $1, $1, 1, 3600, 10, 10, 1, 1, 0, expires_at, c, c, 250, 2000, '' from jobs limit 1",
+        job_id,
+        relay,
+    )
+
+
+async def test_provider_gets_no_job_and_no_offer_that_it_may_not_claim(databases: list[Database]) -> None:
+    database, job_id = databases[0], b"\x77" * 32
+    async with database.connection() as connection:
         await add_jobs(connection, 3, models=1)
+        await offer(connection, job_id)
+
+    async def offered() -> list[bytes]:
+        async def body(connection: Connection) -> list[bytes]:
+            jobs = await pending_offers_sql.take(connection, PollKey(1, 1), 9, JobFilter(), milliseconds=1000)
+            return [job.posted.order.c for job in jobs]
+
+        return await database.transact(body)
+
     for table, change, undo in (
         ("providers", "listed = false", "listed = true"),
         ("providers", "allow_all_models = false", "allow_all_models = true"),
         ("providers", "active_jobs = 1000000", "active_jobs = 0"),
         ("models", "enabled = false", "enabled = true"),
-        ("jobs", "expires_at = 0", "expires_at = 2000000000"),
     ):
-        await databases[0].pool.execute(f"update {table} set {change}")  # noqa: S608 - constants
-        assert await poll(databases[0], 1, 2) == [], change
-        await databases[0].pool.execute(f"update {table} set {undo}")  # noqa: S608 - constants
-    assert len(await poll(databases[0], 1, 2)) == 2
+        await database.pool.execute(f"update {table} set {change}")  # noqa: S608 - constants
+        assert (await poll(database, 1, 2), await offered()) == ([], []), change
+        await database.pool.execute(f"update {table} set {undo}")  # noqa: S608 - constants
+    await database.pool.execute("update jobs set expires_at = 0 where ordinal = 0")
+    assert [job.row.posted_block for job in await poll(database, 1, 9)] == [2, 3]
+    assert await offered() == [job_id]
+    assert await offered() == [], "it is held, and was offered to this provider"
