@@ -14,7 +14,7 @@ from common.api import limits
 from common.api.fields import UINT32, UINT64, Nested, Several, Text, Uint, read_object, wire
 from common.refusal import Refused
 from coordinatord.api.book import candidates_sql
-from coordinatord.api.book.candidates_sql import Taker
+from coordinatord.api.book.candidates_sql import LiveAsk
 from coordinatord.storage.database.connections import Database
 
 # Allocation of lines to providers: cheapest first, equal prices in turns, nobody above the room it has.
@@ -101,7 +101,7 @@ class PlanBody:
 class LineShare:
     """Lines that one provider could take, at its ask."""
 
-    taker: Taker
+    taker: LiveAsk
     lines: int
 
 
@@ -154,5 +154,5 @@ class Plans:
         ]
 
 
-def _cost(taker: Taker, model: ModelLines) -> int:
+def _cost(taker: LiveAsk, model: ModelLines) -> int:
     return int(taker.rate_in) * model.units_in + int(taker.rate_out) * model.units_out

@@ -1,6 +1,6 @@
-"""Candidates for an order: live asks, ranked; and the polls that keep providers live.
+"""Candidates for an order: asks of live providers, ranked.
 
-A provider is live for a model while its last poll is recent. The cheapest ask ranks first. Equal prices rank by load in
+The cheapest ask ranks first. Equal prices rank by load in
 quarters of the capacity, then by the time of the last pick, then by the share of claimed jobs that were settled. A
 provider without room takes no further order.
 """
@@ -8,10 +8,12 @@ provider without room takes no further order.
 from collections.abc import Collection, Sequence
 from typing import Final
 
+import asyncpg
 import attrs
 
+from coordinatord.api.book.liveness_sql import LIVE_SINCE
 from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SCORE, ReliabilityRow
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+from coordinatord.storage.database.connections import Database
 
 
 @attrs.frozen(slots=True)
@@ -29,29 +31,22 @@ class Demand:
 
 @attrs.frozen(slots=True)
 class LiveAsk:
-    provider_id: int
-    box_key: bytes
-    rate_in: str
-    rate_out: str
-    room: int  # over all models; below 0 when more is ordered of the provider than it may hold
-    reliability: ReliabilityRow
-
-
-@attrs.frozen(slots=True)
-class Taker:
-    """Live ask with room for orders."""
+    """Ask of a live provider. `room` is over all models, and negative while the provider has too many orders."""
 
     model_id: int
     provider_id: int
     box_key: bytes
     rate_in: str
     rate_out: str
-    room: int  # over all models
+    room: int
+    reliability: ReliabilityRow
 
 
-LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"  # polls since then count
-# Asks `a` of live providers `v` that may claim jobs of the model `c`. The room counts orders that no provider may claim
-# but this one; `offset 0` has PostgreSQL count them once.
+_COLUMNS: Final = (
+    f"a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room, {RELIABILITY_COLUMNS}"
+)
+# Asks `a` of live providers `v` that may claim jobs of the model (`c`). Orders designated to the provider take up room;
+# `offset 0` has PostgreSQL count them once.
 _LIVE: Final = (
     "from asks a join providers v on v.provider_id = a.provider_id and v.box_key is not null"
     " join claimers c on c.provider_id = a.provider_id and c.model_id = a.model_id and c.may_claim"
@@ -69,9 +64,7 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
     """Return up to `most` asks with room, cheapest first. Without `most`, return every ask, those without room last."""
     async with database.connection() as connection:
         rows = await connection.fetch(
-            "select a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room,"
-            f" {RELIABILITY_COLUMNS} {_LIVE.format('$5')}"
-            " where a.model_id = $1 and a.sla = $2"
+            f"select {_COLUMNS} {_LIVE.format('$5')} where a.model_id = $1 and a.sla = $2"
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
             " and ($10 or w.room > 0)"
@@ -87,57 +80,21 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             most if most is not None else _MAX_PROBE_ASKS,
             most is None,
         )
-    return [LiveAsk(*[*row[:5], ReliabilityRow(*row[5:])]) for row in rows]
+    return _asks(rows)
 
 
-async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[Taker]:
+async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[LiveAsk]:
     """Return live asks with room for one window of these models, in the order in which equal prices take turns."""
     async with database.connection() as connection:
         rows = await connection.fetch(
-            "select a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room"
-            f" {_LIVE.format('$3')} where a.model_id = any($1) and a.sla = $2 and w.room > 0 order by {_TIE_BREAK}",
+            f"select {_COLUMNS} {_LIVE.format('$3')} where a.model_id = any($1) and a.sla = $2 and w.room > 0"
+            f" order by {_TIE_BREAK}",
             list(models),
             sla_secs,
             liveness_ms,
         )
-    return [Taker(*row) for row in rows]
+    return _asks(rows)
 
 
-async def mark_picked(database: Database, provider_id: int, model_id: int) -> None:
-    async with database.connection() as connection:
-        await connection.execute(
-            "update liveness set picked_at = clock_timestamp() where provider_id = $1 and model_id = $2",
-            provider_id,
-            model_id,
-        )
-
-
-@attrs.frozen(slots=True)
-class Seen:
-    """Poll of a provider for a model, with its free slots and its time by the clock of this process."""
-
-    provider_id: int
-    model_id: int
-    free: int
-    at: float = 0.0
-
-
-async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[Seen], ages: Sequence[float]) -> None:
-    """Store polls of `ages` seconds ago. Of several polls of one provider for a model, store the most free slots."""
-    await line.fetch(
-        "insert into liveness (provider_id, model_id, free, seen_at)"
-        " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"
-        " from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) as s(provider_id, model_id, free, age)"
-        " group by provider_id, model_id order by provider_id, model_id"
-        " on conflict (provider_id, model_id) do update set free = excluded.free,"
-        " seen_at = greatest(liveness.seen_at, excluded.seen_at)",
-        [poll.provider_id for poll in polls],
-        [poll.model_id for poll in polls],
-        [poll.free for poll in polls],
-        ages,
-    )
-
-
-async def drop_gone(connection: Connection) -> None:
-    """Delete polls of more than a day ago. A provider that returns ranks like one that was never picked."""
-    await connection.execute("delete from liveness where seen_at < clock_timestamp() - interval '1 day'")
+def _asks(rows: Sequence[asyncpg.Record]) -> list[LiveAsk]:
+    return [LiveAsk(*[*row[:6], ReliabilityRow(*row[6:])]) for row in rows]

@@ -13,9 +13,9 @@ from typing import Final, NoReturn
 import anyio
 import structlog
 
-from coordinatord.api.book import candidates_sql
-from coordinatord.api.book.candidates_sql import Seen
+from coordinatord.api.book import liveness_sql
 from coordinatord.api.book.leases_sql import PollKey
+from coordinatord.api.book.liveness_sql import SeenPoll
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
@@ -31,7 +31,7 @@ class Liveness:
 
     def __init__(self, database: Database, liveness_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
-        self._writes = BatchedReads[Seen, None](database.prepared_connection(), self._write)
+        self._writes = BatchedReads[SeenPoll, None](database.prepared_connection(), self._write)
         self._interval_s = liveness_ms / 1000 * _WRITE_INTERVAL
         self._clock = clock
         # Free slots and time of each provider's last stored poll, and of its last poll since then.
@@ -47,7 +47,7 @@ class Liveness:
             self._unwritten[poller] = (free, now)
             return
         self._unwritten.pop(poller, None)
-        await self._writes.get(Seen(poller.provider_id, poller.model_id, free, now))
+        await self._writes.get(SeenPoll(poller.provider_id, poller.model_id, free, now))
         if len(self._written) >= _MAX_REMEMBERED_POLLS:
             self._written.clear()
         self._written[poller] = (free, now)
@@ -77,7 +77,7 @@ class Liveness:
         polls, self._unwritten = self._unwritten, {}
         if not polls:
             return
-        seen = [Seen(poller.provider_id, poller.model_id, free, at) for poller, (free, at) in polls.items()]
+        seen = [SeenPoll(poller.provider_id, poller.model_id, free, at) for poller, (free, at) in polls.items()]
         try:
             async with self._database.connection() as connection:
                 await self._write(connection, seen)
@@ -86,7 +86,7 @@ class Liveness:
             return
         self._written |= {poller: last for poller, last in polls.items() if poller in self._written}
 
-    async def _write(self, line: "PreparedConnection | Connection", polls: list[Seen]) -> dict[Seen, None]:
+    async def _write(self, line: "PreparedConnection | Connection", polls: list[SeenPoll]) -> dict[SeenPoll, None]:
         now = self._clock()
-        await candidates_sql.mark_seen(line, polls, [max(now - poll.at, 0.0) for poll in polls])
+        await liveness_sql.mark_seen(line, polls, [max(now - poll.at, 0.0) for poll in polls])
         return dict.fromkeys(polls)

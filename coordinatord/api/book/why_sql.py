@@ -10,9 +10,9 @@ from typing import Final
 import asyncpg
 import attrs
 
-from coordinatord.api.book.candidates_sql import LIVE_SINCE
 from coordinatord.api.book.jobs_sql import JOB_COLUMNS, JobRow, job_row
 from coordinatord.api.book.leases_sql import MAX_LEASED_JOBS
+from coordinatord.api.book.liveness_sql import LIVE_SINCE
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 

@@ -13,7 +13,7 @@ from common.artifacts import decode_error
 from common.domains import Domains
 from common.messages.jobs import Order
 from common.quotes import FeeTerms, Quote
-from coordinatord.api.book import candidates_sql
+from coordinatord.api.book import candidates_sql, liveness_sql
 from coordinatord.api.book.candidates_sql import Demand, LiveAsk
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.reads import MarketWindows
@@ -83,7 +83,7 @@ class Matchmaker:
     async def picked(self, order: OrderBody) -> None:
         """Note that an order was accepted: its designated provider goes behind others of the same price."""
         if order.designated:
-            await candidates_sql.mark_picked(self.database, order.designated, order.model_id)
+            await liveness_sql.mark_picked(self.database, order.designated, order.model_id)
 
 
 @attrs.frozen(slots=True)

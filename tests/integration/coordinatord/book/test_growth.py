@@ -6,10 +6,10 @@ from typing import cast
 import pytest
 
 from coordinatord.api.book import leases_sql, outlooks_sql
-from coordinatord.api.book.candidates_sql import Demand, mark_seen, read_candidates
-from coordinatord.api.book.candidates_sql import Seen as SeenPoll
+from coordinatord.api.book.candidates_sql import Demand, read_candidates
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
+from coordinatord.api.book.liveness_sql import SeenPoll, mark_seen
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired
 from coordinatord.storage.database.connections import Connection, Database, PreparedConnection, open_database
