@@ -22,7 +22,7 @@ from coordinatord.storage.database.connections import Connection, Database, Prep
 
 log = structlog.get_logger(__name__)
 
-_WRITE_INTERVAL: Final = 1 / 4  # of the liveness time
+_WRITES_PER_LIVENESS_TIME: Final = 4
 _MAX_REMEMBERED_POLLS: Final = 100_000
 
 
@@ -32,7 +32,7 @@ class Liveness:
     def __init__(self, database: Database, liveness_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._writes = BatchedReads[SeenPoll, None](database.prepared_connection(), self._write)
-        self._interval_s = liveness_ms / 1000 * _WRITE_INTERVAL
+        self._interval_s = liveness_ms / 1000 / _WRITES_PER_LIVENESS_TIME
         self._clock = clock
         # Free slots and time of each provider's last stored poll, and of its last poll since then.
         self._written: dict[PollKey, tuple[int, float]] = {}
