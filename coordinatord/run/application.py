@@ -7,11 +7,14 @@ from coordinatord.api.batches.batches import BatchService
 from coordinatord.api.batches.events import BatchEvents
 from coordinatord.api.batches.plan import Plans
 from coordinatord.api.batches.routes import BatchRoutes
-from coordinatord.api.book.polls import Funding, Polls, PollWaits, no_custody
-from coordinatord.api.book.reads import IndexReads, MarketWindows, PostedJobs
-from coordinatord.api.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.model_routes import ModelRoutes
+from coordinatord.api.book.polls import Polls, PollWaits
+from coordinatord.api.book.posted_jobs import PostedJobs
+from coordinatord.api.book.provider_routes import ProviderRoutes
+from coordinatord.api.book.reads import IndexReads, MarketWindows
+from coordinatord.api.book.routes import BookRoutes
 from coordinatord.api.book.why import WhyReads
-from coordinatord.api.escrow.escrow_sql import read_custody
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.release import Claims, Releases
 from coordinatord.api.escrow.routes import EscrowRoutes, Hosted
@@ -197,21 +200,15 @@ def compose(
     hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
     hub.watch(waiting.hear)
     places = Places(min(config.event_listeners_max, config.connections_max // 2), config.event_listeners_per_caller)
-    # Only keys that live in memory can be lost.
-    custody = read_custody if config.escrow_mode == "mock" else no_custody
     polls = Polls(
         database,
         Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
-        reads.position,
         lease_ms=config.match_lease_ms,
         liveness=dependencies.liveness,
-        custody=custody,
         waits=PollWaits(waiting, places),
         offers=offers,
     )
-    why = WhyReads(
-        reads, reads.lists, Funding(PaymentToken(asked, book.paytoken), database), custody, config.match_liveness_ms
-    )
+    why = WhyReads(reads, Funding(PaymentToken(asked, book.paytoken), database), config.match_liveness_ms)
     endings = Endings(database, jobs, config.getlogs_cap)
     cancels = Cancels(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
@@ -222,7 +219,7 @@ def compose(
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, before_blocks),
         files=FileRoutes(files_of(dependencies)),
-        book=BookRoutes(reads, polls, why),
+        book=BookRoutes(reads, polls, why, buckets),
         operations=OperationRoutes(ops, asks, jobs, posted, before_blocks),
         providers=ProviderRoutes(reads),
         escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),

@@ -15,7 +15,7 @@ import attrs
 import structlog
 
 from coordinatord.api.batches import lines_sql
-from coordinatord.api.book import candidates_sql, leases_sql
+from coordinatord.api.book import leases_sql, liveness_sql
 from coordinatord.api.book.reliability_sql import ReliabilitySums
 from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
@@ -65,8 +65,8 @@ class Janitor:
     async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """All that is due now."""
         await sessions_sql.drop_expired(connection)
-        await leases_sql.drop_lapsed(connection)
-        await candidates_sql.drop_gone(connection)
+        await leases_sql.drop_expired(connection)
+        await liveness_sql.delete_old(connection)
         await events_sql.drop_old(connection)
         await endpoints_sql.drop_old(connection)
         while await endings_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:

@@ -26,9 +26,11 @@ import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from common.daemon.logs import set_up_logging
-from coordinatord.api.book import leases_sql
-from coordinatord.api.book.book_sql import JobFilter, read_by_ids, read_page, read_summary
-from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
+from coordinatord.api.book import leases_sql, outlooks_sql
+from coordinatord.api.book.job_pages_sql import JobFilter, read_page
+from coordinatord.api.book.jobs_sql import read_by_ids
+from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
+from coordinatord.api.book.owner_sums_sql import read_summary
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.apply import apply_blocks
@@ -107,10 +109,10 @@ async def one_job(database: Database, line: PreparedConnection) -> object:
 async def poll(database: Database, line: PreparedConnection) -> object:
     """Four bids, held for a moment so short that the next poll may have them again."""
     poller = PollKey(1, 1)
-    await leases_sql.peek(line, [poller], {})
+    await outlooks_sql.read_outlooks(line, [poller])
 
     async def body(connection: Connection) -> object:
-        return await leases_sql.poll(connection, [LeaseRequest(poller, 4)], JobFilter(), lease_ms=1, custody=None)
+        return await leases_sql.lease(connection, LeaseDemand(poller, 4, JobFilter()), 1)
 
     return await database.transact(body)
 

@@ -19,8 +19,9 @@ from starlette.routing import Route as StarletteRoute
 
 from common.daemon.asgi import ASGIApp
 from common.daemon.secrets import Secret
+from coordinatord.api.book.funding import Funding
 from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.polls import Funding, Polls
+from coordinatord.api.book.polls import Polls
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.routes import BookRoutes
 from coordinatord.api.events.events_sql import LoggedEvent, read_present
@@ -141,10 +142,8 @@ async def _serve(name: str, port: int) -> None:
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
             # Nothing is ever leased here, so nobody's funds are asked for.
-            polls = Polls(
-                database, cast(Funding, None), reads.position, lease_ms=20_000, liveness=Liveness(database, 15_000)
-            )
-            routes = BookRoutes(reads, polls, unused).routes()
+            polls = Polls(database, cast(Funding, None), lease_ms=20_000, liveness=Liveness(database, 15_000))
+            routes = BookRoutes(reads, polls, unused, _UNLIMITED).routes()
 
             sessions = SessionCache(database)
 

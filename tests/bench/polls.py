@@ -21,16 +21,16 @@ import anyio
 import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from coordinatord.api.book.book_sql import JobFilter
-from coordinatord.api.book.leases_sql import HeldJob
+from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.polls import Funding, Polls
+from coordinatord.api.book.polls import Polls, checked_poll
 from coordinatord.api.sessions.sessions import hash_token
 from coordinatord.base.outcomes import NotSigned, SessionRow
-from coordinatord.storage.database.batched_reads import FreshValue
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
-from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.http_load import IDS
@@ -52,10 +52,7 @@ def rows() -> list[Row]:
         portal, url = stack.enter_context(_filled_database())
         pool = open_database(url, smallest=CONNECTIONS, largest=CONNECTIONS)
         database = stack.enter_context(portal.wrap_async_context_manager(pool))
-        position = FreshValue(database.prepared_connection(), read_snapshot)
-        polls = Polls(
-            database, cast(Funding, _AllPaid()), position, lease_ms=LEASE_MS, liveness=Liveness(database, 15_000)
-        )
+        polls = Polls(database, cast(Funding, _AllPaid()), lease_ms=LEASE_MS, liveness=Liveness(database, 15_000))
         leasing = _Leasing(database, polls)
         leased = interleaved(
             {
@@ -122,15 +119,15 @@ class _Leasing:
         """Each provider in turn for one model, then for the next: whoever comes again, its leases have lapsed."""
         session = SessionRow(b"\x01", 1 + turn % PROVIDERS)
         wanted = JobFilter(state="Open", model_id=1 + turn // PROVIDERS % (MODELS - 1))
-        held = await self.polls.poll(session, wanted, 4, 100, 0)
-        assert not isinstance(held, NotSigned)
-        assert len(held.rows) == 4
+        poll = checked_poll(session, wanted, 4, 100, 0)
+        assert not isinstance(poll, NotSigned)
+        assert len((await self.polls.answer(poll)).rows) == 4
 
 
 class _AllPaid:
     """The chain is no part of this: what asking it costs is the node's."""
 
-    async def hold_back_unpaid(self, _: list[HeldJob], _at: Snapshot) -> bool:
+    async def hold_back_unpaid(self, _: list[JobRow], _at: Snapshot) -> bool:
         return False
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinatord.api.batches.routes import BatchRoutes
-from coordinatord.api.book.routes import BookRoutes, ModelRoutes, ProviderRoutes
+from coordinatord.api.book.model_routes import ModelRoutes
+from coordinatord.api.book.provider_routes import ProviderRoutes
+from coordinatord.api.book.routes import BookRoutes
 from coordinatord.api.escrow.routes import EscrowRoutes
 from coordinatord.api.events.routes import EventRoutes
 from coordinatord.api.files.routes import FileRoutes
@@ -38,7 +40,7 @@ def declared() -> list[Route]:
         models=ModelRoutes(absent),
         jobs=OrderRoutes(absent, absent, absent, absent, absent, absent),
         files=FileRoutes(absent),
-        book=BookRoutes(absent, absent, absent),
+        book=BookRoutes(absent, absent, absent, absent),
         operations=OperationRoutes(absent, absent, absent, absent, absent),
         providers=ProviderRoutes(absent),
         escrow=EscrowRoutes(None),

@@ -30,7 +30,7 @@ from coordinatord.api.batches.lines_sql import EndedLine, LineRecord
 from coordinatord.api.batches.output import error_line, output_line
 from coordinatord.api.batches.plan import WINDOWS, PlanBody
 from coordinatord.api.book import bodies as book
-from coordinatord.api.book.book_sql import JobRow
+from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.escrow.release import ReleaseBody
 from coordinatord.api.files.files_sql import UNATTACHED
 from coordinatord.api.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED

@@ -16,7 +16,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.api.batches.allocation import Bidder, LineDemand, allocate
 from coordinatord.api.book import candidates_sql
-from coordinatord.api.book.candidates_sql import Taker
+from coordinatord.api.book.candidates_sql import LiveAsk
 from coordinatord.storage.database.connections import Database
 
 WINDOWS: Final = limits.BATCH_WINDOWS
@@ -79,7 +79,7 @@ class Plans:
         )
 
 
-def _share(taker: Taker, lines: int) -> PlannedShare[Digits]:
+def _share(taker: LiveAsk, lines: int) -> PlannedShare[Digits]:
     return PlannedShare(
         provider_id=str(taker.provider_id),
         box_key=hex_of(taker.box_key),
@@ -89,5 +89,5 @@ def _share(taker: Taker, lines: int) -> PlannedShare[Digits]:
     )
 
 
-def _cost(taker: Taker, model: ModelLines) -> int:
+def _cost(taker: LiveAsk, model: ModelLines) -> int:
     return int(taker.rate_in) * model.units_in + int(taker.rate_out) * model.units_out

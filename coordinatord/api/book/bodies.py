@@ -1,4 +1,4 @@
-"""Bodies of the job book and the registries: rows of the index as the shapes that are sent."""
+"""Bodies of the job book and the registries: shapes of the API from rows of the index."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from common.api import jobs, limits, market
 from common.api.shapes import OMITTED, Digits
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.book.book_sql import JobRow, OwnerSummary
+from coordinatord.api.book.jobs_sql import JobRow
+from coordinatord.api.book.owner_sums_sql import OwnerSummary
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.registries_sql import AllowlistRow, AskRow, FloorRow, ModelRow, ProviderRow
 from coordinatord.api.book.reliability_sql import ReliabilityRow
@@ -26,8 +27,8 @@ def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
     if not isinstance(schema, dict):
         return market.ModelDetails(str(row.model_id), row.enabled, OMITTED, OMITTED)
     endpoint = schema.get(market.ENDPOINT_KEYWORD)
-    told = endpoint if isinstance(endpoint, str) and endpoint else OMITTED
-    return market.ModelDetails(str(row.model_id), row.enabled, schema, told)
+    named = endpoint if isinstance(endpoint, str) and endpoint else OMITTED
+    return market.ModelDetails(str(row.model_id), row.enabled, schema, named)
 
 
 def _provider_fields(row: ProviderRow) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def provider_as_of(row: ProviderRow, block: int) -> market.ProviderAsOf:
 
 
 def _evidence(raw: bytes | None) -> object:
-    """Whatever the provider published: its JSON, or its bytes as hex when they are none."""
+    """Return the JSON that the provider published, or the hex of bytes that are not JSON."""
     if not raw:
         return None
     try:
@@ -112,7 +113,7 @@ def allowlist_entry(row: AllowlistRow) -> market.AllowlistEntry:
 
 
 def published_json(raw: bytes) -> object:
-    """JSON that somebody published on the chain, or None: the chain does not check it."""
+    """Return JSON that was published on the chain, or None for other bytes: the chain does not check them."""
     try:
         return strict_json.parse(raw)
     except Refused:
@@ -146,7 +147,7 @@ def _job_fields(row: JobRow) -> dict[str, Any]:
 
 
 def digits_or_omitted(value: int | None) -> str:
-    """A number, or the member left out."""
+    """Return the number, or leave the member out."""
     return OMITTED if value is None else str(value)
 
 
@@ -159,7 +160,7 @@ def job_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
 
 
 def summary(rows: list[OwnerSummary], block: int) -> jobs.Summary:
-    """`rows`: the total first."""
+    """Return the summary of rows that begin with the total."""
     total, *models = rows
     return jobs.Summary(
         jobs=str(total.jobs),

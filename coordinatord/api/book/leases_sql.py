@@ -1,29 +1,27 @@
 """Leases of open jobs to polling providers: at most one live lease per job.
 
-A lapsed lease is overwritten by the next poll that takes the job, so nothing has to clean up for polls to go on. A job
-whose payment cannot be had is leased to nobody for a while.
+The next poll overwrites an expired lease. A job whose payment cannot be collected is held back: leased to no provider
+for a while.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-import asyncpg
 import attrs
 
 from common.api.states import JobState
-from coordinatord.api.book.book_sql import JOB_COLUMNS, JobFilter, JobRow, job_row
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.jobs_sql import AMOUNT, JOB_COLUMNS, JobRow, job_row
+from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
-_NOBODY: Final = 0
-_FIRST_WAIT: Final = timedelta(seconds=15)
-_LONGEST_WAIT: Final = timedelta(minutes=30)
-_MOST_HELD_BACK: Final = 10_000  # jobs of one owner at once
-_AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"
-_LIVE: Final = "l.expires_at > clock_timestamp()"
-_OPEN: Final = f"j.state = {JobState.OPEN}"
-_BID: Final = f"j.model_id = m.model_id and j.designated = 0 and {_OPEN}"
+MAX_LEASED_JOBS: Final = 1000  # by one poll
+_HELD_BACK: Final = 0  # provider id in the lease of a job that is held back
+_MIN_HOLD: Final = timedelta(seconds=15)
+_MAX_HOLD: Final = timedelta(minutes=30)
+_MAX_JOBS_HELD_BACK: Final = 10_000  # of one owner at once
+_MAX_LOCK_IDLE: Final = "5s"
 
 
 class PollKey(NamedTuple):
@@ -34,154 +32,124 @@ class PollKey(NamedTuple):
 
 
 @attrs.frozen(slots=True)
-class Peek:
-    """Look ahead for a poll: is there such a model, a bid of it that nobody holds, anything that the provider holds or
-    might lease? `any_open`: a job that it could lease once nobody else holds it; while there is none, it cannot hold
-    one either, and the poll has nothing to find."""
-
-    known_model: bool
-    any_bid: bool
-    any_open: bool
-    anything: bool
-
-
-@attrs.frozen(slots=True)
-class JobPlace:
-    """A job's place in the order of posting."""
-
-    block: int
-    log: int
-
-
-START: Final = JobPlace(-1, -1)
-
-
-@attrs.frozen(slots=True)
-class LeaseRequest:
-    """A poll that wants leases. `after`: the place in the order of bids from which to look first."""
+class LeaseDemand:
+    """Poll that wants to hold up to `free` jobs that match `filters`."""
 
     poller: PollKey
     free: int
-    after: JobPlace = START
+    filters: JobFilter
 
 
 @attrs.frozen(slots=True)
-class HeldJob:
-    """`is_new`: leased by this very poll. `amount` is what its claim collects from the owner."""
-
+class LeasedJob:
     row: JobRow
-    is_new: bool
-    amount: int
-    place: JobPlace
+    is_new: bool  # leased by this poll
 
 
-async def peek(
-    line: PreparedConnection, pollers: Sequence[PollKey], bare: Mapping[int, bytes]
-) -> tuple[Snapshot, dict[PollKey, Peek]]:
-    """For all of them at once. It looks past no filter: what it calls anything may turn out to be nothing.
+_MATCHES: Final = (
+    "($5::numeric is null or j.rate_in >= $5) and ($6::numeric is null or j.rate_out >= $6)"
+    " and ($7::bytea is null or j.owner = $7) and ($8::bigint is null or j.posted_block <= $8)"
+)
+_LEASE: Final = f"""
+    with held as (
+        select j.*, false as is_new from leases l join open_jobs j on j.job_id = l.job_id
+        where l.provider_id = $1 and l.model_id = $2 and l.expires_at > statement_timestamp() and j.wanted
+            and not j.key_lost),
+    missing as (
+        select greatest(0, least($3::bigint, {MAX_LEASED_JOBS}, coalesce(
+            (select room from claimers where provider_id = $1 and model_id = $2 and may_claim), 0))
+            - (select count(*) from held)) as jobs),
+    bids as (
+        select * from open_jobs j
+        where j.model_id = $2 and j.designated = 0 and j.is_free and not j.key_lost and {_MATCHES}
+        order by j.posted_block, j.posted_log limit (select jobs from missing)),
+    orders as (
+        select * from open_jobs j
+        where j.designated = $1 and j.designated > 0 and j.model_id = $2
+            and (j.is_free or j.leased_to = $1 and not j.wanted) and {_MATCHES}
+        order by j.wanted desc, j.posted_block, j.posted_log limit (select jobs from missing)),
+    chosen as (
+        select *, true as is_new from (table bids union all table orders) j
+        order by j.wanted desc, j.posted_block, j.posted_log limit (select jobs from missing)),
+    leased as (
+        insert into leases as l (job_id, provider_id, model_id, expires_at)
+        select job_id, $1, $2, statement_timestamp() + $4 * interval '1 millisecond' from chosen order by job_id
+        on conflict (job_id) do update
+            set provider_id = excluded.provider_id, model_id = excluded.model_id, expires_at = excluded.expires_at
+            where l.expires_at <= statement_timestamp() or l.provider_id = excluded.provider_id
+        returning l.job_id)
+    select page.*, {SNAPSHOT}
+    from index_position p left join lateral (
+        select {JOB_COLUMNS}, j.posted_log, j.is_new
+        from (select * from held j where {_MATCHES}
+            union all select * from chosen where job_id in (select job_id from leased)) j) page on true
+    order by page.posted_block, page.posted_log
+"""
 
-    `bare`: models that had no bid to lease a moment ago, and the hash of the block that this was at: no look is taken
-    at their bids while the index stands there.
-    """
-    rows = await line.fetch(
-        "with asked as ("
-        "select * from unnest($1::bigint[], $2::bigint[], $3::bytea[]) as a(provider_id, model_id, bare)),"
-        f" bids as (select m.model_id, exists (select 1 from jobs j where {_BID}) as some_open,"
-        f" m.bare is distinct from p.block_hash and exists (select 1 from jobs j where {_BID}"
-        f" and not exists (select 1 from leases l where l.job_id = j.job_id and {_LIVE})) as some"
-        " from (select distinct model_id, bare from asked) m cross join index_position p),"
-        " reserved as (select a.provider_id, a.model_id, exists (select 1 from jobs j"
-        f" where j.designated = a.provider_id and j.designated > 0 and j.model_id = a.model_id and {_OPEN}) as some"
-        " from asked a cross join index_position p)"
-        " select a.provider_id, a.model_id, exists (select 1 from models m where m.model_id = a.model_id) as known,"
-        " b.some, b.some_open or r.some as any_open, b.some or r.some or b.some_open and exists (select 1 from"
-        f" leases l where l.provider_id = a.provider_id and l.model_id = a.model_id and {_LIVE}) as anything,"
-        f" {SNAPSHOT}"
-        " from index_position p cross join asked a join bids b on b.model_id = a.model_id"
-        " join reserved r on r.provider_id = a.provider_id and r.model_id = a.model_id",
-        [poller.provider_id for poller in pollers],
-        [poller.model_id for poller in pollers],
-        [bare.get(poller.model_id) for poller in pollers],
-    )
-    peeks = {
-        PollKey(row["provider_id"], row["model_id"]): Peek(
-            known_model=row["known"], any_bid=row["some"], any_open=row["any_open"], anything=row["anything"]
-        )
-        for row in rows
-    }
-    return snapshot_of(rows), peeks
 
-
-async def poll(
-    connection: Connection, asks: Sequence[LeaseRequest], wanted: JobFilter, *, lease_ms: int, custody: int | None
-) -> tuple[Snapshot, dict[PollKey, list[HeldJob]]]:
-    """Lease each the oldest matching jobs that nobody holds, until it holds as many as it asks for (earlier leases
-    count); all that each then holds, oldest first. One ask of each poller, and one place for all asks of a model.
-
-    `custody`: open bids that were posted at or before this block are left out.
-    """
+async def lease(connection: Connection, demand: LeaseDemand, lease_ms: int) -> tuple[Snapshot, list[LeasedJob]]:
+    """Lease the provider its oldest matching free jobs until it holds `demand.free`, and return the matching jobs that
+    it holds, oldest first. Orders that do not meet its asks come last, and do not count as held. Call this in a
+    transaction."""
+    await lock_leases(connection, demand.poller.model_id)
+    filters = demand.filters
     rows = await connection.fetch(
-        f"select page.*, {SNAPSHOT} from index_position p left join lateral (select {JOB_COLUMNS}, j.posted_log,"
-        f" h.is_new, h.poller"
-        " from poll_jobs($1, $2, $3, $4, $5, $6 * interval '1 millisecond', p.block_time, $7, $8, $9, $10, $11) h"
-        # `offset 0` has the leased ones looked up, whatever a generic plan guesses that the filters leave of the open.
-        " cross join lateral (select * from jobs k where k.job_id = h.leased_job offset 0) j"
-        f" where {_OPEN}"
-        # What is held from an earlier poll is told only to one that asks for such jobs.
-        " and ($8::numeric is null or j.rate_in >= $8) and ($9::numeric is null or j.rate_out >= $9)"
-        " and ($10::bytea is null or j.owner = $10) and ($11::bigint is null or j.posted_block <= $11)) page on true"
-        " order by page.posted_block, page.posted_log",
-        [ask.poller.provider_id for ask in asks],
-        [ask.poller.model_id for ask in asks],
-        [ask.free for ask in asks],
-        [ask.after.block for ask in asks],
-        [ask.after.log for ask in asks],
+        _LEASE,
+        *demand.poller,
+        demand.free,
         lease_ms,
-        custody,
-        wanted.min_rate_in,
-        wanted.min_rate_out,
-        wanted.owner,
-        wanted.posted_before,
+        filters.min_rate_in,
+        filters.min_rate_out,
+        filters.owner,
+        filters.posted_before,
     )
-    held: dict[PollKey, list[HeldJob]] = {ask.poller: [] for ask in asks}
-    for row in rows:
-        if row["job_id"] is not None:
-            held[PollKey(row["poller"], row["model_id"])].append(_held(row))
-    return snapshot_of(rows), held
+    return snapshot_of(rows), [LeasedJob(job_row(row), row["is_new"]) for row in rows if row["job_id"] is not None]
 
 
-def _held(row: asyncpg.Record) -> HeldJob:
-    return HeldJob(job_row(row), row["is_new"], int(row["amount"]), JobPlace(row["posted_block"], row["posted_log"]))
+async def lock_leases(connection: Connection, model_id: int) -> None:
+    """Wait for other transactions that lease jobs of the model, so that the next statement sees all their leases. A
+    process that hangs in the transaction loses the lock after _MAX_LOCK_IDLE.
+
+    The next statement is planned without sorting. It then reads jobs in the order of an index and stops early, however
+    many jobs the planner expects the filters to leave."""
+    await connection.execute(
+        "select pg_advisory_xact_lock(hashtextextended('leases ' || $1::bigint, 0)),"
+        f" set_config('idle_in_transaction_session_timeout', '{_MAX_LOCK_IDLE}', true),"
+        " set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)",
+        model_id,
+    )
 
 
 async def hold_back(connection: Connection, job_ids: Sequence[bytes]) -> None:
-    """Their payment cannot be had: nobody is leased them before a wait that doubles each time. Never for good: a
-    reorganisation may give even a used authorisation back."""
+    """Lease the jobs to no provider for a while, which doubles each time. A reorg may give even a used authorisation
+    back, so no job is held back for good."""
     await _hold_back(connection, "j.job_id = any($3)", job_ids)
 
 
 async def hold_back_beyond(connection: Connection, owner: bytes, balance: int) -> None:
-    """The owner has no more than `balance`: hold back all of its open jobs that cost more."""
-    await _hold_back(connection, f"j.owner = $3 and {_AMOUNT} > $4::numeric", owner, balance)
+    """Hold back all open jobs of the owner that cost more than its balance."""
+    await _hold_back(connection, f"j.owner = $3 and {AMOUNT} > $4::numeric", owner, balance)
 
 
 async def _hold_back(connection: Connection, which: str, *values: object) -> None:
     await connection.execute(
         "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
-        f" select j.job_id, {_NOBODY}, j.model_id, clock_timestamp() + $1, 1 from jobs j where {_OPEN} and {which}"
-        f" order by j.job_id limit {_MOST_HELD_BACK} on conflict (job_id) do update"
+        f" select j.job_id, {_HELD_BACK}, j.model_id, clock_timestamp() + $1, 1 from jobs j"
+        f" where j.state = {JobState.OPEN} and {which}"
+        f" order by j.job_id limit {_MAX_JOBS_HELD_BACK} on conflict (job_id) do update"
         " set provider_id = excluded.provider_id, unpaid = l.unpaid + 1,"
         " expires_at = clock_timestamp() + least($1 * 2 ^ least(l.unpaid, 20), $2)"
-        f" where l.provider_id <> {_NOBODY} or l.expires_at <= clock_timestamp()",
-        _FIRST_WAIT,
-        _LONGEST_WAIT,
+        f" where l.provider_id <> {_HELD_BACK} or l.expires_at <= clock_timestamp()",
+        _MIN_HOLD,
+        _MAX_HOLD,
         *values,
     )
 
 
-async def drop_lapsed(connection: Connection) -> None:
-    """Those of jobs whose payment was missing are kept as long as the job is open: the next wait is longer."""
+async def drop_expired(connection: Connection) -> None:
+    """Delete expired leases. The lease of a job without payment stays while the job is open, so that its next hold is
+    longer."""
     await connection.execute(
         "delete from leases l where (l.expires_at < clock_timestamp() and l.unpaid = 0) or (l.unpaid > 0"
-        f" and not exists (select 1 from jobs j where j.job_id = l.job_id and {_OPEN}))"
+        f" and not exists (select 1 from jobs j where j.job_id = l.job_id and j.state = {JobState.OPEN}))"
     )

@@ -1,156 +1,41 @@
-"""Polls (GET /evm/jobs with `free`): a provider shows that it is live, and leases jobs that nobody else holds.
+"""Polls (GET /evm/jobs with `free`): a provider reports that it is live, and leases jobs that no other provider holds.
 
-Most polls find nothing: those are answered by one look that all polls of the moment share.
+read what there is, in one statement for all polls of the moment ─► nothing ─► answer, or wait for news
+                                                                └─► something ─► lease it in a transaction
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 import anyio
 import attrs
-import structlog
 
 from common.refusal import Refused
-from coordinatord.api.book import leases_sql
-from coordinatord.api.book.book_sql import JobFilter, JobRow
-from coordinatord.api.book.leases_sql import START, HeldJob, LeaseRequest, Peek, PollKey
-from coordinatord.api.book.liveness import Liveness, PollHints
+from coordinatord.api.book import leases_sql, outlooks_sql
+from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.jobs_sql import JobRow
+from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.liveness import Liveness
+from coordinatord.api.book.outlooks_sql import Outlook
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.api.events.places import Places
-from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
-from coordinatord.chain.contracts.payment_token import Funds, PaymentToken
-from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue
+from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, with_snapshot
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
-log = structlog.get_logger(__name__)
-
-_PATIENCE: Final = 0.25  # seconds that a poll waits for the node
-_PAUSE: Final = 5.0  # seconds in which a node that kept a poll waiting is not asked again
-
-
-@attrs.define(slots=True)
-class Funding:
-    """Check that jobs about to be leased can still be paid: owners move their funds, and cancel authorisations.
-
-    The chain is asked when jobs are leased, in one request for all jobs of a poll, and its answer counts as long as the
-    index stands where it stood. A slow or silent node delays no poll: then the jobs count as paid, and the token
-    refuses the claim of one that is not."""
-
-    token: PaymentToken
-    database: Database
-    _at: bytes = attrs.field(default=b"", init=False)  # the block that what is known is of
-    _balances: dict[bytes, int] = attrs.field(factory=dict, init=False)
-    _unspent: set[bytes] = attrs.field(factory=set, init=False)
-    _asleep_until: float = attrs.field(default=0.0, init=False)
-
-    async def hold_back_unpaid(self, jobs: list[HeldJob], snapshot: Snapshot) -> bool:
-        """Take the jobs that cannot be paid from everybody's leases, with others that the same owners cannot pay. True
-        when there were any."""
-        funds = await self.of(jobs, snapshot)
-        spent = [job.row.job_id for job in jobs if job.row.job_id in funds.spent]
-        poor = {job.row.owner for job in jobs if funds.balances.get(job.row.owner, job.amount) < job.amount}
-        if not spent and not poor:
-            return False
-        log.info("unpaid jobs held back", spent=len(spent), owners=len(poor))
-        async with self.database.connection() as connection:
-            if spent:
-                await leases_sql.hold_back(connection, spent)
-            for owner in poor:
-                await leases_sql.hold_back_beyond(connection, owner, funds.balances[owner])
-        return True
-
-    async def of(self, jobs: list[HeldJob], snapshot: Snapshot) -> Funds:
-        """Balances of the jobs' owners as far as they are known, and the jobs whose authorisation is used or
-        cancelled."""
-        if self._at != snapshot.block_hash:
-            self._at, self._balances, self._unspent = snapshot.block_hash, {}, set()
-        balances, unspent = self._balances, self._unspent  # of this block, though others replace them meanwhile
-        owners = list({job.row.owner for job in jobs} - balances.keys())
-        unknown = [(job.row.owner, job.row.job_id) for job in jobs if job.row.job_id not in unspent]
-        fresh = await self._read(owners, unknown) if owners or unknown else None
-        if fresh is None:
-            return Funds(balances, set())
-        balances |= fresh.balances
-        unspent |= {job_id for _, job_id in unknown} - fresh.spent
-        return Funds(balances, fresh.spent)
-
-    async def _read(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds | None:
-        """None when the node did not tell in time."""
-        if anyio.current_time() < self._asleep_until:
-            return None
-        try:
-            with anyio.fail_after(_PATIENCE):
-                return await self.token.funds(owners, jobs)
-        except (TimeoutError, Retryable) as error:
-            log.warning("leasing without a look at payments", reason=str(error) or type(error).__name__)
-            self._asleep_until = anyio.current_time() + _PAUSE
-            return None
-
-
-Held: TypeAlias = tuple[Snapshot, list[HeldJob]]
-Custody: TypeAlias = Callable[[Connection], Awaitable[int | None]]
-
-# Calls of one process at a time: while one is answered, the next runs. More would only hold connections that others
-# want; and whoever waits here waits for its turn, where in the pool it would be given up.
-_AT_ONCE: Final = 2
-_MOST_TOGETHER: Final = 64  # polls; those of other processes for the same providers wait until they are done
-_PLAIN: Final = JobFilter()
-
-
-class Wish(NamedTuple):
-    """A poll that waits for leases. `filters`: of jobs beyond being open and of the model."""
-
-    poller: PollKey
-    free: int
-    filters: JobFilter
-
-
-class Leasing:
-    """Batches concurrent polls into one lease statement, because the round trip dominates the cost of a poll."""
-
-    def __init__(self, database: Database, hints: PollHints, lease_ms: int, custody: Custody) -> None:
-        self._hints = hints
-        self._lease_ms = lease_ms
-        self._custody = custody
-        self._plain = BatchedReads[Wish, Held](database, self._take, at_once=_AT_ONCE, most=_MOST_TOGETHER)
-        # What one filter leaves aside is no other's business: these go one by one.
-        self._filtered = BatchedReads[Wish, Held](database, self._take, at_once=_AT_ONCE, most=1)
-
-    async def take(self, wish: Wish) -> Held:
-        """Lease the provider as many jobs as are free and it may claim; all that it then holds, oldest first."""
-        return await (self._plain if wish.filters == _PLAIN else self._filtered).get(wish)
-
-    async def _take(self, database: Database, wishes: list[Wish]) -> dict[Wish, Held]:
-        filters = wishes[0].filters
-        free: dict[PollKey, int] = {}
-        for wish in wishes:  # of two polls of one provider, whatever the order, the one that asks for more decides
-            free[wish.poller] = max(free.get(wish.poller, wish.free), wish.free)
-        heads = {poller.model_id: self._head(poller.model_id, filters) for poller in free}
-        asks = [LeaseRequest(poller, slots, heads[poller.model_id]) for poller, slots in free.items()]
-
-        async def body(connection: Connection) -> tuple[Snapshot, dict[PollKey, list[HeldJob]]]:
-            custody = await self._custody(connection)
-            return await leases_sql.poll(connection, asks, filters, lease_ms=self._lease_ms, custody=custody)
-
-        snapshot, held = await database.transact(body)
-        if filters == _PLAIN:
-            for model_id in heads:
-                taken = [job for poller, jobs in held.items() if poller.model_id == model_id for job in jobs]
-                self._hints.leased(model_id, taken)
-        return {wish: (snapshot, held[wish.poller]) for wish in wishes}
-
-    def _head(self, model_id: int, filters: JobFilter) -> leases_sql.JobPlace:
-        return self._hints.head(model_id) if filters == _PLAIN else START
+# Leasing transactions of one process. More would take pooled connections from other requests. A poll waits here for
+# its turn without a timeout, which it would meet in the pool.
+_MAX_TRANSACTIONS: Final = 2
+_LEASE_ROUNDS: Final = 3
+_EXPIRED_LEASE_CHECK_S: Final = 2.0  # a waiting poll is not notified of a lease that expires
 
 
 @attrs.frozen(slots=True)
 class Leased:
-    """What a poll is given. `pending`: jobs whose post is under way, offered for a second; None to a poll that does not
-    ask for such."""
+    """Answer to a poll. `pending` has the pending offers; it is None when the poll did not request them."""
 
     snapshot: Snapshot
     rows: list[JobRow]
@@ -159,22 +44,19 @@ class Leased:
 
 @attrs.frozen(slots=True)
 class Look:
-    """One look for a poll. `others`: jobs are open that it was not given, held by somebody else or not for it; they may
-    become free without any news. `left`: some of them nobody holds. `offers_left`: the same of pending offers."""
+    """One look for a poll. `outlook` is from just before it leased."""
 
     leased: Leased
-    others: bool
-    left: bool
-    offers_left: bool = False
+    outlook: Outlook
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.leased.rows and not self.leased.pending
 
 
 @attrs.frozen(slots=True)
 class Poll:
-    """What a provider asks for; `limit` and `offset` are of the page that it is given of what it holds."""
+    """Request of a provider. `limit` and `offset` select from the jobs that it then holds."""
 
     poller: PollKey
     wanted: JobFilter
@@ -186,19 +68,24 @@ class Poll:
 
 @attrs.frozen(slots=True)
 class PollWaits:
-    """Polls that wait, and the places that there are for them."""
-
     polls: WaitingPolls
     places: Places
 
 
-_LOOK_AGAIN: Final = 2.0  # seconds, of a poll that waits while others hold jobs: a lease that lapses is no news
-_ROUNDS: Final = 3  # how often what turned out to be unpaid is replaced; what is left over comes with the next poll
-
-
-async def no_custody(_: Connection) -> int | None:
-    """No block before which an escrow lost its keys."""
-    return None
+def checked_poll(
+    session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool = False
+) -> Poll | NotSigned:
+    """Return the poll. Raise Refused when it does not name the open jobs of a model."""
+    if session.provider_id is None:
+        return NotSigned("authentication_error", "not_registered", "free needs a provider session")
+    faults = []
+    if wanted.state != "Open":
+        faults.append(Refused("free needs state=Open", "state"))
+    if wanted.model_id is None:
+        faults.append(Refused("free needs model", "model"))
+    if faults or wanted.model_id is None:
+        raise Refused.together(faults)
+    return Poll(PollKey(session.provider_id, wanted.model_id), wanted, free, limit, offset, pending)
 
 
 class Polls:
@@ -206,128 +93,97 @@ class Polls:
         self,
         database: Database,
         funding: Funding,
-        position: FreshValue[Snapshot],
         *,
         lease_ms: int,
         liveness: Liveness,
-        custody: Custody = no_custody,
         waits: PollWaits | None = None,
         offers: PendingOffers | None = None,
     ) -> None:
-        """`custody` tells the block up to which open bids are sealed to keys that an escrow has lost. Without `waits`
-        no poll waits."""
+        """Without `waits`, every poll is answered at once."""
+        self._database = database
         self._funding = funding
+        self._lease_ms = lease_ms
+        self._liveness = liveness
         self._waits = waits
         self._offers = offers
-        self._attendance = liveness
-        self._hints = PollHints(database, position)
-        self._leasing = Leasing(database, self._hints, lease_ms, custody)
+        self._outlooks = BatchedReads[PollKey, IndexRead[Outlook]](
+            database.prepared_connection(), with_snapshot(outlooks_sql.read_outlooks)
+        )
+        self._transactions = anyio.CapacityLimiter(_MAX_TRANSACTIONS)
 
-    async def poll(
-        self, session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool = False
-    ) -> Leased | NotSigned:
-        """Record the provider as live with `free` slots, lease it the oldest jobs it may claim, give what it holds."""
-        poll = _checked(session, wanted, free, limit, offset, pending=pending)
-        return poll if isinstance(poll, NotSigned) else (await self._look(poll)).leased
+    async def answer(self, poll: Poll) -> Leased:
+        """Record the provider as live, lease it its oldest jobs up to `free`, and return the jobs that it holds."""
+        return (await self._look(poll)).leased
 
-    async def poll_and_wait(
-        self,
-        session: SessionRow,
-        wanted: JobFilter,
-        free: int,
-        limit: int,
-        offset: int,
-        *,
-        pending: bool = False,
-        seconds: int,
-        caller: str,
-    ) -> tuple[Leased | NotSigned, float]:
-        """The same, held for so many seconds at most while there is nothing for it, and the seconds that it waited. The
-        provider counts as live meanwhile. A caller that has all its places is answered at once."""
-        poll = _checked(session, wanted, free, limit, offset, pending=pending)
-        if isinstance(poll, NotSigned):
-            return poll, 0.0
-        if self._waits is None or not seconds or not free or not self._waits.places.has_room(caller):
-            return (await self._look(poll)).leased, 0.0
+    async def answer_or_wait(self, poll: Poll, *, seconds: int, caller: str) -> tuple[Leased, float]:
+        """Like `answer`, but wait up to `seconds` while there is nothing for the provider. Return the answer and the
+        seconds waited. The provider is live while it waits. A caller without a free place does not wait."""
+        if self._waits is None or not seconds or not poll.free or not self._waits.places.has_room(caller):
+            return await self.answer(poll), 0.0
         polls = self._waits.polls
-        with self._waits.places.held(caller, "poll"), polls.waiting(poll.poller, free, pending=pending) as waiting:
-            return await self._until_leased(poll, waiting, self._waits.polls, seconds)
+        with (
+            self._waits.places.held(caller, "poll"),
+            polls.waiting(poll.poller, poll.free, pending=poll.pending) as waiting,
+        ):
+            return await self._wait_for_jobs(poll, waiting, polls, seconds)
 
-    async def _until_leased(
+    async def _wait_for_jobs(
         self, poll: Poll, waiting: WaitingPoll, polls: WaitingPolls, seconds: int
     ) -> tuple[Leased, float]:
-        until, waited = anyio.current_time() + seconds, 0.0
+        deadline, waited = anyio.current_time() + seconds, 0.0
         look = await self._look(poll)
-        with self._attendance.staying(poll.poller, poll.free):
-            while look.empty and not polls.closed and (left := until - anyio.current_time()) > 0:
+        with self._liveness.staying(poll.poller, poll.free):
+            while look.is_empty and not polls.closed and (left := deadline - anyio.current_time()) > 0:
                 began = anyio.current_time()
-                woken = await waiting.wait(min(left, _LOOK_AGAIN) if look.others else left)
+                woken = await waiting.wait(min(left, _EXPIRED_LEASE_CHECK_S) if look.outlook.some_open else left)
                 waited += anyio.current_time() - began
                 look = await self._look(poll, noted=True)
-                if woken and look.left and not look.leased.rows:
+                if woken and look.outlook.some_free and not look.leased.rows:
                     polls.pass_on(waiting)
-                if woken and look.offers_left:
+                if woken and look.outlook.some_offered and not look.leased.pending:
                     polls.pass_offer_on(waiting)
                 waiting.looked()
         return look.leased, waited
 
     async def _look(self, poll: Poll, *, noted: bool = False) -> Look:
-        look = await self._look_in_book(poll, noted=noted)
-        if not poll.pending or self._offers is None:
-            return look
-        leased = look.leased
-        room = 0 if poll.wanted.provider_id else poll.free - len(leased.rows)
-        pending, left = await self._offers.take(poll.poller, room, poll.wanted)
-        return attrs.evolve(look, leased=attrs.evolve(leased, pending=pending), offers_left=left)
-
-    async def _look_in_book(self, poll: Poll, *, noted: bool) -> Look:
-        """`noted`: that the provider is live is known already."""
-        poller, wanted = poll.poller, poll.wanted
-        peeked = await self._peek(poller)
-        if not noted:
-            await self._attendance.note(poller, poll.free)
-        if peeked is not None:
-            snapshot, peek = peeked
-            if not peek.anything:
-                return Look(Leased(snapshot, []), others=peek.any_open, left=False)
-        filters = JobFilter(
-            owner=wanted.owner,
-            min_rate_in=wanted.min_rate_in,
-            min_rate_out=wanted.min_rate_out,
-            posted_before=wanted.posted_before,
-        )
-        # No open job has been claimed by anybody: asked for those of a provider, a poll leases none.
-        snapshot, held = await self._lease(Wish(poller, 0 if wanted.provider_id else poll.free, filters))
-        ordered = held[::-1] if wanted.newest_first else held
-        rows = [job.row for job in ordered[poll.offset : poll.offset + poll.limit]]
-        return Look(Leased(snapshot, rows), others=True, left=True)
-
-    async def _peek(self, poller: PollKey) -> tuple[Snapshot, Peek] | None:
-        """None where there is likely to be something: bids of the model were leased a moment ago."""
-        if self._hints.head(poller.model_id) is not START:
-            return None
-        found = await self._hints.peek(poller)
-        if found.value is None or not found.value.known_model:
+        """Look for jobs and pending offers. `noted`: the provider is recorded as live already."""
+        read = await self._outlooks.get(poll.poller)
+        snapshot, outlook = read.snapshot, read.value
+        if outlook is None or not outlook.known_model:
             raise Refused("model is not in the catalogue", "model")
-        return found.snapshot, found.value
+        if not noted:
+            await self._liveness.note(poll.poller, poll.free)
+        rows: list[JobRow] = []
+        if outlook.holds_some or (outlook.some_free and outlook.may_claim):
+            snapshot, rows = await self._lease(poll)
+        if not poll.pending or self._offers is None:
+            return Look(Leased(snapshot, _page(poll, rows)), outlook)
+        pending: list[PendingJob] = []
+        if outlook.some_offered and outlook.may_claim and poll.wanted.provider_id is None:
+            pending = await self._offers.take(poll.poller, poll.free - len(rows), poll.wanted)
+        return Look(Leased(snapshot, _page(poll, rows), pending), outlook)
 
-    async def _lease(self, wish: Wish) -> Held:
-        for _ in range(_ROUNDS):
-            snapshot, held = await self._leasing.take(wish)
-            new = [job for job in held if job.is_new]
+    async def _lease(self, poll: Poll) -> tuple[Snapshot, list[JobRow]]:
+        """Return the jobs that the provider holds, oldest first. Jobs that turn out to be unpaid are replaced."""
+        # An open job has no provider, so a poll for a provider's jobs leases none.
+        demand = LeaseDemand(poll.poller, 0 if poll.wanted.provider_id else poll.free, poll.wanted)
+        for _ in range(_LEASE_ROUNDS):
+            snapshot, held = await self._lease_once(demand)
+            new = [job.row for job in held if job.is_new]
             if not await self._funding.hold_back_unpaid(new, snapshot):
-                return snapshot, held
-        return await self._leasing.take(wish._replace(free=0))
+                break
+        else:
+            snapshot, held = await self._lease_once(attrs.evolve(demand, free=0))
+        return snapshot, [job.row for job in held]
+
+    async def _lease_once(self, demand: LeaseDemand) -> tuple[Snapshot, list[LeasedJob]]:
+        async def body(connection: Connection) -> tuple[Snapshot, list[LeasedJob]]:
+            return await leases_sql.lease(connection, demand, self._lease_ms)
+
+        async with self._transactions:
+            return await self._database.transact(body)
 
 
-def _checked(
-    session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool
-) -> Poll | NotSigned:
-    if session.provider_id is None:
-        return NotSigned("authentication_error", "not_registered", "free needs a provider session")
-    if wanted.state != "Open" or wanted.model_id is None:
-        missing = {"state": wanted.state != "Open", "model": wanted.model_id is None}
-        said = {"state": "state=Open", "model": "model"}
-        faults = [Refused(f"free needs {said[name]}", name) for name, lacks in missing.items() if lacks]
-        raise Refused.together(faults)
-    return Poll(PollKey(session.provider_id, wanted.model_id), wanted, free, limit, offset, pending)
+def _page(poll: Poll, held: list[JobRow]) -> list[JobRow]:
+    ordered = held[::-1] if poll.wanted.newest_first else held
+    return ordered[poll.offset : poll.offset + poll.limit]

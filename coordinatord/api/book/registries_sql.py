@@ -1,4 +1,4 @@
-"""Asks of listed providers, and the floors under them."""
+"""Registries as the index has them: asks, floors, windows, providers, models and the escrow allowlist."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,7 +23,7 @@ class AskRow:
 
 @attrs.frozen(slots=True)
 class FloorRow:
-    """The lowest of each rate on its own: one row may combine two providers' rates."""
+    """Lowest rate of each kind. One row may combine the rates of two providers."""
 
     model_id: int
     sla: int
@@ -70,7 +70,7 @@ async def read_floors(
 
 
 async def read_windows(database: Database) -> tuple[Snapshot, tuple[int, ...]]:
-    """Windows that orders may have, in seconds, the shortest first: the registry tells of one at a time only."""
+    """Return the completion windows that the market allows, in seconds, shortest first."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select s.sla_secs, {SNAPSHOT} from index_position p left join slas s on s.allowed order by s.sla_secs"
@@ -94,17 +94,16 @@ class ProviderRow:
     reliability: ReliabilityRow
 
 
-CAPACITY: Final = "greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000)"
 _PROVIDER: Final = (
     "v.provider_id, v.operator, v.box_key, v.evidence, v.listed, v.reputation, v.allow_all_models,"
     " array(select a.model_id from provider_models a where a.provider_id = v.provider_id order by a.model_id)"
-    f" as allowed_models, {CAPACITY} as capacity, v.active_jobs, v.requested, {RELIABILITY_COLUMNS}"
+    f" as allowed_models, capacity(v) as capacity, v.active_jobs, v.requested, {RELIABILITY_COLUMNS}"
 )
 _SUMS: Final = f"left join reliability r on r.provider_id = v.provider_id and r.model_id = {ALL_MODELS}"
 
 
 async def read_providers(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ProviderRow]]:
-    """The registry numbers providers from 1 without gaps: after as many as `offset` comes the next number."""
+    """Return a page. The registry numbers providers from 1 without gaps, so an offset is a provider id."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select v.*, {SNAPSHOT} from index_position p left join lateral (select {_PROVIDER} from providers v"
@@ -160,7 +159,7 @@ _BY_NAMES: Final = (
 
 
 async def read_by_names(line: PreparedConnection, names: Sequence[str]) -> tuple[Snapshot, dict[str, ModelRow]]:
-    """Names are not unique on the chain: the enabled model of a name wins, then the oldest."""
+    """Return models by name. Names are not unique on the chain: the enabled model of a name wins, then the oldest."""
     rows = await line.fetch(_BY_NAMES, names)
     return snapshot_of(rows), {row["name"]: _model(row) for row in rows if row["name"] is not None}
 

@@ -1,8 +1,7 @@
-"""Reliability of providers: how the jobs that they claimed ended in the last seven days, by model and together.
+"""Reliability of providers: how the jobs that they claimed ended in the last seven days, by model and over all models.
 
-The sums are a table that the janitor writes anew, from the index of jobs' ends alone. So nothing has to be undone: what
-a reorganisation takes back is not counted the next time. A million ends are work for seconds, and the next time comes
-only after many times as long as it took.
+The janitor recounts the table from an index of jobs' ends, so a reorg needs no undo. A million ends take seconds, and
+the pause until the next count is many times as long.
 """
 
 import time
@@ -16,12 +15,12 @@ from common.api.states import EndedBecause
 from coordinatord.storage.database.connections import Connection
 
 ALL_MODELS: Final = -1
-_REST: Final = 30  # times as long as it took, until the next time: at most a thirtieth of a connection
+_PAUSE_PER_COUNT: Final = 30  # times the duration of a count, so that counting takes a thirtieth of one connection
 
 
 @attrs.frozen(slots=True)
 class ReliabilityRow:
-    """Jobs that ended, by how they did; `median_secs` from the claim to the settle, None where nothing settled."""
+    """Numbers of ended jobs. `median_secs` is from the claim to the settle, and None when no job settled."""
 
     settled: int
     failed: int
@@ -29,13 +28,13 @@ class ReliabilityRow:
     median_secs: int | None
 
 
-# Of `r`, a row of the table or none.
+# From `r`, a row of the table or none.
 RELIABILITY_COLUMNS: Final = (
     "coalesce(r.settled, 0) as settled, coalesce(r.failed, 0) as failed, coalesce(r.reclaimed, 0) as reclaimed,"
     " r.median_secs"
 )
-# Of equal prices and equal turns, who settles more of what it claims is first. A job settled and one lost are added to
-# everybody's: nobody is first for a single job, and a newcomer stands between those who settle and those who do not.
+# Share of claimed jobs that were settled. One settled and one lost job are added for every provider, so that a single
+# job makes no provider the first, and a new provider ranks between reliable and unreliable ones.
 SCORE: Final = (
     "(coalesce(r.settled, 0) + 1)::float8"
     " / (coalesce(r.settled, 0) + coalesce(r.failed, 0) + coalesce(r.reclaimed, 0) + 2)"
@@ -73,14 +72,15 @@ _REFRESH: Final = (
 
 @attrs.define(slots=True)
 class ReliabilitySums:
-    """The table, written anew by whoever sweeps, when its time has come."""
+    """Counter of the table. The janitor calls `refresh` at each sweep."""
 
     clock: Callable[[], float] = time.monotonic
     _due: float = attrs.field(default=0.0, init=False)
 
     async def refresh(self, connection: Connection) -> None:
+        """Recount the table when a count is due."""
         began = self.clock()
         if began < self._due:
             return
         await connection.execute(_REFRESH, RELIABILITY_SECS)
-        self._due = self.clock() + _REST * (self.clock() - began)
+        self._due = self.clock() + _PAUSE_PER_COUNT * (self.clock() - began)

@@ -1,9 +1,9 @@
-"""Polls that wait for work: whom a new job wakes, and who looks again by itself.
+"""Polls that wait for work, and which of them a new job wakes.
 
-A job is one provider's: to wake all who wait for its model would cost as much as their polling did. As many are woken
-as it takes, those first that have waited longest. One that comes away with nothing while there is something (its rates
-are too high, say) wakes the next, and none is woken twice by the same news. One that leaves before it has looked (its
-caller hung up) wakes the next as well: news is nobody's to swallow.
+A job goes to one provider, so waking every poll that waits for its model would cost as much as short polls. New jobs
+wake as many polls as they fill, those first that have waited longest. A poll that is woken and gets nothing although
+there is something (its rates are too high, say) wakes the next one; the same news wakes no poll twice. A poll that
+leaves before it has looked also wakes the next one.
 """
 
 import asyncio
@@ -22,21 +22,22 @@ _FREES: Final = frozenset({EventKind.SETTLED, EventKind.FAILED, EventKind.RECLAI
 
 
 class WaitingPoll:
-    """One poll that waits. `wait` from its task; the loop must be asyncio's."""
+    """Poll that waits. Call `wait` from its own task, in an asyncio loop."""
 
-    __slots__ = ("_future", "_looking", "_woken", "free", "heard", "heard_offers", "pending", "poller")
+    __slots__ = ("_future", "_looking", "_woken", "free", "heard_news", "heard_offers", "pending", "poller")
 
-    def __init__(self, poller: PollKey, free: int, heard: int, offers: int, *, pending: bool = False) -> None:
+    def __init__(self, poller: PollKey, free: int, news: int, offers: int, *, pending: bool = False) -> None:
         self.poller = poller
         self.free = free
-        self.pending = pending  # it takes jobs whose post is under way
-        self.heard = heard  # the news that it was woken by, or came after
-        self.heard_offers = offers  # the same of news of jobs whose post is under way
+        self.pending = pending
+        # Numbers of the last news and of the last offer that woke the poll, or that came before the poll.
+        self.heard_news = news
+        self.heard_offers = offers
         self._woken = self._looking = False
         self._future: asyncio.Future[None] | None = None
 
     async def wait(self, seconds: float) -> bool:
-        """Until woken, so many seconds at most. True when woken."""
+        """Wait up to `seconds`. Return True when woken."""
         if not self._woken:
             self._future = asyncio.get_running_loop().create_future()
             with anyio.move_on_after(seconds):
@@ -46,7 +47,7 @@ class WaitingPoll:
         return self._looking
 
     def looked(self) -> None:
-        """What it was woken by is dealt with."""
+        """Report that the poll has looked for what woke it."""
         self._looking = False
 
     @property
@@ -59,11 +60,11 @@ class WaitingPoll:
             self._future.set_result(None)
 
 
-Queue = dict[WaitingPoll, None]  # in the order of their coming
+Queue = dict[WaitingPoll, None]  # by time of arrival
 
 
 class WaitingPolls:
-    """`hear` watches the event hub."""
+    """Waiting polls of a process. `hear` watches the event hub, `offered` the notices of pending offers."""
 
     def __init__(self) -> None:
         self._of_model: defaultdict[int, Queue] = defaultdict(dict)
@@ -74,7 +75,7 @@ class WaitingPolls:
 
     @contextmanager
     def waiting(self, poller: PollKey, free: int, *, pending: bool = False) -> Iterator[WaitingPoll]:
-        """Counts from before its first look, so that nothing falls between the two."""
+        """Register a poll. Enter before its first look, so that it hears of everything after the look."""
         poll = WaitingPoll(poller, free, self._news, self._offers, pending=pending)
         queues = ((self._of_model, poller.model_id), (self._of_provider, poller.provider_id))
         for queue, key in queues:
@@ -91,7 +92,7 @@ class WaitingPolls:
                 self.pass_offer_on(poll)
 
     def hear(self, events: Sequence[LoggedEvent]) -> None:
-        """None at all: the process stops, and whoever waits is answered."""
+        """Wake polls for these events. No events mean that the process stops, and wake every poll."""
         self._news += 1
         self.closed = self.closed or not events
         if self.closed or any(event.kind is EventKind.RESET for event in events):
@@ -106,22 +107,22 @@ class WaitingPolls:
                 else:
                     bids[event.model_id] += 1
             elif event.kind in _FREES and event.takes_back is None:
-                _wake(self._of_provider.get(event.provider_id, ()))  # it may have been at its capacity
+                _wake(self._of_provider.get(event.provider_id, ()))  # the provider may have been at its capacity
         for model_id, jobs in bids.items():
             self._wake_for(model_id, jobs)
 
     def offered(self, model_id: int, designated: int) -> None:
-        """A job whose post is under way: one poll that takes such jobs is woken, the one that waits longest."""
+        """Wake the poll that has waited longest for pending offers."""
         self._offers += 1
         queue = self._of_provider.get(designated, ()) if designated else self._of_model.get(model_id, ())
         self._wake_for_offer(queue, model_id)
 
     def pass_on(self, poll: WaitingPoll) -> None:
-        """There is something that was not for this one."""
+        """Wake another poll for a job that was not for this one."""
         self._wake_for(poll.poller.model_id, 1)
 
     def pass_offer_on(self, poll: WaitingPoll) -> None:
-        """The same of a job whose post is under way."""
+        """Wake another poll for an offer that was not for this one."""
         model_id = poll.poller.model_id
         self._wake_for_offer(self._of_model.get(model_id, ()), model_id)
 
@@ -136,14 +137,14 @@ class WaitingPolls:
         for poll in self._of_model.get(model_id, ()):
             if jobs <= 0:
                 return
-            if poll.heard < self._news:
-                poll.heard = self._news
+            if poll.heard_news < self._news:
+                poll.heard_news = self._news
                 poll.wake()
                 jobs -= poll.free
 
 
 def _opens(event: LoggedEvent) -> bool:
-    """A job may be open now that was not: it is posted, or its claim or its end is taken back."""
+    """Return True for an event that may open a job: a post, or a reorg that removes its claim or its end."""
     return (event.kind is EventKind.POSTED) == (event.takes_back is None)
 
 

@@ -85,7 +85,7 @@ class MockCustody:
 
     async def has_lost_keys(self) -> bool:
         async with self._database.connection() as connection:
-            return await escrow_sql.read_custody(connection) is not None
+            return await escrow_sql.has_lost_keys(connection)
 
     # --- what goes on beside them -------------------------------------------------------------------------
 

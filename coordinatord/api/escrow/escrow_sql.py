@@ -9,7 +9,6 @@ from coordinatord.storage.database.connections import Connection
 
 # A loss matters as long as what was sealed to the key can be claimed (a day) and settled (another), and an hour more.
 _RECENT_LOSS: Final = "lost_at > clock_timestamp() - interval '49 hours'"
-_NEVER: Final = 2**63 - 1  # above every block
 
 
 @attrs.frozen(slots=True)
@@ -65,16 +64,7 @@ async def drop_forgotten(connection: Connection) -> None:
     )
 
 
-async def read_custody(connection: Connection) -> int | None:
-    """The block at which the present custody began, when keys were lost before it; None when none was.
-
-    What was posted after it was sealed, as far as one can tell, to keys that have been held ever since.
-    """
-    block: int | None = await connection.fetchval(
-        f"with lost as (select max(announced_from) as until from escrow_generations where {_RECENT_LOSS})"
-        " select coalesce((select min(coalesce(announced_block, $1)) from escrow_generations"
-        " where announced_from >= until and lost_at is null and erased_at is null), $1)"
-        " from lost where until is not null",
-        _NEVER,
-    )
-    return block
+async def has_lost_keys(connection: Connection) -> bool:
+    """Return True while something may still be sealed to a key that was lost."""
+    lost: bool = await connection.fetchval("select began >= 0 from escrow_custody")
+    return lost

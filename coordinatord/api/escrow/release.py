@@ -20,7 +20,7 @@ from common.messages.escrow import Release
 from common.quotes import derive_job_id
 from common.sealed_stream import SEED_WRAP_BYTES
 from common.secp256k1 import recover
-from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.escrow.custody import Custody, unminted
 from coordinatord.api.escrow.handover import AnySignature, SealingKey
 from coordinatord.api.escrow.keys import wipe

@@ -10,8 +10,8 @@ from common.api.states import job_status
 from common.quotes import FeeTerms
 from common.scalars import hex_of
 from coordinatord.api.book.bodies import digits_or_omitted, reliability
-from coordinatord.api.book.book_sql import JobRow
 from coordinatord.api.book.candidates_sql import LiveAsk
+from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.orders.preflight import CheckedOrder
 from coordinatord.api.orders.submission import QuotedOrder
 

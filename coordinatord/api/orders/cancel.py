@@ -9,7 +9,7 @@ from common.api.fields import SIGNATURE, UINT64, wire
 from common.domains import Domains
 from common.messages.jobs import Cancel
 from common.secp256k1 import recover
-from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.orders.endings import Endings
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable

@@ -4,7 +4,7 @@ from typing import Final
 
 import attrs
 
-from coordinatord.api.book import book_sql
+from coordinatord.api.book import jobs_sql
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer import endings_sql
@@ -41,7 +41,7 @@ class Endings:
 
     async def _search(self, job_id: bytes) -> bytes | None:
         async with self.database.connection() as connection:
-            posted = await book_sql.read_posted_block(connection, job_id)
+            posted = await jobs_sql.read_posted_block(connection, job_id)
         if posted is None:
             raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
         head = await self.registry.head()

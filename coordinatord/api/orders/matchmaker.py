@@ -2,7 +2,7 @@
 
 import attrs
 
-from coordinatord.api.book import candidates_sql
+from coordinatord.api.book import candidates_sql, liveness_sql
 from coordinatord.api.book.candidates_sql import Demand, LiveAsk
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody
 from coordinatord.storage.database.connections import Database
@@ -37,4 +37,4 @@ class Matchmaker:
     async def picked(self, order: OrderBody) -> None:
         """Note that an order was accepted: its designated provider goes behind others of the same price."""
         if order.designated:
-            await candidates_sql.mark_picked(self.database, order.designated, order.model_id)
+            await liveness_sql.mark_picked(self.database, order.designated, order.model_id)

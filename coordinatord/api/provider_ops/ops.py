@@ -20,7 +20,7 @@ from common.refusal import Refused
 from common.secp256k1 import recover
 from coordinatord.api.book import leases_sql
 from coordinatord.api.book.pending_offers import PendingOffers
-from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders.bodies import CID_CHARACTERS, INLINE_BYTES

@@ -10,7 +10,7 @@ import anyio
 import asyncpg
 import structlog
 
-from coordinatord.api.book.book_sql import overdue_jobs
+from coordinatord.api.book.posted_jobs_sql import overdue_jobs
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import PostedOrder

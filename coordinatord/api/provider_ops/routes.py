@@ -10,7 +10,7 @@ from common.api.shapes import OMITTED
 from common.api.words import WORDS
 from common.artifacts import decode_error
 from common.scalars import hex_of
-from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
 from coordinatord.api.provider_ops import asks, ops
 from coordinatord.api.provider_ops.asks import Asks, AsksBody

@@ -4,7 +4,7 @@ No event says so. The mark is a function of the row and of the indexed block's t
 that moves the position also sets the marks, in the same transaction. Anyone can let any number of jobs expire at one
 moment, and an index that stops to mark them all would delay every reader. Therefore one transaction marks at most
 AT_ONCE jobs, and further transactions between the following blocks mark the rest. Until then readers treat such a row
-as marked (`book/book_sql.py`), and the job is leased to no provider.
+as marked (`book/jobs_sql.py`), and the job is leased to no provider.
 
 A first backfill sets the marks at its end, together with the indexes, because no client reads before that.
 """

@@ -4,7 +4,7 @@ import asyncpg
 import attrs
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.connections import Connection, PreparedConnection
 
 
 @attrs.frozen(slots=True)
@@ -34,3 +34,11 @@ def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
     if row["rebuilding"]:  # the tables are being replayed: what they hold is of no block
         raise Retryable("not_ready", "the index is being rebuilt")
     return Snapshot(row["as_of_number"], row["as_of_hash"], row["as_of_time"])
+
+
+async def read_block_pace(connection: Connection) -> float | None:
+    """Return seconds per block, or None while the index has too few blocks or they have one time."""
+    pace: float | None = await connection.fetchval(
+        "select (max(time) - min(time))::float8 / nullif(max(number) - min(number), 0) from index_blocks"
+    )
+    return pace or None

@@ -6,10 +6,11 @@
 --     outbox      relays, their transactions, gas budgets
 --     wallets     nonces, sessions
 --     storage     objects, pinned keys, files, bytes stored by owner
---     leasing     liveness, leases, offers before a block has the post, poll_jobs
+--     leasing     liveness, leases, offers before a block has the post
 --     batches     batches, their workers, their lines
 --     webhooks    endpoints, messages
 --     escrow      generations of escrow keys
+--     claims      views of what a provider may claim
 --
 -- Times named `*_at` are timestamptz where the coordinator's clock set them, and Unix seconds where a block or a
 -- signature did. Amounts are numeric(39): a uint128 of the token's smallest unit. Addresses and hashes are bytea.
@@ -286,6 +287,11 @@ create trigger save_for_undo after insert or update or delete on providers for e
     when (current_setting('svc.journal_block', true) <> '') execute function save_for_undo();
 -- Listed providers: quotes and lists of asks begin with them.
 create index providers_listed on providers (provider_id) where listed;
+
+-- Number of jobs that a provider may hold at a time.
+create function capacity(v providers) returns bigint language sql immutable as $$
+    select greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000)
+$$;
 
 -- Models that a provider is allowed to run.
 create table provider_models (
@@ -786,150 +792,6 @@ create index pending_offers_waiting on pending_offers (model_id, relay_id) where
 -- Offers that take room of a provider.
 create index pending_offers_designated on pending_offers (designated) where designated > 0;
 
--- Number of jobs that a provider may hold, and how many more it may take. It holds claimed jobs, open jobs designated to
--- it, and designated jobs whose post is under way: a burst of orders within one block is spread.
-create view provider_rooms as
-    select provider_id, capacity, capacity - held as room
-    from (
-        select v.provider_id,
-            greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000) as capacity,
-            v.active_jobs
-            + (select count(*) from jobs j where j.designated = v.provider_id and j.designated > 0 and j.state = 0)
-            + (select count(*) from pending_offers o where o.designated = v.provider_id and o.designated > 0
-                and not exists (select from jobs j where j.job_id = o.job_id)) as held
-        from providers v
-    ) counted;
-
--- Lease each poller its oldest matching jobs, up to its free slots, and return all that it then holds. Each pair of
--- provider and model is named once; the filters apply to all pollers of the call.
---
--- A provider is leased only what it may claim: nothing while it is not listed or not allowed the model, and no more than
--- its capacity leaves. Orders designated to a provider that do not meet its asks are leased last, and do not count as
--- held: whoever designates them cannot keep the provider from what it asked for.
---
--- Each statement of the function sees what the statements before it waited for, which one large statement would not:
--- polls of one provider take turns, and count what the other took. Rows that another call is about to lease are skipped.
---
--- `after_blocks` and `after_logs` name a place in the order of open bids before which a moment ago all were leased (the
--- same for all pollers of a model). When the bids after it do not suffice, all bids are searched.
-create function poll_jobs(
-    pollers bigint[], models bigint[], slots bigint[], after_blocks bigint[], after_logs bigint[],
-    lease interval, at_time bigint, custody bigint,
-    least_in numeric, least_out numeric, of_owner bytea, posted_until bigint
-) returns table (poller bigint, model bigint, leased_job bytea, is_new boolean) language plpgsql rows 32
--- The order of the two partial indexes is the order of leasing, and a poll wants few rows: reading them in that order is
--- right however many there are. Left to estimates, plans change with the table's statistics; and making one anew for
--- each call costs more than the call.
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
-set enable_mergejoin = off set plan_cache_mode = force_generic_plan as $$
-declare
-    rooms bigint[];  -- how many more each may be leased
-    chosen bytea[];
-    chosen_by bigint[];  -- places in `pollers`
-    taken bytea[];
-    takers bigint[];
-    taken_models bigint[];
-    renewed bytea[] := '{}';  -- leased by this call: what is not counted as held must not be chosen twice
-begin
-    perform pg_advisory_xact_lock(k.key) from (  -- in one order for all calls, or two of them wait for each other
-        select distinct hashtextextended('poll ' || a.id::text, 0) as key from unnest(pollers) as a(id) order by 1) k;
-    select array_agg(l.job_id), array_agg(l.provider_id), array_agg(l.model_id) into taken, takers, taken_models
-        from unnest(pollers, models) as a(provider_id, model_id)
-        join leases l on l.provider_id = a.provider_id and l.model_id = a.model_id
-            and l.expires_at > clock_timestamp()
-        join jobs j on j.job_id = l.job_id and j.state = 0 and j.expires_at >= at_time
-            and (j.designated <> 0 or custody is null or j.posted_block > custody)
-            and (j.designated = 0 or meets_ask(j.designated, j.model_id, j.sla_secs, j.rate_in, j.rate_out));
-    return query select t.*, false from unnest(takers, taken_models, taken) as t;
-    select array_agg(least(a.wanted, 1000, coalesce((
-            select greatest(1, v.reputation * least(v.requested, v.ceiling) / 1000) - v.active_jobs
-            from providers v where v.provider_id = a.provider_id and v.listed
-                and (v.allow_all_models or exists (select 1 from provider_models x
-                    where x.provider_id = a.provider_id and x.model_id = a.model_id))
-        ), 0)) order by a.place) into rooms
-        from unnest(pollers, models, slots) with ordinality as a(provider_id, model_id, wanted, place);
-    -- A call that committed while this statement looked may have leased the same jobs: what was lost to it is looked for
-    -- again, which sees its leases.
-    for attempt in 1 .. 10 loop
-        select array_agg(a.room - (select count(*) from unnest(takers, taken_models) as t(provider_id, model_id)
-                where t.provider_id = a.provider_id and t.model_id = a.model_id) order by a.place) into rooms
-            from unnest(pollers, models, rooms) with ordinality as a(provider_id, model_id, room, place);
-        exit when 0 >= all (rooms);
-        with asked as (
-            select a.*, sum(a.room) over (partition by a.model_id order by a.place) as until
-            from unnest(pollers, models, rooms, after_blocks, after_logs) with ordinality
-                as a(provider_id, model_id, room, after_block, after_log, place)
-            where a.room > 0),
-        bids as (
-            select m.model_id, b.*, row_number() over (partition by m.model_id order by b.posted_block, b.posted_log) as nth
-            from (select a.model_id, a.after_block, a.after_log, sum(a.room) as room
-                from asked a group by a.model_id, a.after_block, a.after_log) m
-            cross join lateral (
-                select j.job_id, j.posted_block, j.posted_log from jobs j
-                where j.model_id = m.model_id and j.state = 0 and j.designated = 0 and j.expires_at >= at_time
-                    and (j.posted_block, j.posted_log) > (m.after_block, m.after_log)
-                    and (custody is null or j.posted_block > custody)
-                    and (least_in is null or j.rate_in >= least_in) and (least_out is null or j.rate_out >= least_out)
-                    and (of_owner is null or j.owner = of_owner)
-                    and (posted_until is null or j.posted_block <= posted_until)
-                    and not exists (
-                        select 1 from leases l where l.job_id = j.job_id and l.expires_at > clock_timestamp())
-                order by j.posted_block, j.posted_log limit m.room for no key update of j skip locked) b),
-        wanted as (
-            select a.place, b.*, false as unwanted from asked a cross join lateral (
-                select j.job_id, j.posted_block, j.posted_log from jobs j
-                where j.model_id = a.model_id and j.state = 0 and j.designated = a.provider_id and j.designated > 0
-                    and j.expires_at >= at_time
-                    and meets_ask(j.designated, j.model_id, j.sla_secs, j.rate_in, j.rate_out)
-                    and (least_in is null or j.rate_in >= least_in) and (least_out is null or j.rate_out >= least_out)
-                    and (of_owner is null or j.owner = of_owner)
-                    and (posted_until is null or j.posted_block <= posted_until)
-                    and not exists (
-                        select 1 from leases l where l.job_id = j.job_id and l.expires_at > clock_timestamp())
-                order by j.posted_block, j.posted_log limit a.room for no key update of j skip locked) b),
-        unwanted as (
-            select a.place, b.*, true as unwanted from asked a cross join lateral (
-                select j.job_id, j.posted_block, j.posted_log from jobs j
-                where j.model_id = a.model_id and j.state = 0 and j.designated = a.provider_id and j.designated > 0
-                    and j.expires_at >= at_time
-                    and not meets_ask(j.designated, j.model_id, j.sla_secs, j.rate_in, j.rate_out)
-                    and (least_in is null or j.rate_in >= least_in) and (least_out is null or j.rate_out >= least_out)
-                    and (of_owner is null or j.owner = of_owner)
-                    and (posted_until is null or j.posted_block <= posted_until)
-                    and not exists (
-                        select 1 from leases l where l.job_id = j.job_id and l.expires_at > clock_timestamp()
-                        and (l.provider_id <> a.provider_id or j.job_id = any(renewed)))
-                order by j.posted_block, j.posted_log limit a.room for no key update of j skip locked) b),
-        oldest as (
-            select c.job_id, c.place, a.room,
-                row_number() over (partition by c.place order by c.unwanted, c.posted_block, c.posted_log) as nth
-            from (select a.place, b.job_id, b.posted_block, b.posted_log, false as unwanted
-                    from bids b join asked a on a.model_id = b.model_id and b.nth > a.until - a.room and b.nth <= a.until
-                union all table wanted union all table unwanted) c
-            join asked a on a.place = c.place)
-        select array_agg(o.job_id), array_agg(o.place) into chosen, chosen_by
-            from (select * from oldest order by job_id) o where o.nth <= o.room;
-        with put as (
-            insert into leases as l (job_id, provider_id, model_id, expires_at)
-            select c.job_id, pollers[c.place], models[c.place], clock_timestamp() + lease
-            from unnest(chosen, chosen_by) as c(job_id, place)
-            on conflict (job_id) do update set provider_id = excluded.provider_id, model_id = excluded.model_id,
-                expires_at = excluded.expires_at
-                where l.expires_at <= clock_timestamp() or l.provider_id = excluded.provider_id
-            returning l.job_id, l.provider_id, l.model_id)
-        select array_agg(p.job_id), array_agg(p.provider_id), array_agg(p.model_id) into taken, takers, taken_models
-            from put p;
-        return query select t.*, true from unnest(takers, taken_models, taken) as t;
-        renewed := renewed || coalesce(taken, '{}');
-        if coalesce(cardinality(taken), 0) = coalesce(cardinality(chosen), 0) then  -- none was lost
-            exit when -1 >= all (after_blocks) or cardinality(taken) = (
-                select sum(a.room) from unnest(rooms) as a(room) where a.room > 0);
-            after_blocks := array_fill(-1::bigint, array[cardinality(after_blocks)]);
-        end if;
-    end loop;
-end
-$$;
-
 
 -- Batches --------------------------------------------------------------------------------------------------------------
 --
@@ -1060,3 +922,58 @@ create table escrow_generations (
     erased_at timestamptz,               -- after its retention: nothing sealed to it can be claimed any more
     lost_at timestamptz                  -- when an instance found that no other had handed it over
 );
+-- Block at which the present custody of escrow keys began: open bids up to it may be sealed to a key that was lost. -1
+-- while no key was lost. A loss matters until what was sealed to the key is claimed (a day) and settled (another day),
+-- with an hour to spare.
+create view escrow_custody as
+    select case when lost.announced_from is null then -1 else coalesce(
+        (select min(coalesce(g.announced_block, 9223372036854775807)) from escrow_generations g
+            where g.announced_from >= lost.announced_from and g.lost_at is null and g.erased_at is null),
+        9223372036854775807) end as began
+    from (select max(announced_from) as announced_from from escrow_generations
+        where lost_at > statement_timestamp() - interval '49 hours') lost;
+
+
+-- Claims ---------------------------------------------------------------------------------------------------------------
+--
+-- What a provider may claim now. Polls, pending offers, quotes, batch plans and the answer to why a job is unclaimed
+-- read these views, and so agree.
+
+-- Every provider with every model of the catalogue: may it claim jobs of the model, and how many more?
+create view claimers as
+    select *, enabled and listed and allowed as may_claim, capacity - active_jobs as room
+    from (
+        select v.provider_id, m.model_id, m.enabled, v.listed,
+            v.allow_all_models or exists (select from provider_models a
+                where a.provider_id = v.provider_id and a.model_id = m.model_id) as allowed,
+            capacity(v) as capacity, v.active_jobs,
+            -- Open jobs and pending offers that this provider alone may claim. Quotes and plans count them at once, so
+            -- that a burst of orders within one block is spread.
+            (select count(*) from jobs j where j.designated = v.provider_id and j.designated > 0 and j.state = 0)
+            + (select count(*) from pending_offers o where o.designated = v.provider_id and o.designated > 0
+                and not exists (select from jobs j where j.job_id = o.job_id)) as designated_jobs
+        from providers v cross join models m
+    ) pairs;
+
+-- Open jobs that have not expired. A provider may claim one that is designated to it or to any provider. The time is the
+-- statement's: with a volatile function in its columns, PostgreSQL would compute the whole view before filtering it.
+create view open_jobs as
+    select j.*,
+        not exists (select from leases l where l.job_id = j.job_id and l.expires_at > statement_timestamp()) as is_free,
+        -- Provider with a live lease of the job; 0 while the job is held back; null for a free job.
+        (select l.provider_id from leases l where l.job_id = j.job_id and l.expires_at > statement_timestamp())
+            as leased_to,
+        -- False for an order that is designated to a provider and does not meet its asks.
+        j.designated = 0 or meets_ask(j.designated, j.model_id, j.sla_secs, j.rate_in, j.rate_out) as wanted,
+        j.designated = 0 and j.posted_block <= (select began from escrow_custody) as key_lost
+    from jobs j
+    where j.state = 0
+        and j.expires_at - (select block_time from index_position) >= 0;  -- a difference, to keep off `jobs_due`
+
+-- Offers that can be given to a provider: the post is under way, and no provider has the offer or a lease of the job.
+create view free_offers as
+    select o.* from pending_offers o
+    where o.claimed_by is null
+        and exists (select from relays r where r.id = o.relay_id and r.state in ('queued', 'signed'))
+        and not exists (select from leases l where l.job_id = o.job_id and l.expires_at > statement_timestamp())
+        and not exists (select from jobs j where j.job_id = o.job_id);

@@ -1,17 +1,18 @@
 """What the past and strangers leave in the tables, and how many rows of it the present looks at."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
 
 import pytest
 
-from coordinatord.api.book import leases_sql
-from coordinatord.api.book.book_sql import JobFilter
-from coordinatord.api.book.candidates_sql import Demand, mark_seen, read_candidates
-from coordinatord.api.book.candidates_sql import Seen as SeenPoll
-from coordinatord.api.book.leases_sql import LeaseRequest, PollKey
+from coordinatord.api.book import leases_sql, outlooks_sql
+from coordinatord.api.book.candidates_sql import Demand, read_candidates
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
+from coordinatord.api.book.liveness_sql import SeenPoll, mark_seen
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired
-from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.connections import Connection, Database, PreparedConnection, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import (
     add_history,
@@ -61,19 +62,32 @@ async def rows_read(database: Database, tables: list[str], work: Callable[[], Aw
     return await so_far() - before
 
 
-@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
-async def test_poll_looks_at_no_job_but_those_that_it_leases(database: Database, plans: str) -> None:
-    """A plan that is made for all values of the filters, once, would like to walk all open jobs."""
-    await database.pool.execute(f"set plan_cache_mode = {plans}")
+async def test_poll_reads_no_job_but_those_that_it_leases(database: Database) -> None:
+    """The plan is made once for all values of the filters, so the planner expects them to leave few jobs."""
+
+    async def lease(connection: Connection) -> None:
+        _, held = await leases_sql.lease(connection, LeaseDemand(PollKey(1, 1), 4, JobFilter()), 60_000)
+        assert len(held) == 4
 
     async def poll() -> None:
-        async with database.connection() as connection:
-            _, held = await leases_sql.poll(
-                connection, [LeaseRequest(PollKey(1, 1), 4)], JobFilter(), lease_ms=60_000, custody=None
-            )
-        assert len(held[PollKey(1, 1)]) == 4
+        await database.transact(lease)
 
     assert 0 < await rows_read(database, ["jobs"], poll) < 100
+
+
+async def test_outlook_reads_few_jobs(database: Database) -> None:
+    await database.pool.execute(
+        "insert into leases select job_id, 1, 1, clock_timestamp() + interval '1 hour' from jobs where state = 0"
+        " order by ordinal limit 50"
+    )
+
+    async def outlook() -> None:
+        pollers = [PollKey(provider, 1) for provider in range(1, 65)]
+        async with database.connection() as connection:
+            for _ in range(8):  # PostgreSQL makes a generic plan after five executions
+                await outlooks_sql.read_outlooks(cast(PreparedConnection, connection), pollers)
+
+    assert 0 < await rows_read(database, ["jobs"], outlook) < 8 * 200
 
 
 async def test_quotes_and_lists_of_asks_look_at_listed_providers_alone(database: Database) -> None:
@@ -107,5 +121,5 @@ async def test_waits_of_expired_jobs_are_dropped_with_their_leases(database: Dat
         await leases_sql.hold_back(connection, open_jobs)
         await connection.execute("update jobs set expires_at = 5 where job_id = $1", open_jobs[0])
         await mark_all_expired(connection, 6)
-        await leases_sql.drop_lapsed(connection)
+        await leases_sql.drop_expired(connection)
         assert [row["job_id"] for row in await connection.fetch("select job_id from leases")] == [open_jobs[1]]

@@ -8,7 +8,8 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from coordinatord.api.book.book_sql import JobFilter, page_statement, read_page, read_summary
+from coordinatord.api.book.job_pages_sql import JobFilter, page_statement, read_page
+from coordinatord.api.book.owner_sums_sql import read_summary
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer.tables_sql import drop_job_indexes
 from coordinatord.storage.database.connections import Connection, Database, open_database
@@ -126,5 +127,5 @@ async def test_what_needs_counts_waits_until_a_first_backfill_has_taken_them(dat
     _, rows = await read_page(database, JobFilter(), LIMIT, 0)
     assert len(rows) == LIMIT
     for answer in (lambda: read_page(database, JobFilter(), LIMIT, 5_000), lambda: read_summary(database, owner_of(0))):
-        with pytest.raises(Retryable, match="count its jobs"):
+        with pytest.raises(Retryable, match="counted its jobs"):
             await answer()

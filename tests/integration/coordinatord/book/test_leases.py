@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import anyio
+import attrs
 import pytest
 
-from coordinatord.api.book import leases_sql
-from coordinatord.api.book.book_sql import JobFilter
-from coordinatord.api.book.leases_sql import HeldJob, JobPlace, LeaseRequest, PollKey
+from coordinatord.api.book import leases_sql, outlooks_sql, pending_offers_sql
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.outlooks_sql import Outlook
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
@@ -35,25 +37,14 @@ async def databases(database_url: str) -> AsyncIterator[list[Database]]:
         yield pools
 
 
-async def poll(database: Database, provider: int, free: int, wanted: JobFilter | None = None) -> list[HeldJob]:
-    async def body(connection: Connection) -> list[HeldJob]:
-        _, held = await leases_sql.poll(
-            connection,
-            [LeaseRequest(PollKey(provider, 1), free)],
-            wanted or JobFilter(),
-            lease_ms=60_000,
-            custody=None,
-        )
-        return held[PollKey(provider, 1)]
+async def poll(database: Database, provider: int, free: int, wanted: JobFilter | None = None) -> list[LeasedJob]:
+    demand = LeaseDemand(PollKey(provider, 1), free, wanted or JobFilter())
+
+    async def body(connection: Connection) -> list[LeasedJob]:
+        _, held = await leases_sql.lease(connection, demand, 60_000)
+        return held
 
     return await database.transact(body)
-
-
-async def poll_together(database: Database, *asks: LeaseRequest) -> list[list[int]]:
-    """The blocks of what each then holds."""
-    async with database.connection() as connection:
-        _, held = await leases_sql.poll(connection, asks, JobFilter(), lease_ms=60_000, custody=None)
-    return [[job.place.block for job in held[ask.poller]] for ask in asks]
 
 
 async def test_polls_of_two_processes_lease_every_job_once_and_waste_none(databases: list[Database]) -> None:
@@ -85,24 +76,18 @@ async def test_two_polls_of_one_provider_at_once_take_no_more_than_one_would(dat
     assert len(await poll(databases[0], 7, 4)) == 4
 
 
-async def test_polls_leased_together_get_what_each_asks_for_and_count_what_it_holds(databases: list[Database]) -> None:
+async def test_poll_counts_what_the_provider_holds_of_the_model(databases: list[Database]) -> None:
     async with databases[0].connection() as connection:
         await add_models(connection, 1, first=2)
-        await add_jobs(connection, 20, models=2)  # of model 2 those of odd blocks, of model 1 those of even ones
+        await add_jobs(connection, 20, models=2)  # model 2 has the odd blocks, model 1 the even ones
         await connection.execute("update jobs set designated = 5 where posted_block in (8, 10)")
-    asks = (
-        LeaseRequest(PollKey(5, 1), 4),
-        LeaseRequest(PollKey(6, 1), 2),
-        LeaseRequest(PollKey(5, 2), 2),
-        LeaseRequest(PollKey(7, 2), 0),
-    )
-    assert await poll_together(databases[0], *asks) == [[2, 4, 6, 8], [14, 16], [1, 3], []]
-    more = (
-        LeaseRequest(PollKey(6, 1), 4),
-        LeaseRequest(PollKey(5, 1), 9),
-        LeaseRequest(PollKey(7, 1), 3),
-    )
-    assert await poll_together(databases[0], *more) == [[12, 14, 16, 18], [2, 4, 6, 8, 10, 20], []]
+
+    async def blocks(provider: int, free: int) -> list[int]:
+        return [job.row.posted_block for job in await poll(databases[0], provider, free)]
+
+    assert [await blocks(5, 4), await blocks(6, 2)] == [[2, 4, 6, 8], [12, 14]]
+    assert [await blocks(6, 4), await blocks(5, 9)] == [[12, 14, 16, 18], [2, 4, 6, 8, 10, 20]]
+    assert await blocks(5, 0) == [2, 4, 6, 8, 10, 20]
 
 
 async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(databases: list[Database]) -> None:
@@ -125,51 +110,75 @@ async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(d
     assert await blocks(1, 0) == []
 
 
-async def test_peek_tells_of_each_poller_whether_there_is_anything_for_it(databases: list[Database]) -> None:
+async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     line = databases[0].prepared_connection()
     pollers = [PollKey(1, 1), PollKey(2, 1), PollKey(1, 2)]
+    nothing = Outlook(
+        known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
+    )
+    held_by_other = attrs.evolve(nothing, some_open=True)
+    held = attrs.evolve(held_by_other, holds_some=True)
+    not_for_it = attrs.evolve(held_by_other, some_free=True)
+    free = attrs.evolve(not_for_it, may_claim=True)
 
-    async def anything() -> list[bool]:
-        _, peeks = await leases_sql.peek(line, pollers, {})
-        assert [peeks[poller].known_model for poller in pollers] == [True, True, False]
-        return [peeks[poller].anything for poller in pollers]
+    async def outlooks() -> list[Outlook]:
+        _, found = await outlooks_sql.read_outlooks(line, pollers)
+        assert not found[pollers[2]].known_model
+        return [found[poller] for poller in pollers[:2]]
 
-    assert await anything() == [False, False, False]
+    assert await outlooks() == [nothing, nothing]
     async with databases[0].connection() as connection:
         await add_jobs(connection, 1, models=1)
-    assert await anything() == [True, True, False]
+    assert await outlooks() == [free, free]
+    await databases[0].pool.execute("update providers set listed = false where provider_id = 2")
+    assert await outlooks() == [free, not_for_it]
     await poll(databases[0], 1, 1)
-    assert await anything() == [True, False, False]
+    assert await outlooks() == [held, held_by_other]
+    await databases[0].pool.execute("update providers set listed = true")
     await databases[0].pool.execute("delete from leases")
     await databases[0].pool.execute("update jobs set designated = 2")
-    assert await anything() == [False, True, False]
+    assert await outlooks() == [nothing, free]
 
 
-async def test_peek_takes_no_look_at_bids_of_a_model_that_was_bare_at_this_block(databases: list[Database]) -> None:
-    async with databases[0].connection() as connection:
-        await add_jobs(connection, 1, models=1)
-    line = databases[0].prepared_connection()
+async def offer(connection: Connection, job_id: bytes) -> None:
+    """Offer a job like those of the book, whose post is queued."""
+    relay = await connection.fetchval(
+        "insert into relays (kind, subject, dedupe, target, calldata, priority)"
+        " values ('post', $1, $1, '', '', 0) returning id",
+        job_id,
+    )
+    await connection.execute(
+        "insert into pending_offers (job_id, relay_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in,"
+        " units_out, designated, expires_at, order_sig, pay_sig, fee_bps, gas_fee, task_cid)"
+        " select $1, $2, $1, $1, 1, 3600, 10, 10, 1, 1, 0, expires_at, c, c, 250, 2000, '' from jobs limit 1",
+        job_id,
+        relay,
+    )
 
-    async def any_bid(bare: dict[int, bytes]) -> bool:
-        _, peeks = await leases_sql.peek(line, [PollKey(1, 1)], bare)
-        return peeks[PollKey(1, 1)].any_bid
 
-    assert not await any_bid({1: b"\x01"})
-    assert await any_bid({1: b"\x02"})  # at another block
-    assert await any_bid({})
+async def test_provider_gets_no_job_and_no_offer_that_it_may_not_claim(databases: list[Database]) -> None:
+    database, job_id = databases[0], b"\x77" * 32
+    async with database.connection() as connection:
+        await add_jobs(connection, 3, models=1)
+        await offer(connection, job_id)
 
+    async def offered() -> list[bytes]:
+        async def body(connection: Connection) -> list[bytes]:
+            jobs = await pending_offers_sql.take(connection, PollKey(1, 1), 9, JobFilter(), milliseconds=1000)
+            return [job.posted.order.c for job in jobs]
 
-async def test_poll_that_begins_beyond_the_oldest_comes_back_to_them_when_it_would_go_short(
-    databases: list[Database],
-) -> None:
-    async with databases[0].connection() as connection:
-        await add_jobs(connection, 6, models=1)
+        return await database.transact(body)
 
-    async def blocks(after: int, free: int) -> list[int]:
-        (held,) = await poll_together(databases[0], LeaseRequest(PollKey(1, 1), free, JobPlace(after, 0)))
-        await databases[0].pool.execute("delete from leases")
-        return held
-
-    assert await blocks(3, 2) == [4, 5]
-    assert await blocks(5, 3) == [1, 2, 6]
-    assert await blocks(6, 9) == [1, 2, 3, 4, 5, 6]
+    for table, change, undo in (
+        ("providers", "listed = false", "listed = true"),
+        ("providers", "allow_all_models = false", "allow_all_models = true"),
+        ("providers", "active_jobs = 1000000", "active_jobs = 0"),
+        ("models", "enabled = false", "enabled = true"),
+    ):
+        await database.pool.execute(f"update {table} set {change}")  # noqa: S608 - constants
+        assert (await poll(database, 1, 2), await offered()) == ([], []), change
+        await database.pool.execute(f"update {table} set {undo}")  # noqa: S608 - constants
+    await database.pool.execute("update jobs set expires_at = 0 where ordinal = 0")
+    assert [job.row.posted_block for job in await poll(database, 1, 9)] == [2, 3]
+    assert await offered() == [job_id]
+    assert await offered() == [], "it is held, and was offered to this provider"

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinatord.api.book.reads import BlockPace
+from coordinatord.api.book.block_pace import BlockPace
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.snapshot_sql import Snapshot

@@ -1,23 +1,23 @@
 """Many pollers at once, in two processes, over made-up jobs."""
 
-import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import cast
 
 import anyio
 import pytest
 
-from coordinatord.api.book.book_sql import JobFilter
-from coordinatord.api.book.leases_sql import HeldJob, PollKey
+from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.jobs_sql import JobRow
+from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.polls import Funding, Polls
+from coordinatord.api.book.polls import Polls, checked_poll
 from coordinatord.base.outcomes import NotSigned, SessionRow
-from coordinatord.storage.database.batched_reads import FreshValue
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
-from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
+from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ MODELS, PROVIDERS, JOBS, POLLS = 4, 100, 600, 1000
 
 
 class AllPaid:
-    async def hold_back_unpaid(self, _: list[HeldJob], _at: Snapshot) -> bool:
+    async def hold_back_unpaid(self, _: list[JobRow], _at: Snapshot) -> bool:
         return False
 
 
@@ -44,9 +44,14 @@ async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
         yield [polls_over(pool) for pool in pools]
 
 
-def polls_over(pool: Database, clock: Callable[[], float] = time.monotonic) -> Polls:
-    position = FreshValue(pool.prepared_connection(), read_snapshot, clock)
-    return Polls(pool, cast(Funding, AllPaid()), position, lease_ms=60_000, liveness=Liveness(pool, 15_000))
+def polls_over(pool: Database) -> Polls:
+    return Polls(pool, cast(Funding, AllPaid()), lease_ms=60_000, liveness=Liveness(pool, 15_000))
+
+
+async def jobs_of(polls: Polls, provider: int, wanted: JobFilter, free: int) -> list[JobRow]:
+    poll = checked_poll(SessionRow(b"\x01", provider), wanted, free, 100, 0)
+    assert not isinstance(poll, NotSigned)
+    return (await polls.answer(poll)).rows
 
 
 async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_twice(processes: list[Polls]) -> None:
@@ -55,9 +60,7 @@ async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_tw
     async def poll(n: int) -> None:
         provider = 1 + n % PROVIDERS
         wanted = JobFilter(state="Open", model_id=1 + n // PROVIDERS % MODELS)
-        held = await processes[n % 2].poll(SessionRow(b"\x01", provider), wanted, 2, 100, 0)
-        assert not isinstance(held, NotSigned)
-        for job in held.rows:
+        for job in await jobs_of(processes[n % 2], provider, wanted, 2):
             holders[job.job_id].add(provider)
 
     async with anyio.create_task_group() as tasks:
@@ -70,9 +73,7 @@ async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_tw
 async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[Polls]) -> None:
     async def poll(**more: int) -> int:
         wanted = JobFilter(state="Open", model_id=1, **more)  # type: ignore[arg-type] # the rates among them
-        held = await processes[0].poll(SessionRow(b"\x01", 1), wanted, 4, 100, 0)
-        assert not isinstance(held, NotSigned)
-        return len(held.rows)
+        return len(await jobs_of(processes[0], 1, wanted, 4))
 
     assert await poll() == 4
     assert await poll(min_rate_in=1_000_001) == 0
@@ -86,9 +87,7 @@ async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: l
     async def poll(provider: int) -> None:
         dear = provider % 2 == 0  # no job pays as much
         wanted = JobFilter(state="Open", model_id=1, min_rate_in=1_000_001 if dear else 1)
-        held = await processes[0].poll(SessionRow(b"\x01", provider), wanted, 1, 100, 0)
-        assert not isinstance(held, NotSigned)
-        told[provider] = len(held.rows)
+        told[provider] = len(await jobs_of(processes[0], provider, wanted, 1))
 
     async with anyio.create_task_group() as tasks:
         for provider in range(1, 21):
@@ -114,9 +113,8 @@ async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_t
         polls = polls_over(pool)
 
         async def poll(free: int) -> list[int]:
-            held = await polls.poll(SessionRow(b"\x01", 1), JobFilter(state="Open", model_id=1), free, 100, 0)
-            assert not isinstance(held, NotSigned)
-            return [int(job.posted_block) for job in held.rows]
+            jobs = await jobs_of(polls, 1, JobFilter(state="Open", model_id=1), free)
+            return [job.posted_block for job in jobs]
 
         async with pool.connection() as connection:
             await connection.execute("update jobs set state = 1 where posted_block > 3")
@@ -154,26 +152,22 @@ async def test_provider_counts_as_there_from_its_last_poll_however_few_are_writt
 
 
 async def test_provider_for_whom_nothing_was_open_is_leased_what_comes_with_the_next_block(database_url: str) -> None:
-    now = 100.0
     async with open_database(database_url, smallest=1, largest=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
             await begin_index(connection)
             await add_models(connection, 1)
             await add_providers(connection, 2)
-        polls = polls_over(pool, lambda: now)
+        polls = polls_over(pool)
 
         async def poll(provider: int) -> int:
-            held = await polls.poll(SessionRow(b"\x01", provider), JobFilter(state="Open", model_id=1), 4, 100, 0)
-            assert not isinstance(held, NotSigned)
-            return len(held.rows)
+            return len(await jobs_of(polls, provider, JobFilter(state="Open", model_id=1), 4))
 
         assert [await poll(1), await poll(2), await poll(1)] == [0, 0, 0]
         async with pool.connection() as connection, connection.transaction():
             await add_jobs(connection, 3, models=1)
             await connection.execute("update jobs set designated = 2 where posted_block > 1")
             await connection.execute("update index_position set block_number = 2, block_hash = '\\x02'")
-        now += 0.06
         assert [await poll(1), await poll(2)] == [1, 2]
 
 

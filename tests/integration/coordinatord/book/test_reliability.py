@@ -8,7 +8,7 @@ from statistics import median_low
 import pytest
 
 from common.api.limits import RELIABILITY_SECS
-from coordinatord.api.book import candidates_sql
+from coordinatord.api.book import candidates_sql, liveness_sql
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.registries_sql import read_asks, read_providers
 from coordinatord.api.book.reliability_sql import ALL_MODELS, ReliabilitySums
@@ -136,7 +136,7 @@ async def test_equal_prices_go_by_turn_then_by_who_settles_and_counts_are_told(d
         await connection.execute("update jobs set ended_because = 3, state = 3 where ordinal = 1")
         await sums(connection)
         assert await ranked() == [3, 2, 1, 4]
-        await candidates_sql.mark_picked(database, 3, 1)
+        await liveness_sql.mark_picked(database, 3, 1)
         assert await ranked() == [2, 1, 3, 4]
         takers = await candidates_sql.read_takers(database, [1], 3600, 15_000)
         assert [taker.provider_id for taker in takers] == [2, 4, 1, 3]

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinatord.api.batches.plan import Plans, read_plan
-from coordinatord.api.book.candidates_sql import Demand, mark_picked, read_candidates
+from coordinatord.api.book.candidates_sql import Demand, read_candidates
+from coordinatord.api.book.liveness_sql import mark_picked
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index

@@ -39,7 +39,7 @@ PARTS: Final = {
     ],
     "api.book.leases_sql._hold_back": [
         {"which": "'j.job_id = any($3::bytea[])'"},
-        {"which": "f'j.owner = $3 and {_AMOUNT} > $4::numeric'"},
+        {"which": "f'j.owner = $3 and {AMOUNT} > $4::numeric'"},
     ],
     "api.events.progress_sql": [{"which": f"_WHICH[{n}]"} for n in range(4)],
     "api.escrow.escrow_sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
@@ -60,11 +60,11 @@ PARTS: Final = {
 }
 # Not planned by themselves.
 UNPLANNED: Final = {
-    "api.book.book_sql.page_statement": _PAGES,
-    "api.book.book_sql._Listing.bound": _PAGES,
-    "api.book.book_sql._Listing.found": _PAGES,
-    "api.book.book_sql._Listing._summed": _PAGES,
-    "api.book.book_sql._Listing._page": _PAGES,
+    "api.book.job_pages_sql.page_statement": _PAGES,
+    "api.book.job_pages_sql._Listing.bound": _PAGES,
+    "api.book.job_pages_sql._Listing.found": _PAGES,
+    "api.book.job_pages_sql._Listing._running_counts": _PAGES,
+    "api.book.job_pages_sql._Listing._page": _PAGES,
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from coordinatord.api.book import leases_sql
-from coordinatord.api.book.book_sql import JobFilter, read_page
+from coordinatord.api.book.job_pages_sql import JobFilter, read_page
+from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.fetch import Source
@@ -141,15 +142,8 @@ async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_
         snapshot, rows = await read_page(database, wanted, 9, 0)
         assert snapshot.block_number == LAST + 1
         assert {(row.state, row.ended_because) for row in rows} == {EXPIRED}
-    assert (
-        await leases_sql.poll(
-            connection,
-            [leases_sql.LeaseRequest(leases_sql.PollKey(1, 1), 9)],
-            JobFilter(),
-            lease_ms=9,
-            custody=None,
-        )
-    )[1] == {leases_sql.PollKey(1, 1): []}
+    _, held = await leases_sql.lease(connection, LeaseDemand(PollKey(1, 1), 9, JobFilter()), 9)
+    assert held == []
     chain.mine()
     await indexer.catch_up(connection)
     assert await connection.fetchval(unmarked) == 0

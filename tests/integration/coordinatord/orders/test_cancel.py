@@ -3,7 +3,7 @@ import time
 import pytest
 
 from common.scalars import hex_of
-from coordinatord.api.book.book_sql import read_posted
+from coordinatord.api.book.posted_jobs_sql import read_posted
 from coordinatord.chain.contracts import job_registry
 from tests.integration.coordinatord.scene import relay_ends
 from tests.integration.coordinatord.scene.faults import unreachable

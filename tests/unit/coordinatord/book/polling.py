@@ -1,18 +1,20 @@
 """Polls over a book, a chain and callers who wait that exist on paper only."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import anyio
 import attrs
 
-from coordinatord.api.book.book_sql import JobFilter, JobRow
-from coordinatord.api.book.leases_sql import START, HeldJob, JobPlace, LeaseRequest, Peek, PollKey
-from coordinatord.api.book.polls import Funding, Leased, Leasing, Polls, PollWaits
+from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.job_pages_sql import JobFilter
+from coordinatord.api.book.jobs_sql import JobRow
+from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.outlooks_sql import Outlook
+from coordinatord.api.book.polls import Leased, Poll, Polls, PollWaits, checked_poll
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.chain.contracts.payment_token import Funds
-from coordinatord.storage.database.batched_reads import IndexRead
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 HERE: Final = Snapshot(7, b"block 7", 700)
@@ -20,30 +22,35 @@ NEXT: Final = Snapshot(8, b"block 8", 800)
 US: Final = SessionRow(b"\x01" * 20, 4)
 KEY: Final = PollKey(4, 1)
 WANTED: Final = JobFilter(state="Open", model_id=1)
-NOTHING: Final = Peek(known_model=True, any_bid=False, any_open=False, anything=False)
-OTHERS: Final = attrs.evolve(NOTHING, any_open=True)
-SOMETHING: Final = attrs.evolve(OTHERS, anything=True)
+NOTHING: Final = Outlook(
+    known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
+)
+HELD_BY_OTHERS: Final = attrs.evolve(NOTHING, some_open=True)
+FREE: Final = attrs.evolve(HELD_BY_OTHERS, some_free=True, may_claim=True)
+OFFERED: Final = attrs.evolve(NOTHING, some_offered=True, may_claim=True)
 POOR, RICH = b"\x0a" * 20, b"\x0b" * 20
 
 
-def held(number: int, *, owner: bytes = RICH, is_new: bool = True, amount: int = 10) -> HeldJob:
+def row(number: int, *, owner: bytes = RICH) -> JobRow:
     job_id = bytes([number]) * 32
-    row = JobRow(
+    return JobRow(
         job_id, owner, job_id, 1, 60, "1", "2", 3, 4, 0, 9, "", 5, 0, 0, 0, 0, 0, None, "m", None, "10", None, 0, "0"
     )
-    return HeldJob(row, is_new, amount, JobPlace(5, number))
+
+
+def held(number: int, *, owner: bytes = RICH, is_new: bool = True) -> LeasedJob:
+    return LeasedJob(row(number, owner=owner), is_new)
 
 
 @attrs.define
 class World:
     """Whatever polls stand on. Looks, leases and waits are answered one after the other, the last again and again."""
 
-    peeks: list[Peek | None] = attrs.field(factory=lambda: [SOMETHING])
-    leases: list[list[HeldJob]] = attrs.field(factory=lambda: [[]])
+    outlooks: list[Outlook] = attrs.field(factory=lambda: [FREE])
+    leases: list[list[LeasedJob]] = attrs.field(factory=lambda: [[]])
     wakes: list[bool] = attrs.field(factory=lambda: [False])
-    offers: list[tuple[list[Any], bool]] = attrs.field(factory=lambda: [([], False)])
+    offers: list[list[Any]] = attrs.field(factory=lambda: [[]])
     funds: list[Any] = attrs.field(factory=lambda: [Funds({POOR: 5, RICH: 100}, set())])
-    heads: dict[int, JobPlace] = attrs.field(factory=dict)  # by model
     snapshot: Snapshot = HERE
     now: float = 1000.0
     wait_takes: float | None = None  # None: until the end of each
@@ -63,15 +70,17 @@ class World:
     async def connection(self) -> AsyncIterator[Any]:
         yield self
 
-    async def lease(
-        self, _: Any, asks: list[LeaseRequest], filters: JobFilter, *, lease_ms: int, custody: int | None
-    ) -> tuple[Snapshot, dict[PollKey, list[HeldJob]]]:
-        jobs = _next(self.leases)
-        self.log.append(
-            ("lease", sorted((*ask.poller, ask.free, ask.after) for ask in asks), filters, lease_ms, custody)
-        )
+    def prepared_connection(self) -> Any:
+        return self
+
+    async def read_outlooks(self, _: Any, pollers: Sequence[PollKey]) -> tuple[Snapshot, dict[PollKey, Outlook]]:
+        self.log.append(("outlook", *pollers))
+        return self.snapshot, {poller: _next(self.outlooks) for poller in pollers}
+
+    async def lease(self, _: Any, demand: LeaseDemand, lease_ms: int) -> tuple[Snapshot, list[LeasedJob]]:
+        self.log.append(("lease", demand, lease_ms))
         await self._under_way()
-        return self.snapshot, {ask.poller: jobs for ask in asks}
+        return self.snapshot, _next(self.leases)
 
     async def hold_back(self, _: Any, jobs: list[bytes]) -> None:
         self.log.append(("held back", jobs))
@@ -83,21 +92,7 @@ class World:
         if self.answers is not None:
             await self.answers.wait()
 
-    # --- hints and attendance
-    def hints(self, database: Any, position: Any) -> "World":
-        self.log.append(("hints", database is self, position))
-        return self
-
-    def head(self, model_id: int) -> JobPlace:
-        return self.heads.get(model_id, START)
-
-    async def peek(self, poller: PollKey) -> IndexRead[Peek]:
-        self.log.append(("peek", poller))
-        return IndexRead(self.snapshot, _next(self.peeks))
-
-    def leased(self, model_id: int, jobs: list[HeldJob]) -> None:
-        self.log.append(("leased", model_id, [job.place.log for job in jobs]))
-
+    # --- liveness
     async def note(self, poller: PollKey, free: int) -> None:
         self.log.append(("live", poller, free))
 
@@ -145,9 +140,10 @@ class World:
     def pass_offer_on(self, _: Any) -> None:
         self.log.append(("offer passed on",))
 
-    async def take(self, poller: PollKey, room: int, wanted: JobFilter) -> tuple[list[Any], bool]:
+    async def take(self, poller: PollKey, room: int, wanted: JobFilter) -> list[Any]:
         self.log.append(("offers", poller, room, wanted))
-        return _next(self.offers)
+        jobs: list[Any] = _next(self.offers)
+        return jobs
 
 
 @attrs.frozen
@@ -165,44 +161,39 @@ def _next(answers: list[Any]) -> Any:
     return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-async def _custody(_: Any) -> int:
-    return 6
-
-
 def funding(world: World) -> Funding:
     any_of: Any = world
     token: Any = _Token(world.read_funds)
     return Funding(token, any_of)
 
 
-def leasing(world: World) -> Leasing:
+def of(world: World, *, waits: bool = True, offers: bool = True) -> Polls:
     any_of: Any = world
-    return Leasing(any_of, any_of, 15_000, _custody)
-
-
-def of(world: World, *, waits: bool = True, offers: bool = False) -> Polls:
-    any_of: Any = world
-    position: Any = "of the index"
     places: Any = _Places(world.has_room, world.held_place)
     return Polls(
         any_of,
         funding(world),
-        position,
         lease_ms=15_000,
         liveness=any_of,
-        custody=_custody,
         waits=PollWaits(any_of, places) if waits else None,
         offers=any_of if offers else None,
     )
 
 
+def poll_of(
+    free: int = 2, wanted: JobFilter = WANTED, limit: int = 10, offset: int = 0, *, pending: bool = False
+) -> Poll:
+    poll = checked_poll(US, wanted, free, limit, offset, pending=pending)
+    assert isinstance(poll, Poll)
+    return poll
+
+
 async def looked(world: World, free: int = 2, wanted: JobFilter = WANTED, **more: Any) -> Leased:
-    found = await of(world, offers=True).poll(US, wanted, free, 10, 0, **more)
-    assert isinstance(found, Leased)
-    return found
+    return await of(world).answer(poll_of(free, wanted, **more))
 
 
-async def waited(world: World, seconds: int = 25, free: int = 2, caller: str = "us", **more: Any) -> tuple[Any, float]:
-    polls_of = more.pop("of", None) or of(world, offers=True)
-    leased, lasted = await polls_of.poll_and_wait(US, WANTED, free, 10, 0, seconds=seconds, caller=caller, **more)
-    return leased, lasted
+async def waited(
+    world: World, seconds: int = 25, free: int = 2, caller: str = "us", *, pending: bool = False, waits: bool = True
+) -> tuple[Leased, float]:
+    polls = of(world, waits=waits)
+    return await polls.answer_or_wait(poll_of(free, pending=pending), seconds=seconds, caller=caller)

@@ -5,11 +5,9 @@ from typing import Any
 import anyio
 import pytest
 
-from coordinatord.api.book import polls
-from coordinatord.api.book.leases_sql import START
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.payment_token import Funds
-from tests.unit.coordinatord.book.polling import HERE, NEXT, POOR, RICH, World, funding, held, looked
+from tests.unit.coordinatord.book.polling import HERE, NEXT, POOR, RICH, World, funding, held, looked, row
 
 pytestmark = pytest.mark.anyio
 
@@ -26,15 +24,15 @@ async def test_new_jobs_that_cannot_be_paid_are_held_back_and_replaced(world: Wo
 
 async def test_authorisation_that_is_used_is_held_back_alone(world: World) -> None:
     world.funds = [Funds({RICH: 100}, {bytes([1]) * 32})]
-    assert await funding(world).hold_back_unpaid([held(1), held(2)], HERE)
+    assert await funding(world).hold_back_unpaid([row(1), row(2)], HERE)
     assert (world.told("held back"), world.told("held back beyond")) == ([([bytes([1]) * 32],)], [])
 
 
 async def test_balance_that_the_token_did_not_tell_is_asked_for_again(world: World) -> None:
     world.funds = [Funds({}, set()), Funds({RICH: 5}, set())]
     paid = funding(world)
-    assert not await paid.hold_back_unpaid([held(1)], HERE)
-    assert await paid.hold_back_unpaid([held(1)], HERE)
+    assert not await paid.hold_back_unpaid([row(1)], HERE)
+    assert await paid.hold_back_unpaid([row(1)], HERE)
     assert world.told("funds") == [([RICH], [1]), ([RICH], [])]
 
 
@@ -45,16 +43,16 @@ async def test_answer_that_comes_when_the_index_has_moved_does_not_count_there(w
     found: list[Funds] = []
 
     async def ask() -> None:
-        found.append(await paid.of([held(1)], HERE))
+        found.append(await paid.read([row(1)], HERE))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(paid.of, [held(2, owner=POOR)], NEXT)
+        tasks.start_soon(paid.read, [row(2, owner=POOR)], NEXT)
         await anyio.wait_all_tasks_blocked()
         world.answers.set()
     assert found == [Funds({RICH: 100}, set())]
-    assert await paid.of([held(1)], NEXT) == Funds({POOR: 5, RICH: 50}, set())
+    assert await paid.read([row(1)], NEXT) == Funds({POOR: 5, RICH: 50}, set())
 
 
 async def test_owner_who_has_just_enough_is_not_poor(world: World) -> None:
@@ -65,24 +63,18 @@ async def test_owner_who_has_just_enough_is_not_poor(world: World) -> None:
     assert not world.told("held back") + world.told("held back beyond")
 
 
-async def test_after_three_rounds_the_poll_is_given_what_it_holds(world: World) -> None:
-    world.leases = [[held(1, owner=POOR)]]
-    await looked(world)
-    assert [asks for asks, *_ in world.told("lease")] == [[(4, 1, free, START)] for free in (2, 2, 2, 0)]
-
-
 async def test_what_the_chain_said_counts_until_the_index_moves(world: World) -> None:
     paid = funding(world)
-    one, other = held(1), held(2)
+    one, other = row(1), row(2)
     world.funds = [Funds({RICH: 100}, set()), Funds({}, {bytes([2]) * 32}), Funds({RICH: 50}, set())]
-    assert await paid.of([one], HERE) == Funds({RICH: 100}, set())
-    assert await paid.of([one], HERE) == Funds({RICH: 100}, set())
-    assert await paid.of([one, other], HERE) == Funds({RICH: 100}, {bytes([2]) * 32})
-    assert await paid.of([one], NEXT) == Funds({RICH: 50}, set())
+    assert await paid.read([one], HERE) == Funds({RICH: 100}, set())
+    assert await paid.read([one], HERE) == Funds({RICH: 100}, set())
+    assert await paid.read([one, other], HERE) == Funds({RICH: 100}, {bytes([2]) * 32})
+    assert await paid.read([one], NEXT) == Funds({RICH: 50}, set())
     assert world.told("funds") == [([RICH], [1]), ([], [2]), ([RICH], [1])]
-    poor = held(3, owner=POOR)
+    poor = row(3, owner=POOR)
     world.funds = [Funds({POOR: 5}, set())]
-    await paid.of([one, poor], NEXT)
+    await paid.read([one, poor], NEXT)
     assert world.told("funds")[-1] == ([POOR], [3])
 
 
@@ -90,12 +82,12 @@ async def test_what_the_chain_said_counts_until_the_index_moves(world: World) ->
 async def test_node_that_does_not_answer_delays_no_poll_and_is_left_alone_for_a_while(
     world: World, silence: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "_PATIENCE", 0.01)
+    monkeypatch.setattr("coordinatord.api.book.funding._NODE_TIMEOUT_S", 0.01)
     paid = funding(world)
     world.funds = [silence, Funds({RICH: 5}, set())]
-    assert not await paid.hold_back_unpaid([held(1)], HERE)
+    assert not await paid.hold_back_unpaid([row(1)], HERE)
     world.now += 4.9
-    assert not await paid.hold_back_unpaid([held(1)], HERE)
+    assert not await paid.hold_back_unpaid([row(1)], HERE)
     assert len(world.told("funds")) == 1
     world.now += 0.1
-    assert await paid.hold_back_unpaid([held(1)], HERE)
+    assert await paid.hold_back_unpaid([row(1)], HERE)

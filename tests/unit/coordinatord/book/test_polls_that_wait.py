@@ -2,16 +2,27 @@
 
 from typing import Any
 
+import attrs
 import pytest
 
 from coordinatord.api.book.polls import Leased
-from tests.unit.coordinatord.book.polling import HERE, KEY, NOTHING, OTHERS, SOMETHING, World, held, of, waited
+from tests.unit.coordinatord.book.polling import (
+    FREE,
+    HELD_BY_OTHERS,
+    HERE,
+    KEY,
+    NOTHING,
+    OFFERED,
+    World,
+    held,
+    waited,
+)
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_poll_waits_until_its_time_is_over_and_is_live_meanwhile(world: World) -> None:
-    world.peeks = [NOTHING]
+    world.outlooks = [NOTHING]
     leased, lasted = await waited(world)
     assert (leased, lasted) == (Leased(HERE, []), 25.0)
     assert world.told("wait") == [(25.0,)]
@@ -20,13 +31,13 @@ async def test_poll_waits_until_its_time_is_over_and_is_live_meanwhile(world: Wo
 
 
 async def test_poll_looks_again_by_itself_while_others_hold_jobs(world: World) -> None:
-    world.peeks = [OTHERS]
+    world.outlooks = [HELD_BY_OTHERS]
     _, lasted = await waited(world, seconds=5)
     assert (world.told("wait"), lasted) == ([(2.0,), (2.0,), (1.0,)], 5.0)
 
 
 async def test_poll_that_is_woken_is_given_what_there_is(world: World) -> None:
-    world.peeks, world.leases, world.wakes, world.wait_takes = [NOTHING, SOMETHING], [[held(1)]], [True], 3.0
+    world.outlooks, world.leases, world.wakes, world.wait_takes = [NOTHING, FREE], [[held(1)]], [True], 3.0
     leased, lasted = await waited(world)
     assert ([row.job_id[0] for row in leased.rows], lasted) == ([1], 3.0)
     assert (world.told("passed on"), world.told("looked")) == ([], [()])
@@ -34,27 +45,34 @@ async def test_poll_that_is_woken_is_given_what_there_is(world: World) -> None:
 
 async def test_what_was_not_for_the_poll_that_was_woken_is_passed_on(world: World) -> None:
     """Its filters, say: jobs are there, and it comes away with none."""
-    world.peeks, world.wakes, world.wait_takes = [NOTHING, SOMETHING], [True, False], 10.0
+    world.outlooks, world.wakes, world.wait_takes = [NOTHING, FREE], [True, False], 10.0
     await waited(world)
     assert len(world.told("passed on")) == 1  # by the wake, and not by the look of its own
 
 
 async def test_what_it_found_none_of_is_passed_on_though_its_time_is_over(world: World) -> None:
-    world.peeks, world.wakes = [NOTHING, SOMETHING], [True]
+    world.outlooks, world.wakes = [NOTHING, FREE], [True]
     await waited(world)
     assert (len(world.told("wait")), len(world.told("passed on"))) == (1, 1)
 
 
 async def test_poll_that_comes_away_with_an_offer_alone_passes_jobs_on(world: World) -> None:
-    world.peeks, world.wakes, world.wait_takes = [NOTHING, SOMETHING], [True], 1.0
-    world.offers = [([], False), (["a job"], False)]
+    world.outlooks, world.wakes, world.wait_takes = [NOTHING, attrs.evolve(FREE, some_offered=True)], [True], 1.0
+    world.offers = [["a job"]]
     leased, _ = await waited(world, pending=True)
     assert (leased.pending, len(world.told("passed on"))) == (["a job"], 1)
 
 
+async def test_poll_of_a_provider_without_room_passes_its_wake_on(world: World) -> None:
+    world.outlooks, world.wakes = [attrs.evolve(FREE, may_claim=False, some_offered=True)], [True]
+    await waited(world, seconds=2, pending=True)
+    assert (len(world.told("passed on")), len(world.told("offer passed on"))) == (1, 1)
+    assert (world.told("lease"), world.told("offers")) == ([], [])
+
+
 async def test_poll_that_was_not_woken_or_finds_nothing_passes_nothing_on(world: World) -> None:
-    for peeks, woken in (([SOMETHING], False), ([NOTHING], True)):
-        world.peeks, world.wakes, world.offers = [*peeks], [woken], [([], not woken)]
+    for outlook, woken in ((attrs.evolve(FREE, some_offered=True), False), (NOTHING, True)):
+        world.outlooks, world.wakes = [outlook], [woken]
         await waited(world, pending=True)
     assert (world.told("passed on"), world.told("offer passed on")) == ([], [])
 
@@ -73,20 +91,20 @@ async def test_poll_that_finds_something_at_once_does_not_wait(world: World) -> 
 
 @pytest.mark.parametrize("more", [{"seconds": 0}, {"free": 0}, {"caller": "somebody without a place"}])
 async def test_poll_without_time_room_or_place_is_answered_at_once(world: World, more: dict[str, Any]) -> None:
-    world.peeks = [NOTHING]
+    world.outlooks = [NOTHING]
     assert (await waited(world, **more))[1] == 0.0
-    assert (await waited(world, of=of(world, waits=False)))[1] == 0.0
+    assert (await waited(world, waits=False))[1] == 0.0
     assert (world.told("wait"), world.told("place")) == ([], [])
 
 
 async def test_poll_is_answered_when_the_process_stops(world: World) -> None:
-    world.peeks, world.closed = [NOTHING], True
+    world.outlooks, world.closed = [NOTHING], True
     assert (await waited(world))[1] == 0.0
 
 
 async def test_offer_ends_a_wait_and_one_that_was_not_for_the_poll_is_passed_on(world: World) -> None:
-    world.peeks, world.wakes, world.wait_takes = [NOTHING], [True], 1.0
-    world.offers = [([], False), ([], True), (["a job"], False)]
+    world.outlooks, world.wakes, world.wait_takes = [NOTHING, OFFERED], [True], 1.0
+    world.offers = [[], ["a job"]]
     leased, lasted = await waited(world, pending=True)
     assert (leased.pending, lasted) == (["a job"], 2.0)
     assert (len(world.told("offer passed on")), world.told("waits")) == (1, [(KEY, 2, True)])

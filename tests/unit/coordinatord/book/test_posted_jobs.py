@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
-from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.job_registry import JobRegistry

@@ -4,8 +4,7 @@ import attrs
 import pytest
 
 from common.api.why import Why
-from coordinatord.api.book.book_sql import JobRow
-from coordinatord.api.book.leases_sql import HeldJob, JobPlace
+from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.why import explained
 from coordinatord.api.book.why_sql import AskedWindow, OpenJob, ProviderFacts
 from coordinatord.chain.contracts.payment_token import Funds
@@ -40,10 +39,11 @@ ROW = JobRow(
     gas_fee="0",
 )
 JOB = OpenJob(
-    HeldJob(ROW, False, 2014, JobPlace(5, 0)),
+    ROW,
     Snapshot(9, b"\x09", 1000),
+    posted_log=0,
     model_enabled=True,
-    custody_lost=False,
+    key_lost=False,
     leased_to=None,
     seconds_left=7,
     ahead=0,
@@ -97,7 +97,7 @@ def test_each_reason_is_told_alone_with_its_remedy(changed: dict[str, object], c
     ("job", "funds", "code"),
     [
         (attrs.evolve(JOB, model_enabled=False), PAID, "model_disabled"),
-        (attrs.evolve(JOB, custody_lost=True), PAID, "escrow_key_lost"),
+        (attrs.evolve(JOB, key_lost=True), PAID, "escrow_key_lost"),
         (JOB, Funds({}, {ROW.job_id}), "authorization_used"),
         (JOB, Funds({OWNER: 2013}, set()), "unfunded"),
         (attrs.evolve(JOB, leased_to=0), Funds({}, set()), "held_back"),
@@ -146,7 +146,7 @@ def test_several_reasons_are_counted_in_the_verdict() -> None:
 
 
 def test_order_for_a_provider_that_does_not_poll_says_so_and_names_another() -> None:
-    job = attrs.evolve(JOB, job=attrs.evolve(JOB.job, row=attrs.evolve(ROW, designated=9)))
+    job = attrs.evolve(JOB, row=attrs.evolve(ROW, designated=9))
     away = attrs.evolve(READY, provider_id=9, live=False, seen=99)
     answer = told(away, READY, job=job)
     assert answer.verdict == "not_live"

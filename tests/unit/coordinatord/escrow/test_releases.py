@@ -18,7 +18,7 @@ from common.messages.jobs import Order
 from common.quotes import FeeTerms, derive_job_id
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from coordinatord.api.book.reads import PostedJobs
+from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.escrow.custody import StaticCustody
 from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.release import (

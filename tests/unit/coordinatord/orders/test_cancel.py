@@ -10,7 +10,7 @@ import pytest
 
 from common.messages.jobs import Cancel
 from common.quotes import FeeTerms
-from coordinatord.api.book import book_sql
+from coordinatord.api.book import jobs_sql
 from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, HasEnded
 from coordinatord.api.orders.endings import Endings
 from coordinatord.base.clock import ISSUED_WITHIN
@@ -104,7 +104,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(results_sql, "post_under_way", post_under_way)
     monkeypatch.setattr(endings_sql, "ending_of", ending_of)
     monkeypatch.setattr(endings_sql, "remember_ending", remember_ending)
-    monkeypatch.setattr(book_sql, "read_posted_block", read_posted_block)
+    monkeypatch.setattr(jobs_sql, "read_posted_block", read_posted_block)
     return World()
 
 

@@ -18,7 +18,7 @@ from common.artifacts import ERROR_NAMES
 from common.messages.jobs import Order
 from common.quotes import FeeTerms
 from common.refusal import Refused
-from coordinatord.api.book import candidates_sql
+from coordinatord.api.book import candidates_sql, liveness_sql
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.files.files_sql import FileRow
@@ -154,7 +154,7 @@ def world(submitter: Submitter, monkeypatch: pytest.MonkeyPatch) -> World:
         database.picked.append((provider_id, model_id))
 
     monkeypatch.setattr(candidates_sql, "read_candidates", read_candidates)
-    monkeypatch.setattr(candidates_sql, "mark_picked", mark_picked)
+    monkeypatch.setattr(liveness_sql, "mark_picked", mark_picked)
     return World(submitter.terms)
 
 

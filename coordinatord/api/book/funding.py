@@ -1,0 +1,80 @@
+"""Check that jobs can be paid before a provider is leased them.
+
+Owners move their funds and cancel authorisations while their jobs are open.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+import attrs
+import structlog
+
+from coordinatord.api.book import leases_sql
+from coordinatord.api.book.jobs_sql import JobRow
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.contracts.payment_token import Funds, PaymentToken
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.snapshot_sql import Snapshot
+
+log = structlog.get_logger(__name__)
+
+_NODE_TIMEOUT_S: Final = 0.25
+_NODE_PAUSE_S: Final = 5.0
+
+
+@attrs.define(slots=True)
+class Funding:
+    """Reader of owners' funds, in one request for all jobs of a poll. An answer counts until the index moves.
+
+    A slow node delays no poll. The jobs then count as paid, and the node is not asked for a while. The token rejects
+    the claim of an unpaid job."""
+
+    token: PaymentToken
+    database: Database
+    _block_hash: bytes = attrs.field(default=b"", init=False)
+    _balances: dict[bytes, int] = attrs.field(factory=dict, init=False)
+    _unspent: set[bytes] = attrs.field(factory=set, init=False)
+    _paused_until: float = attrs.field(default=0.0, init=False)
+
+    async def hold_back_unpaid(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> bool:
+        """Hold back the jobs that cannot be paid, with all other jobs that their owners cannot pay. Return True when
+        there were any."""
+        funds = await self.read(jobs, snapshot)
+        spent = [job.job_id for job in jobs if job.job_id in funds.spent]
+        poor = {job.owner for job in jobs if funds.balances.get(job.owner, int(job.amount)) < int(job.amount)}
+        if not spent and not poor:
+            return False
+        log.info("unpaid jobs held back", spent=len(spent), owners=len(poor))
+        async with self.database.connection() as connection:
+            if spent:
+                await leases_sql.hold_back(connection, spent)
+            for owner in poor:
+                await leases_sql.hold_back_beyond(connection, owner, funds.balances[owner])
+        return True
+
+    async def read(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> Funds:
+        """Return the known balances of the jobs' owners, and the jobs whose authorisation is used or cancelled."""
+        if self._block_hash != snapshot.block_hash:
+            self._block_hash, self._balances, self._unspent = snapshot.block_hash, {}, set()
+        balances, unspent = self._balances, self._unspent  # of this block, also after another call replaces them
+        owners = list({job.owner for job in jobs} - balances.keys())
+        unknown = [(job.owner, job.job_id) for job in jobs if job.job_id not in unspent]
+        fresh = await self._ask_node(owners, unknown) if owners or unknown else None
+        if fresh is None:
+            return Funds(balances, set())
+        balances |= fresh.balances
+        unspent |= {job_id for _, job_id in unknown} - fresh.spent
+        return Funds(balances, fresh.spent)
+
+    async def _ask_node(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds | None:
+        """Return None when the node did not answer in time."""
+        if anyio.current_time() < self._paused_until:
+            return None
+        try:
+            with anyio.fail_after(_NODE_TIMEOUT_S):
+                return await self.token.funds(owners, jobs)
+        except (TimeoutError, Retryable) as error:
+            log.warning("funds not read", reason=str(error) or type(error).__name__)
+            self._paused_until = anyio.current_time() + _NODE_PAUSE_S
+            return None

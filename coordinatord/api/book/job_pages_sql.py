@@ -1,0 +1,201 @@
+"""Pages of the job book, in the order of posting.
+
+A page is read from the index that holds its list in that order. The table `job_counts` has the number of a list's jobs
+in each chunk of 4096 ordinals, and in each 64 chunks. With it, a page deep inside a list starts in the chunk of its
+offset, and walks less than one chunk. Lists with counts are all jobs and those of one model, owner or provider, each
+with or without a state and `posted_before`. A list by two of these keys, or by rates, has no counts. Its statement
+walks a list that contains it.
+"""
+
+from typing import Final
+
+import attrs
+
+from common.api import limits
+from common.api.states import JobState
+from coordinatord.api.book.jobs_sql import JOB_COLUMNS, JobRow, job_row
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, Snapshot, snapshot_of
+
+PAGE_TIMEOUT_S: Final = 10.0
+_STATES: Final = {state.name.capitalize(): state for state in JobState}
+# Chunks of 2^12 and of 2^18 ordinals, as in the SQL function `count_jobs`.
+_CHUNK_BITS: Final = 12
+_LARGE_CHUNK_BITS: Final = 18
+_CHUNKS_BITS: Final = _LARGE_CHUNK_BITS - _CHUNK_BITS  # 2^6 chunks are a large one
+_MAX_WALKED_ROWS: Final = 1000  # up to this offset, walking costs less than adding up counts
+_ALL_JOBS: Final = (0, "''::bytea")
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class JobFilter:
+    state: str | None = None
+    model_id: int | None = None
+    provider_id: int | None = None
+    owner: bytes | None = None
+    min_rate_in: int | None = None
+    min_rate_out: int | None = None
+    posted_before: int | None = None
+    newest_first: bool = False
+
+    @property
+    def has_counts(self) -> bool:
+        """True when `job_counts` has the numbers of this list."""
+        keys = [key for key in (self.owner, self.provider_id, self.model_id) if key is not None]
+        return len(keys) <= 1 and self.min_rate_in is None and self.min_rate_out is None
+
+
+@attrs.frozen(slots=True)
+class PageStatement:
+    sql: str
+    values: list[object]
+    uses_counts: bool
+
+
+async def read_page(database: Database, wanted: JobFilter, limit: int, offset: int) -> tuple[Snapshot, list[JobRow]]:
+    """Return a page. Raise Retryable after PAGE_TIMEOUT_S, or when the first backfill has not counted the jobs yet."""
+    statement = page_statement(wanted, limit, offset)
+    async with database.connection_for_lists() as connection:
+        rows = await connection.fetch(statement.sql, *statement.values, timeout=PAGE_TIMEOUT_S)
+    snapshot = snapshot_of(rows)
+    if statement.uses_counts and not rows[0]["counted"]:
+        raise Retryable("not_ready", "the index has not counted its jobs yet; try again")
+    return snapshot, [job_row(row) for row in rows if row["job_id"] is not None]
+
+
+def page_statement(wanted: JobFilter, limit: int, offset: int) -> PageStatement:
+    """Return the statement of a page. It finds the page's ordinals first, so that it reads whole rows of the page
+    alone."""
+    listing = _Listing(wanted)
+    uses_counts = offset > _MAX_WALKED_ROWS and wanted.has_counts
+    if uses_counts:
+        walk = f"select w.ordinal from found f cross join lateral ({listing.walk_from_found(limit)}) w"
+        counts = listing.found(offset)
+    else:
+        walk, counts = listing.walk(limit, offset), ""
+    sql = (
+        f"{listing.bound()}{counts} select {JOB_COLUMNS}, {SNAPSHOT}, {JOBS_COUNTED} as counted"
+        f" from index_position p left join lateral (select j.* from ({walk}) w join jobs j on j.ordinal = w.ordinal) j"
+        f" on true order by j.ordinal {listing.direction}"
+    )
+    return PageStatement(sql, listing.values, uses_counts)
+
+
+class _Listing:
+    """Parts of the statement of one list."""
+
+    def __init__(self, wanted: JobFilter) -> None:
+        self.values: list[object] = []
+        self.direction = "desc" if wanted.newest_first else "asc"
+        self._state = None if wanted.state is None else _STATES[wanted.state]
+        self._key = _ALL_JOBS  # list and key in job_counts
+        self._conditions: list[str] = []  # the first is of the list that is walked
+        # The likely shortest list first: it is the one to walk.
+        for number, column, key, kind, value in (
+            (2, "owner", "{}", "bytea", wanted.owner),
+            (3, "provider_id", "int8send({})", "bigint", wanted.provider_id),
+            (1, "model_id", "int8send({})", "bigint", wanted.model_id),
+        ):
+            if value is not None:
+                bound = self._bind(value, kind)
+                if not self._conditions:
+                    self._key = (number, key.format(bound))
+                self._conditions.append(f"j.{column} = {bound}")
+        for column, rate in (("rate_in", wanted.min_rate_in), ("rate_out", wanted.min_rate_out)):
+            if rate is not None:
+                self._conditions.append(f"j.{column} >= {self._bind(rate, 'numeric')}")
+        before = wanted.posted_before
+        self._posted_before = None if before is None else self._bind(before, "bigint")
+
+    def bound(self) -> str:
+        """Return the start of the statement: the last ordinal within `posted_before`."""
+        if self._posted_before is None:
+            return ""
+        return (
+            "with bound as materialized (select max(b.ordinal) as ordinal from jobs b where b.posted_block ="
+            f" (select max(c.posted_block) from jobs c where c.posted_block <= {self._posted_before}))"
+        )
+
+    def walk(self, limit: int, offset: int) -> str:
+        """Walk the list from its start."""
+        # The usual limits are written out. The planner expects a tenth of the list of an unknown limit, and then plans
+        # every page of a long list again.
+        is_usual = limit in (limits.DEFAULT_PAGE, limits.LARGEST_PAGE)
+        return self._page(
+            [],
+            str(limit) if is_usual else self._bind(limit, "bigint"),
+            self._bind(offset, "bigint") if offset else "0",
+        )
+
+    def walk_from_found(self, limit: int) -> str:
+        """Walk the list from the start of the chunk `found`, in the list's direction."""
+        ascending = self.direction == "asc"
+        start = f"j.ordinal >= f.chunk << {_CHUNK_BITS}" if ascending else f"j.ordinal < f.chunk + 1 << {_CHUNK_BITS}"
+        return self._page([start], self._bind(limit, "bigint"), "f.skip")
+
+    def found(self, offset: int) -> str:
+        """Find the chunk of the offset, and the number of its jobs that come before the page."""
+        start = self._bind(offset, "bigint")
+        beyond = ""
+        if self._posted_before is not None and self.direction == "desc":  # the counted list starts beyond the bound
+            beyond = f" beyond as materialized (select {self._count_beyond_bound()} as jobs),"
+            start = f"({start} + (select jobs from beyond))"
+        within = f"chunk >= far.chunk << {_CHUNKS_BITS} and chunk < far.chunk + 1 << {_CHUNKS_BITS}"
+        return (
+            f"{', ' if self._posted_before is not None else 'with '}{beyond}"
+            f" far as materialized (select chunk, {start} - before as rest"
+            f" from ({self._running_counts(_LARGE_CHUNK_BITS)}) c"
+            f" where before + jobs > {start} order by chunk {self.direction} limit 1),"
+            f" found as materialized (select c.chunk, (far.rest - c.before)::bigint as skip"
+            f" from far cross join lateral ({self._running_counts(_CHUNK_BITS, within)}) c"
+            f" where c.before + c.jobs > far.rest order by c.chunk {self.direction} limit 1)"
+        )
+
+    def _bind(self, value: object, kind: str) -> str:
+        self.values.append(value)
+        return f"${len(self.values)}::{kind}"
+
+    def _counts(self, bits: int, *conditions: str) -> str:
+        number, key = self._key
+        states = [f"state = {self._state}"] if self._state is not None else []
+        return " and ".join(
+            [f"from job_counts where list = {number} and key = {key} and bits = {bits}", *states, *conditions]
+        )
+
+    def _running_counts(self, bits: int, *conditions: str) -> str:
+        """Select the list's chunks, with the number of jobs in each and in those before it."""
+        before = f"sum(sum(jobs)) over (order by chunk {self.direction}) - sum(jobs)"
+        return f"select chunk, sum(jobs) as jobs, {before} as before {self._counts(bits, *conditions)} group by chunk"
+
+    def _count_beyond_bound(self) -> str:
+        """Count the list's jobs beyond the bound: by large chunks, by small chunks, and one by one."""
+        bound, small = "(select ordinal from bound)", f"(select ordinal >> {_CHUNK_BITS} from bound)"
+        large = f"({small} >> {_CHUNKS_BITS})"
+        sums = [
+            f"(select coalesce(sum(jobs), 0) {self._counts(_LARGE_CHUNK_BITS, f'chunk > {large}')})",
+            f"(select coalesce(sum(jobs), 0)"
+            f" {self._counts(_CHUNK_BITS, f'chunk > {small}', f'chunk < ({large} + 1) << {_CHUNKS_BITS}')})",
+        ]
+        one_by_one = [f"j.ordinal > {bound}", f"j.ordinal < ({small} + 1) << {_CHUNK_BITS}"]
+        return " + ".join([*sums, *(f"(select count(*) {scan})" for scan in self._scans(one_by_one))])
+
+    def _page(self, start: list[str], limit: str, offset: str) -> str:
+        if self._posted_before is not None:
+            start = [*start, "j.ordinal <= (select ordinal from bound)"]
+        order, scans = f"order by ordinal {self.direction}", self._scans(start)
+        if len(scans) == 1:
+            return f"select j.ordinal {scans[0]} {order} limit {limit} offset {offset}"
+        # Every scan is ordered and limited by itself, so that PostgreSQL merges the scans instead of sorting.
+        merged = [f"(select j.ordinal {scan} {order} limit {limit} + {offset})" for scan in scans]
+        return f"{' union all '.join(merged)} {order} limit {limit} offset {offset}"
+
+    def _scans(self, conditions: list[str]) -> list[str]:
+        """Return one scan per state: the index of a list has the jobs of one state in order."""
+        if self._state is not None:
+            states = [f"j.state = {self._state}"]
+        elif self._key != _ALL_JOBS:
+            states = [f"j.state = {state}" for state in _STATES.values()]
+        else:
+            states = ["true"]
+        return [f"from jobs j where {' and '.join([state, *self._conditions, *conditions])}" for state in states]

@@ -1,0 +1,51 @@
+"""Last polls of providers by model. A provider is live for a model while its last poll is recent."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+
+LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
+
+
+@attrs.frozen(slots=True)
+class SeenPoll:
+    """Poll of a provider for a model, with its free slots and its time by the clock of this process."""
+
+    provider_id: int
+    model_id: int
+    free: int
+    at: float = 0.0
+
+
+async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[SeenPoll], ages: Sequence[float]) -> None:
+    """Store polls of `ages` seconds ago. Of several polls of one provider for a model, store the most free slots."""
+    await line.fetch(
+        "insert into liveness (provider_id, model_id, free, seen_at)"
+        " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"
+        " from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) as s(provider_id, model_id, free, age)"
+        " group by provider_id, model_id order by provider_id, model_id"
+        " on conflict (provider_id, model_id) do update set free = excluded.free,"
+        " seen_at = greatest(liveness.seen_at, excluded.seen_at)",
+        [poll.provider_id for poll in polls],
+        [poll.model_id for poll in polls],
+        [poll.free for poll in polls],
+        ages,
+    )
+
+
+async def mark_picked(database: Database, provider_id: int, model_id: int) -> None:
+    """Record that an order was designated to the provider."""
+    async with database.connection() as connection:
+        await connection.execute(
+            "update liveness set picked_at = clock_timestamp() where provider_id = $1 and model_id = $2",
+            provider_id,
+            model_id,
+        )
+
+
+async def delete_old(connection: Connection) -> None:
+    """Delete polls of more than a day ago. A provider that returns ranks like one that was never picked."""
+    await connection.execute("delete from liveness where seen_at < clock_timestamp() - interval '1 day'")

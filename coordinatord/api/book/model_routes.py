@@ -1,0 +1,73 @@
+"""Routes of the catalogue of models."""
+
+import attrs
+
+from common.api import limits, market
+from common.api.error_bodies import ModelNotFound
+from common.api.fields import Text
+from coordinatord.api.book import bodies
+from coordinatord.api.book.reads import IndexReads
+from coordinatord.api.book.registries_sql import read_models
+from coordinatord.http import responses
+from coordinatord.http.pages import page, page_of
+from coordinatord.http.responses import Response
+from coordinatord.http.routing import INDEX, PAGE, Parameter, Reply, Request, Route, malformed
+
+
+@attrs.frozen(slots=True)
+class ModelRoutes:
+    reads: IndexReads
+
+    def routes(self) -> list[Route]:
+        return [
+            *(
+                Route(
+                    method="GET",
+                    path=path,
+                    id=name,
+                    tag="Models",
+                    about=about,
+                    handler=self.list,
+                    query=PAGE,
+                    replies=(Reply(200, shape=market.ModelList, about="A page of models"), *malformed(), *INDEX),
+                    index_backed=True,
+                    paged=True,
+                )
+                for path, name, about in (
+                    ("/v1/models", "listModels", "List the models of the catalogue"),
+                    ("/evm/models", "listModelsOfChain", "List the models of the catalogue: as /v1/models"),
+                )
+            ),
+            Route(
+                method="GET",
+                path="/v1/models/{name...}",
+                id="getModel",
+                tag="Models",
+                about="Read one model by its name, which may contain slashes",
+                details=(
+                    "The name is sent as it is or percent-encoded. Its 404 is the one error without `param` and"
+                    " `x-svc-retryable`."
+                ),
+                handler=self.one,
+                segments={"name": Parameter(Text(limits.HEAD_VALUE), "name of the model", example="demo/text-small")},
+                replies=(
+                    Reply(200, shape=market.ModelAsOf, about="The model"),
+                    *malformed(),
+                    Reply(404, "model_not_found", ModelNotFound, about="`model_not_found`: no model has this name"),
+                    *INDEX,
+                ),
+                index_backed=True,
+            ),
+        ]
+
+    async def list(self, request: Request) -> Response:
+        snapshot, rows = await self.reads.lists.read(lambda database: read_models(database, *page_of(request)))
+        return page(request, snapshot, "data", rows, bodies.model, object="list")
+
+    async def one(self, request: Request) -> Response:
+        name = request.path["name"]
+        found = await self.reads.model.get(name)
+        if found.value is None:
+            return responses.model_not_found(name)
+        block = found.snapshot.block_number
+        return responses.ok(bodies.model_as_of(found.value, block), snapshot=found.snapshot)

@@ -1,0 +1,71 @@
+"""The verdict on a job in one code and one sentence."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from common.api import why
+from common.api.states import EndedBecause, JobState
+from coordinatord.api.book.jobs_sql import JobRow
+from coordinatord.api.book.why_reasons import ProviderStanding
+from coordinatord.api.book.why_sql import OpenJob
+
+_ENDED: Final = {
+    EndedBecause.SETTLE: ("settled", "its provider settled it: the result is paid for"),
+    EndedBecause.CANCEL: ("cancelled", "its owner cancelled it while it was open: nothing was collected"),
+    EndedBecause.PROVIDER_FAIL: ("failed", "its provider failed it: the payment went back to its owner"),
+    EndedBecause.RECLAIM: ("reclaimed", "its provider missed the window: the payment went back to its owner"),
+    EndedBecause.EXPIRY: ("expired", "no provider claimed it until it expired: nothing was collected"),
+}
+_OF_SEVERAL: Final = {
+    "not_listed": "is not listed",
+    "model_not_allowed": "may not run the model",
+    "no_ask": "asks for no orders of the model",
+    "window": "asks for other windows",
+    "price": "asks more than the order pays",
+    "not_live": "does not poll",
+    "full": "holds as many jobs as it may",
+    "no_free_slots": "has no room now",
+    "behind_others": "has older jobs to take first",
+}
+
+
+def verdict_on_open(
+    job: OpenJob, shared: Sequence[why.WhyReason], standings: Sequence[ProviderStanding]
+) -> tuple[str, str]:
+    """Return the code and the sentence for an open job."""
+    if shared:
+        return shared[0].code, shared[0].said
+    if job.leased_to:
+        return "leased", f"provider {job.leased_to} is offered it, and has {job.seconds_left} s more to claim it"
+    takers = [str(one.provider.provider_id) for one in standings if one.takes]
+    if takers:
+        word = "provider" if len(takers) == 1 else "providers"
+        return "can_be_taken", f"{word} {', '.join(takers)} could take it, and may at any moment"
+    named = job.row.designated
+    concerned = [
+        one
+        for one in standings
+        if one.provider.provider_id == named or (not named and one.provider.live and one.provider.listed)
+    ]
+    if named:
+        if not concerned:
+            return "kept_away", f"the order is for provider {named}, which is not registered"
+        said = "; ".join(reason.said for reason in concerned[0].reasons)
+        return concerned[0].reasons[0].code, f"the order is for provider {named} alone: {said}"
+    if not concerned:
+        return "nobody_live", "no listed provider polls for its model now"
+    counted = Counter(one.reasons[0].code for one in concerned)
+    summary = "; ".join(f"{number} {_OF_SEVERAL[code]}" for code, number in counted.most_common())
+    return (
+        next(iter(counted)) if len(counted) == 1 else "kept_away",
+        f"of {len(concerned)} providers that poll for its model: {summary}",
+    )
+
+
+def verdict_on_moved(job: JobRow) -> tuple[str, str]:
+    """Return the code and the sentence for a job that is claimed or has ended."""
+    if job.state == JobState.CLAIMED:
+        ends = job.claimed_at + job.sla_secs
+        return "claimed", f"provider {job.provider_id} claimed it, and has until {ends} to settle it"
+    return _ENDED[EndedBecause(job.ended_because)]
