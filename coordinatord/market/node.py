@@ -144,7 +144,7 @@ def connect(rpc_url: str) -> AbstractContextManager[RetryingNode]:
 @contextmanager
 def _connected(rpc_url: str) -> Iterator[RetryingNode]:
     """Over the daemon's own HTTP client, in an event loop beside this thread."""
-    transport = open_transport(rpc_url, connections=1, patience=_TIMEOUT_SECONDS, trust_env=True)
+    transport = open_transport(rpc_url, connections=1, patience=_TIMEOUT_SECONDS)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(transport) as post:
         yield RetryingNode(partial(portal.call, post), rpc_url)
 
