@@ -15,20 +15,21 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
+from svc.wire.connections import open_client
+from svc.wire.gateways import Gateways
+from svc.wire.transport import Transport
 from svcd.backends.backend import Backend
 from svcd.backends.breaker import Breaker
 from svcd.backends.build import open_backend
 from svcd.backends.discount import Discount
 from svcd.backends.load import Load, open_load
 from svcd.base.clock import Clock
-from svcd.base.connections import KeptConnections
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.chain import ChainReader
-from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.client import Coordinator, read_deployment, transport_of
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import ProviderSession, ProviderSessions
+from svcd.coordinator.sessions import ProviderSession, sessions_of, sign_in
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal
 from svcd.journal.slots import Slots
@@ -81,12 +82,15 @@ async def prepare(
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> DaemonDependencies:
     """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
-    http = await stack.enter_async_context(_client(transport))
-    requests = Requests(http, config.coordinator_url, clock)
-    deployment = await _deployment(config, requests)
+    timeout = httpx.Timeout(30, read=_OP_SECONDS)
+    http = await stack.enter_async_context(
+        open_client(transport=transport, base_url=config.coordinator_url, timeout=timeout)
+    )
+    to_coordinator = transport_of(http, clock)
+    deployment = await _deployment(config, to_coordinator)
     signer = OpSigner(config.wallet, Domains.of(deployment))
-    coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))
-    session = await _session(coordinator)
+    coordinator = Coordinator(to_coordinator, sessions_of(to_coordinator, signer))
+    session = await _session(coordinator, signer)
     book = deployment
     await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
     model_ids = await _model_ids(config, coordinator)
@@ -100,7 +104,9 @@ async def prepare(
         deployment=deployment,
         provider_id=session.provider_id,
         model_ids=model_ids,
-        gateways=PayloadGateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
+        gateways=PayloadGateways(
+            Gateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds)
+        ),
         slots=slots,
         chain=await _chain(config, http, deployment, session.provider_id),
         equipment={
@@ -110,19 +116,10 @@ async def prepare(
     )
 
 
-def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
-    # Ops wait for their receipts one connection each; proxies of the environment are not for what is configured here.
-    return httpx.AsyncClient(
-        transport=transport if transport is not None else KeptConnections(),
-        timeout=httpx.Timeout(30, read=_OP_SECONDS),
-        trust_env=False,
-    )
-
-
-async def _deployment(config: DaemonConfig, requests: Requests) -> AddressBook:
+async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook:
     while True:
         try:
-            deployment = await read_deployment(requests)
+            deployment = await read_deployment(transport)
             break
         except Unavailable as error:
             log.warning("waiting for the coordinator", reason=str(error))
@@ -153,13 +150,14 @@ async def _chain(
     return chain
 
 
-async def _session(coordinator: Coordinator) -> ProviderSession:
+async def _session(coordinator: Coordinator, signer: OpSigner) -> ProviderSession:
     while True:
-        session = await coordinator.sessions.current()
+        session = await sign_in(coordinator.sessions)
         if isinstance(session, ProviderSession):
+            log.info("signed in", provider_id=session.provider_id, expires_at=session.session.expires_at)
             return session
         if session.final:
-            raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
+            raise Fatal(f"the coordinator does not sign {signer.address} in: {session.advice}")
         log.warning("waiting for a session", reason=session.detail)
         await trio.sleep(_RETRY)
 
