@@ -1,7 +1,7 @@
 """Client of the market of sealed jobs: `from svc import Client, SyncClient`.
 
-Both are imported when they are first used: svcd imports `svc.wire` alone, and the processes that prepare a batch's lines
-import `svc.core`.
+Both are imported when they are first used: svcd imports `svc.wire` alone, and the processes that prepare the lines of a
+batch import `svc.core`.
 """
 
 from typing import TYPE_CHECKING

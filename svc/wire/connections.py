@@ -5,8 +5,8 @@ hundreds are open. Each pool here therefore has a single connection, and an idle
 """
 
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
-from functools import cached_property
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import cached_property, partial
 from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
 
@@ -14,6 +14,7 @@ import anyio
 import httpx
 
 _MAX_IDLE: Final = 256  # to one server
+_MAX_SERVERS: Final = 64  # with idle connections: a gateway may redirect to any number of hosts
 _IDLE_SECONDS: Final = 30.0  # coordinators keep an idle connection for longer
 _LIMITS: Final = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
 _PROXY_SCHEMES: Final = ("http", "https")
@@ -30,34 +31,44 @@ class Connections(httpx.AsyncBaseTransport):
     """Transport without a limit on connections. Idle ones are kept for the next request to the same server."""
 
     def __init__(self) -> None:
-        self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}
+        self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}  # the server that was used last at the end
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        idle = self._idle.setdefault((request.url.scheme, request.url.host, request.url.port), [])
+        origin = request.url.scheme, request.url.host, request.url.port
+        idle = self._idle.get(origin)
         connection = idle.pop() if idle else self._connection(request)
         content = request.stream if isinstance(request.stream, httpx.ByteStream) else _Content(request.stream)
         request.stream = content
         try:
             response = await connection.handle_async_request(request)
         except BaseException:
-            with anyio.CancelScope(shield=True):  # closes a socket, waits for nothing
-                await connection.aclose()
+            await _close(connection)
             raise
         finally:
             if isinstance(content, _Content):
                 await content.end()
         if not isinstance(response.stream, httpx.AsyncByteStream):
             raise TypeError("a transport for asyncio and trio answers with an asynchronous stream")
-        body = _Body(response.stream, connection, idle)
+        body = _Body(response.stream, partial(self._keep, origin, connection))
         return httpx.Response(
             response.status_code, headers=response.headers, stream=body, extensions=response.extensions
         )
 
     async def aclose(self) -> None:
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
+        while self._idle:
+            _, connections = self._idle.popitem()
             for connection in connections:
-                await connection.aclose()
+                await _close(connection)
+
+    async def _keep(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
+        idle = self._idle.pop(origin, [])
+        self._idle[origin] = idle
+        idle.append(connection)
+        surplus = [idle.pop(0)] if len(idle) > _MAX_IDLE else []
+        if len(self._idle) > _MAX_SERVERS:
+            surplus += self._idle.pop(next(iter(self._idle)))
+        for each in surplus:
+            await _close(each)
 
     def _connection(self, request: httpx.Request) -> httpx.AsyncHTTPTransport:
         proxy = _proxy_of(request)
@@ -91,33 +102,27 @@ class _Content(httpx.AsyncByteStream):
 
 
 class _Body(httpx.AsyncByteStream):
-    """Body of one answer. Closing it returns the connection."""
+    """Body of one answer. `close`: called once, when the body is closed."""
 
-    def __init__(
-        self,
-        stream: httpx.AsyncByteStream,
-        connection: httpx.AsyncHTTPTransport,
-        idle: list[httpx.AsyncHTTPTransport],
-    ) -> None:
+    def __init__(self, stream: httpx.AsyncByteStream, close: Callable[[], Awaitable[None]]) -> None:
         self._stream = stream
-        self._connection: httpx.AsyncHTTPTransport | None = connection
-        self._idle = idle
+        self._close: Callable[[], Awaitable[None]] | None = close
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return aiter(self._stream)
 
     async def aclose(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            await self._stream.aclose()
-        finally:
-            if len(self._idle) < _MAX_IDLE:
-                self._idle.append(connection)
-            else:
-                with anyio.CancelScope(shield=True):
-                    await connection.aclose()
+        close, self._close = self._close, None
+        if close is not None:
+            try:
+                await self._stream.aclose()
+            finally:
+                await close()
+
+
+async def _close(connection: httpx.AsyncHTTPTransport) -> None:
+    with anyio.CancelScope(shield=True):  # it closes a socket, and waits for nothing
+        await connection.aclose()
 
 
 def _proxy_of(request: httpx.Request) -> str | None:

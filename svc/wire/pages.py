@@ -53,8 +53,8 @@ def _rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
 def _next(response: httpx.Response, at: int, counted: int) -> int:
     """Where the next page begins: always further on, or there would be no end of them."""
     named = response.headers.get("x-svc-next-offset") or str(counted)
-    if int(named) > limits.LARGEST_OFFSET if _OFFSET.fullmatch(named) else False:
-        raise unexpected(response, "the pages have no end")
     if not _OFFSET.fullmatch(named) or int(named) <= at:
         raise unexpected(response, f"the page after offset {at} begins at {named!r}")
+    if int(named) > limits.LARGEST_OFFSET:
+        raise unexpected(response, "the pages have no end")
     return int(named)

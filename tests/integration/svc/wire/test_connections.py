@@ -12,6 +12,7 @@ import httpx
 import pytest
 import trio
 
+from svc.wire import connections
 from svc.wire.answers import body_of, opened
 from svc.wire.connections import open_client
 
@@ -111,6 +112,50 @@ async def test_requests_one_after_the_other_share_a_connection_whatever_frames_t
         (200, b"ok"),
     ]
     assert server.connections == 1
+
+
+async def test_connection_to_the_server_that_was_not_used_for_longest_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gateway may redirect to any number of hosts."""
+    monkeypatch.setattr(connections, "_MAX_SERVERS", 2)
+    left = trio.Event()
+
+    async def until_left(stream: Stream) -> None:
+        await answering(OK)(stream)
+        assert not await received(stream)
+        left.set()
+
+    async with (
+        serving(until_left) as first,
+        serving(answering(OK, OK)) as second,
+        serving(answering(OK)) as third,
+        client() as http,
+    ):
+        for server in (first, second, third):
+            await http.get(server.url)
+        with trio.fail_after(5):
+            await left.wait()
+        await http.get(second.url)
+        assert second.connections == 1
+
+
+async def test_idle_connections_to_a_server_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_MAX_IDLE", 1)
+    left = trio.Event()
+
+    async def until_left(stream: Stream) -> None:
+        await answering(OK)(stream)
+        assert not await received(stream)
+        left.set()
+
+    async with serving(until_left, answering(OK, OK)) as server, client() as http:
+        async with opened(http, "GET", server.url) as one, opened(http, "GET", server.url) as other:
+            assert [await body_of(one), await body_of(other)] == [b"ok", b"ok"]
+        await http.get(server.url)
+        assert server.connections == 2
+        with trio.fail_after(5):
+            await left.wait()
 
 
 async def test_request_is_sent_whole_with_a_body_in_pieces() -> None:
