@@ -58,27 +58,20 @@ class Sessions:
             self._session = None
 
     async def _create(self, deadline: float | None) -> SessionShape:
-        """Repeat the whole handshake: an attempt may use its nonce up, and a stranger may have it evicted."""
-        attempt = 0
+        """Repeat the handshake with another nonce: an attempt may use its nonce up, and a stranger may have it
+        evicted."""
+        query, attempt = {"address": hex_of(self.address)}, 0
         while True:
+            nonce = read(await self.transport.send("GET", "/auth/nonce", params=query, deadline=deadline), Nonce)
+            body = await self.sign_in(nonce.nonce)
             try:
-                return await self._handshake()
+                return await self.transport.post("/auth/session", SessionShape, body, safe=False)
             except (ApiError, ConnectionFailed) as failed:
-                pause = self.transport.retries.pause(attempt)
-                if deadline is None:
-                    over = attempt == self.transport.retries.most
-                else:
-                    over = anyio.current_time() + pause >= deadline
-                if over or not (self.transport.may_repeat(failed) or failed.param == "nonce"):
+                pause = self.transport.pause(attempt, 0.0, deadline)
+                if pause is None or not (self.transport.may_repeat(failed) or failed.param == "nonce"):
                     raise
             await self.transport.sleep(pause)
             attempt += 1
-
-    async def _handshake(self) -> SessionShape:
-        query = {"address": hex_of(self.address)}
-        answer = await self.transport.send("GET", "/auth/nonce", safe=False, params=query)
-        body = await self.sign_in(read(answer, Nonce).nonce)
-        return await self.transport.post("/auth/session", SessionShape, body, safe=False)
 
 
 def authorization(session: SessionShape) -> dict[str, str]:

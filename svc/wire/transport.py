@@ -102,7 +102,7 @@ class Transport:
                 again, wait = self.may_repeat(error), _retry_after(response)
             except ConnectionFailed as failed:
                 error, again, wait = failed, resend and self.may_repeat(failed), 0.0
-            pause = self._pause(attempt, wait, deadline)
+            pause = self.pause(attempt, wait, deadline)
             if not (safe and again) or pause is None:
                 raise error
             await self.sleep(pause)
@@ -112,7 +112,7 @@ class Transport:
         """Return whether the same request may succeed later."""
         return failed.retryable or (isinstance(failed, ProxyAnswered) and self.retries.after_proxy)
 
-    def _pause(self, attempt: int, retry_after: float, deadline: float | None) -> float | None:
+    def pause(self, attempt: int, retry_after: float, deadline: float | None) -> float | None:
         """Return the seconds before a retry; None when there is to be none."""
         pause = self.retries.pause(attempt)
         if deadline is None:
