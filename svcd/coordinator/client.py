@@ -17,7 +17,7 @@ from common.api.files import FileFields
 from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
 from common.api.shapes import read_shape
 from common.quotes import Terms
-from common.refusal import Refused as Malformed
+from common.refusal import Refused
 from common.scalars import hex_of, read_base64, read_uint
 from common.strict_json import parse
 from svc.wire.pages import paged
@@ -257,7 +257,7 @@ class Coordinator(MarketReads):
             return answer
         try:
             return Uploaded(read_shape(FileFields, parse(answer.content)).svc.cid or None)
-        except Malformed:
+        except Refused:
             return Uploaded(None)
 
     async def release(self, body: Body, deadline: float) -> ReleaseOutcome:
@@ -268,7 +268,7 @@ class Coordinator(MarketReads):
         try:
             released = read_shape(ReleasedShape, parse(answer.content))
             return ReleasedKey(read_base64(released.dek_sealed, _LONGEST_SEALED_KEY, "dek_sealed"))
-        except Malformed:
+        except Refused:
             return CoordinatorRefusal(answer.status_code, "malformed_release")
 
     async def _session(self) -> SessionShape:
@@ -318,13 +318,14 @@ async def _available(path: str, ask: Callable[[], Awaitable[T]]) -> T:
     except ConnectionFailed as failed:
         raise Unavailable(failed.message) from None
     except ApiError as refused:
-        detail = f"{path}: answered {refused.status} {refused.code or refused.type}: {refused.message}"
-        raise Unavailable(detail, refused.status) from None
+        if refused.status < httpx.codes.BAD_REQUEST:  # it cannot be read: the message says why
+            raise Unavailable(refused.message, refused.status) from None
+        raise Unavailable(f"{path}: answered {refused.status} {refused.code or refused.type}", refused.status) from None
 
 
 def _object(body: object) -> dict[str, object]:
     if not isinstance(body, dict):
-        raise Malformed("the answer must be a JSON object")
+        raise Refused("the answer must be a JSON object")
     return body
 
 
@@ -332,5 +333,5 @@ def _fields(answer: httpx.Response) -> dict[str, object]:
     """Return the members of an answer's body; none where the body is not a JSON object."""
     try:
         return _object(parse(answer.content))
-    except Malformed:
+    except Refused:
         return {}
