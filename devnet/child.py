@@ -18,6 +18,7 @@ from devnet.errors import DevnetError
 from devnet.failure_causes import available_memory, cause_of, telling_line
 
 _POLL_SECONDS: Final = 0.02
+_WITHOUT_PROXIES: Final = {"no_proxy": "*", "NO_PROXY": "*"}  # its programs speak to this machine alone
 
 
 @attrs.frozen
@@ -118,7 +119,7 @@ async def start(program: Program) -> Child:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **program.environment},
+            env={**os.environ, **_WITHOUT_PROXIES, **program.environment},
             start_new_session=True,  # Ctrl-C is for us, who end the services in order
         )
     return Child(program, process)

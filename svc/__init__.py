@@ -1,6 +1,7 @@
 """Client of the market of sealed jobs: `from svc import Client, SyncClient`.
 
-Both are imported when they are first asked for: the processes that make a batch's lines need neither.
+Both are imported when they are first used: svcd imports `svc.wire` alone, and the processes that prepare the lines of a
+batch import `svc.core`.
 """
 
 from typing import TYPE_CHECKING

@@ -11,18 +11,20 @@ import anyio
 import attrs
 
 from common.box import PublicKey, SecretKey
-from common.domains import Domains
 from common.key_derivation import result_key_from_signature
+from common.messages.sessions import SvcSession
 from common.quotes import FeeTerms
+from common.scalars import hex_of
 from svc.core import sealing
 from svc.core.market import Market
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
+from svc.core.typed_data import request
 from svc.errors import NO_WALLET, OrderRefused
 from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
 from svc.signers import Signer
 from svc.vouching import Vouching
-from svc.wire.gateways import Gateways
+from svc.wire.checked_reads import CheckedReads
 from svc.wire.sessions import Sessions
 from svc.wire.transport import Transport
 
@@ -35,7 +37,7 @@ _FRESH_SECONDS: Final = 60.0  # how long a model or the escrow's key is taken as
 class Account:
     settings: Settings
     transport: Transport
-    gateways: Gateways
+    gateways: CheckedReads
     signer: Signer | None
     vouching: Vouching
     charges: FeeTerms | None = None  # those of the last payment that was signed here
@@ -141,11 +143,13 @@ class Account:
 
     def sessions(self) -> Sessions:
         if self._sessions is None:
-            self._sessions = Sessions(self.transport, self.wallet(), self._domains)
+            self._sessions = Sessions(self.transport, self.wallet().address, self._sign_in)
         return self._sessions
 
-    async def _domains(self) -> Domains:
-        return (await self.market()).domains
+    async def _sign_in(self, nonce: str) -> dict[str, str]:
+        signer, message = self.wallet(), SvcSession(self.wallet().address, nonce)
+        signature = await signer.sign(request("session", (await self.market()).domains.session, message))
+        return {"address": hex_of(signer.address), "nonce": nonce, "signature": hex_of(signature)}
 
     async def _read(self, path: str, kind: type[T]) -> tuple[bool, T]:
         """A kept answer or a fresh one; True with the fresh, which is to be kept once it was found to be good."""

@@ -12,13 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
-import httpx
-
 from svc.account import Account
 from svc.batches.batches import Batches
 from svc.batches.preparation import Preparation
 from svc.batches.results import BatchResults
-from svc.chain.node import Chain, Node
+from svc.chain.node import Chain
 from svc.client_options import ClientOptions
 from svc.core.bids import Rate
 from svc.core.clock import ServerClock
@@ -45,7 +43,10 @@ from svc.signers import Signer
 from svc.verification import Verification, Verified
 from svc.vouching import MarketRemembered, Vouching
 from svc.webhooks import Webhooks
+from svc.wire.checked_reads import CheckedReads
+from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
+from svc.wire.json_rpc import Node
 from svc.wire.transport import REQUEST_SECONDS, Transport, read
 
 
@@ -71,7 +72,7 @@ class Client:
         """For the options see `ClientOptions`. Raises OrderRefused for a setting that is malformed."""
         self.settings = _settings(base_url, options)
         given = options.get("http")
-        pool = _pool(self.settings.base_url) if given is None else given
+        pool = open_client(base_url=self.settings.base_url, timeout=REQUEST_SECONDS) if given is None else given
         self._owned = pool if given is None else None
         signer = options.get("signer") or self.settings.signer
         trust = EscrowTrust(
@@ -89,8 +90,9 @@ class Client:
             tell=options.get("on_first_use", _warn),
         )
         self.vouching = vouching
-        transport = Transport(pool, ServerClock(), options.get("retries", RetryPolicy()))
-        gateways = Gateways(pool, self.settings.gateways)
+        self._clock = ServerClock()
+        transport = Transport(pool, self._clock, options.get("retries", RetryPolicy()))
+        gateways = CheckedReads(Gateways(pool, self.settings.gateways))
         account = Account(self.settings, transport, gateways, signer, vouching)
         self._account = account
         self.models, self.jobs = Models(account), Jobs(account)
@@ -323,7 +325,7 @@ class Client:
 
     def clock_skew(self) -> float:
         """Seconds that the coordinator's clock was ahead of ours at its last answer."""
-        return self._account.transport.clock.skew
+        return self._clock.skew
 
 
 def _settings(base_url: str | None, options: ClientOptions) -> Settings:
@@ -345,12 +347,6 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
         without_wallet=options.get("without_wallet", False) or options.get("signer") is not None,
         environment=options.get("environment"),
     )
-
-
-def _pool(base_url: str) -> httpx.AsyncClient:
-    # Each job that is waited for holds a stream of events: a bound here would have other requests wait for their ends.
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-    return httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS, limits=limits)
 
 
 def _known(options: ClientOptions, settings: Settings) -> KnownMarkets:

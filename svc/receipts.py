@@ -14,8 +14,9 @@ from common.receipt import ENDS, Events, ReceiptMarket, VerifiedReceipt, claims_
 from common.receipt_steps import step_of
 from common.refusal import Refused
 from common.scalars import hex_of
-from svc.chain.node import Chain, Node
+from svc.chain.node import Chain
 from svc.errors import ResultUnreadable
+from svc.wire.json_rpc import Node
 
 _JOBS: Final = load("JobRegistry")
 _NAMES: Final = {event_topic(_JOBS, name): name for name in ("JobPosted", "JobClaimed", *ENDS)}

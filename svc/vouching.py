@@ -25,7 +25,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from svc.chain import facts
 from svc.chain.deployment import check_deployment
-from svc.chain.node import Chain, Refusal
+from svc.chain.node import Chain
 from svc.core.escrow_trust import EscrowTrust, verified_key
 from svc.core.known_market import KnownMarket, fingerprint, read_key
 from svc.core.market import Market
@@ -33,6 +33,7 @@ from svc.core.money import Token
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NoProvider, OrderRefused
 from svc.known_markets import VARIABLE, Change, KnownMarkets
 from svc.records import Deployment, EscrowKey, Model, Quote
+from svc.wire.json_rpc import NodeRefusal
 
 Tell = Callable[[str], object]
 
@@ -171,7 +172,7 @@ class Vouching:
         first = 0 if self.book is None else self.book.deploy_block
         try:
             name = await facts.model_name(chain, registry, number, first)
-        except Refusal:  # a node that keeps no logs so old, or gives them in too small portions
+        except NodeRefusal:  # a node that keeps no logs so old, or gives them in too small portions
             return False
         if name != model.id:
             raise ChainContradicts(f"model {number}", repr(model.id), repr(name))

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Seq
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cache
 from typing import Any, Final, Protocol
+from urllib.request import getproxies
 
 import aiohttp
 import anyio
@@ -91,14 +92,18 @@ async def open_http(
     patience: float,
     connecting: float | None = None,
     tls: ssl.SSLContext | None = None,
+    proxies: bool = True,
     connector: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Http]:
     """`patience`: seconds for each piece of the content to leave, and between any two reads of the answer;
     `connecting`: seconds to get a connection, `patience` unless given; `tls`: what https is verified by, `trusted()`
-    unless given; `settings`: more of aiohttp's, and those of its connector in `connector`."""
+    unless given; `proxies`: use those that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name; `settings`: more of aiohttp's,
+    and those of its connector in `connector`."""
     limits = aiohttp.ClientTimeout(total=None, connect=connecting or patience, sock_read=patience)
-    async with _session(connections, limits, connector or {}, settings) as session:
+    # Even without a proxy in the environment, aiohttp would look for one, and read ~/.netrc, at every request.
+    trust_env = proxies and bool(getproxies())
+    async with _session(connections, limits, connector or {}, {**settings, "trust_env": trust_env}) as session:
 
         @asynccontextmanager
         async def http(

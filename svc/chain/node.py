@@ -1,4 +1,4 @@
-"""Nodes of the chain, asked by JSON-RPC: the one reader of them. Several must agree.
+"""Nodes of the chain. Several must agree.
 
 All questions of one sitting are about one block, the lowest of the nodes' heads, so that nodes which are a block apart
 do not seem to disagree.
@@ -9,73 +9,18 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import attrs
-import httpx
 
-from common import strict_json
-from common.inclusion.node_values import objects, octets, octets_of, quantity, texts
+from common.inclusion.node_values import objects, octets, quantity, texts
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.errors import NodeFailed
-from svc.wire.answers import UnfitAnswer, opened, whole
+from svc.wire.json_rpc import Node, NodeRefusal
 
 T = TypeVar("T")
 
-_LONGEST_ANSWER: Final = 64 << 20  # a full block's receipts
-_SECONDS: Final = 30.0
 _NARROWEST: Final = 500  # blocks of logs: a node that refuses even so few is asked no further
 _MOST_QUESTIONS: Final = 64  # about logs, in narrower and narrower ranges
 _MISSING: Final = object()
-
-
-class Refusal(NodeFailed):
-    """The node answered with an error of its own."""
-
-
-@attrs.frozen
-class Node:
-    """One endpoint. Its address may carry a key, so messages name its host alone."""
-
-    url: str
-    http: httpx.AsyncClient
-
-    @property
-    def name(self) -> str:
-        return httpx.URL(self.url).host
-
-    async def call(self, method: str, *params: Any) -> Any:
-        """The result. Raises NodeFailed; Refusal where the node says why not."""
-        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
-        try:
-            with anyio.fail_after(_SECONDS):
-                answer = strict_json.parse(await self._posted(request))
-        except UnfitAnswer as unfit:
-            raise NodeFailed(f"the node {self.name}: {unfit}", retryable=False) from None
-        except (httpx.RequestError, TimeoutError) as trouble:
-            raise NodeFailed(f"the node {self.name} does not answer: {type(trouble).__name__}") from None
-        except Refused:
-            raise NodeFailed(f"the node {self.name} is no JSON-RPC endpoint", retryable=False) from None
-        if not isinstance(answer, dict):
-            raise NodeFailed(f"the node {self.name} is no JSON-RPC endpoint", retryable=False)
-        if answer.get("error") is not None:
-            error = answer["error"]
-            said = error.get("message") if isinstance(error, dict) else error
-            raise Refusal(f"the node {self.name} refuses {method}: {str(said)[:200]}", retryable=False)
-        return answer.get("result")
-
-    async def quantity(self, method: str, *params: Any) -> int:
-        return quantity({method: await self.call(method, *params)}, method)
-
-    async def octets(self, method: str, *params: Any) -> bytes:
-        return octets_of(await self.call(method, *params), method)
-
-    async def block(self, number: int) -> Mapping[str, Any]:
-        """A block without its transactions. Refused where the node has none of this number."""
-        found = await self.call("eth_getBlockByNumber", hex(number), False)
-        return objects({"blocks": [found]}, "blocks")[0]
-
-    async def _posted(self, request: dict[str, Any]) -> bytes:
-        async with opened(self.http, "POST", self.url, json=request) as response:
-            return (await whole(response, _LONGEST_ANSWER)).content
 
 
 @attrs.define(eq=False)
@@ -137,7 +82,7 @@ class Chain:
         width, questions = max(1, last - first + 1), 0
         while first <= last:
             if questions == _MOST_QUESTIONS:
-                raise Refusal(f"the node {node.name} would have to be asked for too many ranges of logs")
+                raise NodeRefusal(f"the node {node.name} would have to be asked for too many ranges of logs")
             until = min(first + width - 1, last)
             wanted = {
                 "address": hex_of(contract),
@@ -148,7 +93,7 @@ class Chain:
             questions += 1
             try:
                 logs = objects({"eth_getLogs": await node.call("eth_getLogs", wanted)}, "eth_getLogs")
-            except Refusal:
+            except NodeRefusal:
                 if width <= _NARROWEST:
                     raise
                 width = max(_NARROWEST, width // 8)

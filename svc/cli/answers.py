@@ -17,7 +17,7 @@ import attrs
 
 from common.refusal import Refused
 from common.scalars import read_base64
-from svc.wire.answers import LONGEST_CONTENT
+from svc.wire.answers import MAX_CONTENT_BYTES
 
 _MAGIC: Final = (
     *((0, b"\x89PNG", "png"), (0, b"\xff\xd8\xff", "jpg"), (0, b"GIF8", "gif"), (8, b"WEBP", "webp")),
@@ -130,7 +130,7 @@ def _file(one: Any) -> bytes | None:
         return None
     text = one.get("b64_json") or one.get("b64")
     try:
-        return read_base64(text, LONGEST_CONTENT, "file") if isinstance(text, str) and text else None
+        return read_base64(text, MAX_CONTENT_BYTES, "file") if isinstance(text, str) and text else None
     except Refused:
         return None
 

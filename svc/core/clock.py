@@ -7,8 +7,6 @@ is not believed: whoever could make us sign far into the future could hold a pay
 
 import time
 from collections.abc import Callable
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import attrs
@@ -23,19 +21,11 @@ class ServerClock:
     local: Callable[[], float] = time.time
     skew: float = 0.0
 
-    def heard(self, date: str | None) -> None:
-        """`date`: the header of an answer that has just arrived."""
-        if not date:
-            return
-        try:
-            said = parsedate_to_datetime(date)
-        except (ValueError, OverflowError):  # the latter for years beyond any calendar
-            return
-        if said.tzinfo is None:
-            said = said.replace(tzinfo=UTC)
-        # The header is cut to whole seconds and as old as its way here, so that we rather lag than lead: an order
-        # may end a second early, but never later than the coordinator takes it.
-        self.skew = said.timestamp() - self.local()
+    def heard(self, date: float) -> None:
+        """Note the date of an answer that has just begun to arrive, in Unix seconds."""
+        # The header has whole seconds and is as old as its way here, so this clock lags rather than leads: an order may
+        # end a second early, but never later than the coordinator accepts it.
+        self.skew = date - self.local()
 
     @property
     def believed(self) -> bool:

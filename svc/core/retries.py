@@ -15,13 +15,17 @@ GATEWAY_ATTEMPTS: Final = 8
 GATEWAY_PAUSE: Final = 1.5
 
 
+_MAX_PAUSE: Final = 10.0
+
+
 @attrs.frozen(slots=True)
 class RetryPolicy:
-    """`most` retries beyond the first attempt."""
+    """`most` retries beyond the first attempt. `after_proxy`: retry when a proxy answered 502, 503 or 504, too."""
 
     most: int = 3
     jitter: Callable[[float, float], float] = random.uniform
+    after_proxy: bool = False
 
     def pause(self, attempt: int) -> float:
-        """Seconds before retry number `attempt`, counted from 0: 0.5·2^attempt + uniform(0, 0.25)."""
-        return 0.5 * 2.0**attempt + self.jitter(0.0, 0.25)
+        """Return the seconds before retry number `attempt`, counted from 0: 0.5·2^attempt, capped, and up to 0.25."""
+        return min(_MAX_PAUSE, 0.5 * 2.0 ** min(attempt, 8)) + self.jitter(0.0, 0.25)

@@ -1,27 +1,37 @@
 """Read answers as they were sent, up to a limit of bytes."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 import anyio
+import attrs
 import httpx
 
-from common.plain_answers import IDENTITY, require_plain, require_short
+from common.plain_answers import IDENTITY, require_plain
 from common.refusal import Refused
-from svc.errors import OrderRefused
 
-LONGEST_ANSWER: Final = 16 << 20  # of the coordinator: its pages are cut at 4 MiB
-LONGEST_CONTENT: Final = 1 << 30  # of a file or a result: no coordinator takes larger ones
-_MOST_REDIRECTS: Final = 5
+MAX_ANSWER_BYTES: Final = 16 << 20  # the coordinator cuts its pages at 4 MiB
+MAX_CONTENT_BYTES: Final = 1 << 30  # of a file or a result: no coordinator accepts larger ones
+_MAX_REDIRECTS: Final = 5
+_PIECE_BYTES: Final = 65_536  # the size that sealing is fastest with
 
 
 class UnfitAnswer(httpx.DecodingError):
     """An answer that is encoded, or longer than it may be."""
 
 
-# What httpx lets through from the layers below it: a damaged record of TLS, a name that cannot be encoded, a port out
-# of range (in a group, from attempts at several addresses).
+class InvalidAddress(httpx.RequestError):
+    """A name or an id makes an invalid URL."""
+
+
+class ForeignRedirect(httpx.RequestError):
+    """A redirect to another host in the clear, which is not followed."""
+
+
+# Errors that httpx lets through from the layers below: a damaged TLS record, a host name that cannot be encoded, a port
+# out of range (in a group, from attempts at several addresses).
 _FOREIGN_ERRORS: Final = (
     OSError,
     ValueError,
@@ -38,38 +48,38 @@ def request_errors() -> Iterator[None]:
     """Raise httpx.RequestError in place of every failure of a request. Only requests may run in the block."""
     try:
         yield
-    except Refused:  # by what makes the request's content
+    except Refused:  # raised by the iterator of the request's content
         raise
     except httpx.InvalidURL as error:
-        raise httpx.RequestError(str(error)) from error
+        raise InvalidAddress(str(error)) from error
     except _FOREIGN_ERRORS as error:
         raise httpx.NetworkError(f"{type(error).__name__}: {error}") from error
 
 
 @asynccontextmanager
 async def opened(
-    http: httpx.AsyncClient, method: str, url: str, *, headers: Mapping[str, str] | None = None, **request: Any
+    http: httpx.AsyncClient, method: str, url: str | httpx.URL, *, headers: Mapping[str, str] | None = None, **more: Any
 ) -> AsyncIterator[httpx.Response]:
     """Send a request, and yield the answer with its body unread: read it with `whole` or `pieces_of`. Redirects are not
-    followed. Raise OrderRefused when a name or an id makes the URL invalid, else httpx.RequestError."""
-    asked = {**(headers or {}), **IDENTITY}
-    async with AsyncExitStack() as stack:
-        with request_errors():
-            try:
-                answering = http.stream(method, url, headers=asked, follow_redirects=False, **request)
-                response = await stack.enter_async_context(answering)
-            except httpx.InvalidURL as invalid:
-                raise OrderRefused(f"{url!r} cannot be requested: {invalid}", code="invalid_value") from None
+    followed. Raises httpx.RequestError."""
+    with request_errors():
+        request = http.build_request(method, url, headers={**(headers or {}), **IDENTITY}, **more)
+        response = await http.send(request, stream=True, follow_redirects=False)
+    try:
         yield response
+    finally:
+        await _close(response)
 
 
 @asynccontextmanager
 async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
-    """What a GET leads to: on the same host, or at an https address, so that an open door of a gateway is no way into
-    the network that this runs in. httpx would read, and unfold, the bodies of the redirects on the way."""
+    """Send a GET, follow its redirects and yield the last answer with its body unread. Bodies on the way are not read.
+
+    A redirect may lead to the same host, or to an https address: a gateway must not be a way to services on this
+    machine's network, which are spoken to in the clear."""
     with request_errors():
         request = http.build_request("GET", url, headers=dict(IDENTITY))
-    for _ in range(_MOST_REDIRECTS):
+    for _ in range(_MAX_REDIRECTS):
         with request_errors():
             response = await http.send(request, stream=True, follow_redirects=False)
         try:
@@ -78,57 +88,99 @@ async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Res
                 return
             following = response.next_request
         finally:
-            await response.aclose()
+            await _close(response)
         if following.url.scheme != "https" and following.url.host != request.url.host:
             where = f"{following.url.scheme}://{following.url.host}"
-            raise httpx.RequestError(f"a redirect to {where}: another host must speak https", request=request)
+            raise ForeignRedirect(f"a redirect to {where}: another host must speak https", request=request)
         request = following
-    raise httpx.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects", request=request)
+    raise httpx.TooManyRedirects(f"more than {_MAX_REDIRECTS} redirects", request=request)
 
 
-async def whole(response: httpx.Response, longest: int = LONGEST_ANSWER) -> httpx.Response:
-    """The same answer with its body read. Raises UnfitAnswer, with the rest of the body unread."""
+async def whole(response: httpx.Response, max_bytes: int = MAX_ANSWER_BYTES) -> httpx.Response:
+    """Return the same answer with its body read. Raises UnfitAnswer, or another httpx.RequestError."""
+    content = await body_of(response, max_bytes)
+    return httpx.Response(response.status_code, headers=response.headers, content=content, request=response.request)
+
+
+async def body_of(response: httpx.Response, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+    """Return the body. Raises UnfitAnswer, or another httpx.RequestError."""
     body = bytearray()
-    async with pieces_of(response, longest) as pieces:
+    async with pieces_of(response, max_bytes, None) as pieces:
         async for piece in pieces:
             body += piece
-    return httpx.Response(response.status_code, headers=response.headers, content=bytes(body), request=response.request)
+    return bytes(body)
 
 
 @asynccontextmanager
-async def pieces_of(response: httpx.Response, longest: int = LONGEST_CONTENT) -> AsyncIterator[AsyncIterator[bytes]]:
-    """A streamed body in pieces of the size that sealing is fastest with; closed on the way out, read whole or not.
-    Raises UnfitAnswer."""
+async def pieces_of(
+    response: httpx.Response, max_bytes: float = MAX_CONTENT_BYTES, size: int | None = _PIECE_BYTES
+) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Yield the body in pieces of `size` bytes, or as they arrive. The block may end before the body does.
+
+    The pieces raise UnfitAnswer, or another httpx.RequestError."""
+    require_unencoded(response)
+    async with raw_pieces(response, size, max_bytes) as pieces:
+        yield pieces
+
+
+@asynccontextmanager
+async def raw_pieces(
+    response: httpx.Response, size: int | None = None, max_bytes: float = math.inf
+) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Yield the body as `pieces_of` does, encoded or not."""
+    pieces = _Pieces(response, response.aiter_raw(size), max_bytes)
+    try:
+        yield pieces
+    finally:
+        await pieces.leave()
+
+
+def require_unencoded(response: httpx.Response) -> None:
+    """Raise UnfitAnswer for an encoded body."""
     try:
         require_plain(response.headers)
     except Refused as encoded:
         raise UnfitAnswer(encoded.message, request=response.request) from None
-    raw = raw_pieces(response, 65_536)
-    pieces = _up_to(longest, raw, response)
-    try:
-        yield pieces
-    finally:
-        await pieces.aclose()  # type: ignore[attr-defined] # a generator
-        await raw.aclose()
 
 
-async def raw_pieces(response: httpx.Response, size: int | None = None) -> AsyncGenerator[bytes, None]:
-    """Yield a body as it was sent, in pieces of `size` or as they come. Raises httpx.RequestError."""
-    raw = response.aiter_raw(size)
-    try:
-        with request_errors():
-            async for piece in raw:
-                yield piece
-    finally:
-        await raw.aclose()  # type: ignore[attr-defined] # a generator
+@attrs.define(eq=False)
+class _Pieces:
+    """Pieces of one body."""
 
+    response: httpx.Response
+    raw: AsyncIterator[bytes]
+    max_bytes: float
+    length: int = 0
+    ended: bool = False
 
-async def _up_to(longest: int, raw: AsyncIterator[bytes], response: httpx.Response) -> AsyncIterator[bytes]:
-    length = 0
-    async for piece in raw:
-        length += len(piece)
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
         try:
-            require_short(length, longest)
-        except Refused as long:
-            raise UnfitAnswer(long.message, request=response.request) from None
-        yield piece
+            with request_errors():
+                piece = await anext(self.raw)
+        except BaseException:
+            self.ended = True
+            raise
+        self.length += len(piece)
+        if self.length > self.max_bytes:
+            message = f"the answer is longer than {self.max_bytes} bytes"
+            raise UnfitAnswer(message, request=self.response.request)
+        return piece
+
+    async def leave(self) -> None:
+        """End httpx's nested generators from the innermost outwards, by cancelling their next read. Closing the
+        outermost one would leave the others to the garbage collector."""
+        if self.ended:
+            return
+        with anyio.CancelScope() as leaving, suppress(httpx.RequestError):
+            leaving.cancel()
+            with request_errors():
+                async for _ in self.raw:
+                    pass
+
+
+async def _close(response: httpx.Response) -> None:
+    with request_errors():
+        await response.aclose()

@@ -12,7 +12,7 @@ import httpx
 from common.cid import Cid
 from common.refusal import Refused
 from common.unixfs_blocks import read_block
-from svc.wire.answers import LONGEST_CONTENT, followed, whole
+from svc.wire.answers import MAX_CONTENT_BYTES, followed, whole
 
 LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
 _MOST_BLOCKS: Final = 1 << 16  # of one file; a tree may name nodes that hold nothing
@@ -29,8 +29,8 @@ async def content_of(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncG
         blocks += 1
         block = read_block(cid, await _served(http, f"{gateway}/ipfs/{cid}?format=raw"))
         length += len(block.content)
-        if length > LONGEST_CONTENT or blocks + len(left) + len(block.links) > _MOST_BLOCKS:
-            raise Refused(f"a file must have at most {LONGEST_CONTENT} bytes in {_MOST_BLOCKS} blocks")
+        if length > MAX_CONTENT_BYTES or blocks + len(left) + len(block.links) > _MOST_BLOCKS:
+            raise Refused(f"a file must have at most {MAX_CONTENT_BYTES} bytes in {_MOST_BLOCKS} blocks")
         left.extend(reversed(block.links))
         if block.content:
             yield block.content

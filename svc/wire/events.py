@@ -16,7 +16,7 @@ from common import strict_json
 from common.refusal import Refused
 from svc.errors import ApiError, ConnectionFailed
 from svc.wire.answers import opened, raw_pieces, whole
-from svc.wire.transport import Transport, error_of, is_of_a_proxy
+from svc.wire.transport import Transport, error_of, is_of_proxy
 
 QUIET: Final = 25.0  # seconds between looks while events come; a heartbeat comes sooner, or they do not
 _FIRST_PAUSE: Final = 1.0
@@ -106,14 +106,15 @@ class ToldChanges:
         asked = {**headers, "accept": _STREAM}
         try:
             async with opened(self.transport.http, "GET", path, headers=asked) as response:
-                if is_of_a_proxy(response):
+                if is_of_proxy(response):
                     raise ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
                 if response.is_error:
                     raise error_of(await whole(response))
                 if not response.headers.get("content-type", "").startswith(_STREAM):
                     raise ConnectionFailed(f"GET {path} is answered with another kind of body")
-                async for data in messages(raw_pieces(response)):
-                    self._came(data)
+                async with raw_pieces(response) as pieces:
+                    async for data in messages(pieces):
+                        self._came(data)
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"GET {path}: {type(failed).__name__}") from failed
 

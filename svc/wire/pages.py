@@ -55,4 +55,6 @@ def _next(response: httpx.Response, at: int, counted: int) -> int:
     named = response.headers.get("x-svc-next-offset") or str(counted)
     if not _OFFSET.fullmatch(named) or int(named) <= at:
         raise unexpected(response, f"the page after offset {at} begins at {named!r}")
+    if int(named) > limits.LARGEST_OFFSET:
+        raise unexpected(response, "the pages have no end")
     return int(named)

@@ -1,20 +1,15 @@
-"""The bearer session of one wallet: minted when it is first needed, renewed before it ends, and once when refused."""
+"""Bearer session of one wallet: created when first needed, renewed before its end, and once when it is refused."""
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import anyio
 import attrs
 
-from common.api.chain import Nonce
-from common.domains import Domains
-from common.messages.sessions import SvcSession
+from common.api.chain import Nonce, SessionShape
 from common.scalars import hex_of
-from svc.core.typed_data import request
 from svc.errors import ApiError, AuthenticationFailed, ConnectionFailed
-from svc.records import Session
-from svc.signers import Signer
-from svc.wire.transport import Transport
+from svc.wire.transport import Transport, read
 
 T = TypeVar("T")
 
@@ -22,57 +17,63 @@ RENEW_SECONDS: Final = 60  # before its end
 _REFUSED: Final = 401
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Sessions:
-    transport: Transport
-    signer: Signer
-    domains: Callable[[], Awaitable[Domains]]
-    _session: Session | None = None
-    _minting: anyio.Lock = attrs.field(factory=anyio.Lock)
+    """`sign_in`: return the signed request for a session, by a nonce of the coordinator."""
 
-    async def current(self) -> Session:
-        """A session with more than a minute to go."""
-        async with self._minting:
-            if self._session is None or self._session.expires_at - RENEW_SECONDS <= self.transport.clock.now():
-                self._session = await self._mint()
-            return self._session
+    transport: Transport
+    address: bytes
+    sign_in: Callable[[str], Awaitable[Mapping[str, Any]]]
+    _session: SessionShape | None = None
+    _turn: anyio.Lock = attrs.field(factory=anyio.Lock)
+
+    async def current(self, deadline: float | None = None) -> SessionShape:
+        """Return a session with more than a minute to go. Callers that need a new one share it.
+
+        Until the `deadline`, failed attempts are repeated. Raises ApiError or ConnectionFailed."""
+        try:
+            with anyio.fail_after(None if deadline is None else max(0.0, deadline - anyio.current_time())):
+                async with self._turn:
+                    if self._session is None or self._session.expires_at - RENEW_SECONDS <= self.transport.clock.now():
+                        self._session = None
+                        self._session = await self._create(deadline)
+                    return self._session
+        except TimeoutError:
+            raise ConnectionFailed("no session within the time that was left") from None
 
     async def authorised(self, ask: Callable[[dict[str, str]], Awaitable[T]]) -> T:
-        """`ask` with the session's header; once more with a new session when this one is refused."""
+        """Call `ask` with the session's header, and again with a new session when this one is refused."""
         session = await self.current()
         try:
-            return await ask(_header(session))
+            return await ask(authorization(session))
         except AuthenticationFailed as refused:
             if refused.status != _REFUSED:
                 raise
         self.drop(session)
-        return await ask(_header(await self.current()))
+        return await ask(authorization(await self.current()))
 
-    def drop(self, session: Session) -> None:
-        """Forget a session that was refused, unless another has taken its place meanwhile."""
+    def drop(self, session: SessionShape) -> None:
+        """Forget a session that was refused, unless another one has replaced it."""
         if self._session is session:
             self._session = None
 
-    async def _mint(self) -> Session:
-        """A nonce is used up by the attempt, so that what is made again is the whole handshake."""
-        retries, attempt = self.transport.retries, 0
+    async def _create(self, deadline: float | None) -> SessionShape:
+        """Repeat the handshake with another nonce: an attempt may use its nonce up, and a stranger may have it
+        evicted."""
+        query, attempt = {"address": hex_of(self.address)}, 0
         while True:
+            nonce = read(await self.transport.send("GET", "/auth/nonce", params=query, deadline=deadline), Nonce)
+            body = await self.sign_in(nonce.nonce)
             try:
-                return await self._handshake()
+                return await self.transport.post("/auth/session", SessionShape, body, safe=False)
             except (ApiError, ConnectionFailed) as failed:
-                if not failed.retryable or attempt == retries.most:
+                pause = self.transport.pause(attempt, 0.0, deadline)
+                if pause is None or not (self.transport.may_repeat(failed) or failed.param == "nonce"):
                     raise
-            await self.transport.sleep(retries.pause(attempt))
+            await self.transport.sleep(pause)
             attempt += 1
 
-    async def _handshake(self) -> Session:
-        address = hex_of(self.signer.address)
-        nonce = await self.transport.get("/auth/nonce", Nonce, {"address": address})
-        message = SvcSession(self.signer.address, nonce.nonce)
-        signature = await self.signer.sign(request("session", (await self.domains()).session, message))
-        body = {"address": address, "nonce": nonce.nonce, "signature": hex_of(signature)}
-        return await self.transport.post("/auth/session", Session, body, safe=False)
 
-
-def _header(session: Session) -> dict[str, str]:
+def authorization(session: SessionShape) -> dict[str, str]:
+    """Return the header that names a session."""
     return {"authorization": f"Bearer {session.token}"}

@@ -1,11 +1,15 @@
-"""Requests to the coordinator: typed answers, typed errors, retries by its own word.
+"""Requests to the coordinator: typed answers, typed errors, and retries where the answer's header allows them.
 
-Works on asyncio and on trio. One transport is one connection pool.
+Runs on asyncio and on trio.
 """
 
+import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 import attrs
@@ -14,27 +18,48 @@ import msgspec
 
 from common import strict_json
 from common.refusal import Refused
-from svc.core.clock import ServerClock
 from svc.core.retries import RetryPolicy
-from svc.errors import ApiError, ConnectionFailed
-from svc.wire.answers import UnfitAnswer, opened, pieces_of, whole
+from svc.errors import ApiError, ConnectionFailed, OrderRefused
+from svc.wire.answers import InvalidAddress, UnfitAnswer, opened, pieces_of, whole
+
+__all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
+
+REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute or says that it did not
+_MAX_RETRY_AFTER: Final = 60.0  # seconds; after a longer wait a job would be late
+_OK: Final = frozenset({200, 201})
+# Every answer of a coordinator has a request id, and its errors say whether to retry. Without these, a proxy answered.
+_PROXY_STATUSES: Final = frozenset({502, 503, 504})
+_RETRYABLE: Final = "x-svc-retryable"
+_SECONDS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 R = TypeVar("R")
 Sleep = Callable[[float], Awaitable[None]]
 
-# Of an answer in the coordinator's place: every one of its own has an id, and its errors say whether to retry.
-_OF_PROXIES: Final = frozenset({502, 503, 504})
-_RETRYABLE: Final = "x-svc-retryable"
-REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute or says that it did not
-_OK: Final = frozenset({200, 201})
+
+class ProxyAnswered(ConnectionFailed):
+    """A proxy answered in the coordinator's place. Not retryable: the header that says so is missing."""
+
+
+class Clock(Protocol):
+    """Clock that the coordinator's answers correct."""
+
+    def heard(self, date: float) -> None:
+        """Note the Unix seconds in the `date` header of an answer that has just begun to arrive."""
+
+    def now(self) -> int:
+        """Return the Unix seconds of the coordinator's clock."""
 
 
 @attrs.define
 class Transport:
+    """One coordinator. `attempt_seconds` limits each attempt without a deadline, for servers that answer a byte at a
+    time."""
+
     http: httpx.AsyncClient
-    clock: ServerClock
+    clock: Clock
     retries: RetryPolicy
     sleep: Sleep = anyio.sleep
+    attempt_seconds: float = math.inf
 
     async def get(
         self,
@@ -51,58 +76,88 @@ class Transport:
         return read(await self.send("POST", path, json=body, safe=safe, headers=headers), kind)
 
     async def send(
-        self, method: str, path: str, *, safe: bool = True, expected: frozenset[int] = _OK, **request: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        safe: bool = True,
+        resend: bool = True,
+        deadline: float | None = None,
+        expected: frozenset[int] = _OK,
+        **request: Any,
     ) -> httpx.Response:
-        """The answer, when its status is expected; otherwise the error, after the retries that it allows.
+        """Return the answer when its status is expected. Raise its error otherwise, after the retries.
 
-        `safe`: making the request twice does no harm, so that it is made again when no answer came, and on an error
-        whose header says that it may succeed later. Without it, it is made once.
+        A request that is not `safe` is sent once. Others are sent again after an error whose header allows it, and,
+        with `resend`, when no answer came. Retries end at the `deadline`, in the event loop's time; without one, after
+        as many as the policy has.
         """
         attempt = 0
         while True:
             try:
-                response = await self.once(method, path, **request)
+                response = await self.once(method, path, deadline=deadline, **request)
                 if response.status_code in expected:
                     return response
                 error: ApiError | ConnectionFailed = error_of(response)
+                again, wait = self.may_repeat(error), _retry_after(response)
             except ConnectionFailed as failed:
-                error = failed
-            if not (safe and error.retryable and attempt < self.retries.most):
+                error, again, wait = failed, resend and self.may_repeat(failed), 0.0
+            pause = self.pause(attempt, wait, deadline)
+            if not (safe and again) or pause is None:
                 raise error
-            await self.sleep(self.retries.pause(attempt))
+            await self.sleep(pause)
             attempt += 1
 
-    async def once(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """One attempt, whatever its status. Raises ConnectionFailed when there was no whole answer, or that of a proxy
-        which had none: what was sent may have arrived all the same."""
+    def may_repeat(self, failed: ApiError | ConnectionFailed) -> bool:
+        """Return whether the same request may succeed later."""
+        return failed.retryable or (isinstance(failed, ProxyAnswered) and self.retries.after_proxy)
+
+    def pause(self, attempt: int, retry_after: float, deadline: float | None) -> float | None:
+        """Return the seconds before a retry; None when there is to be none."""
+        pause = self.retries.pause(attempt)
+        if deadline is None:
+            return max(pause, retry_after) if attempt < self.retries.most else None
+        left = deadline - anyio.current_time()
+        if retry_after < left:  # an exit must not be given up for a wait that ends after its deadline
+            pause = max(pause, retry_after)
+        return pause if pause < left else None
+
+    async def once(self, method: str, path: str, *, deadline: float | None = None, **request: Any) -> httpx.Response:
+        """Send the request once, and return its answer, whatever the status.
+
+        Raises ConnectionFailed when no whole answer came, or a proxy answered: the coordinator may still have received
+        the request."""
+        seconds = self.attempt_seconds if deadline is None else deadline - anyio.current_time()
         try:
-            async with opened(self.http, method, path, **request) as unread:
-                if is_of_a_proxy(unread):
-                    raise proxy_failure(method, path, unread)
-                try:
-                    response = await whole(unread)
-                except UnfitAnswer as unfit:
-                    raise unexpected(unread, str(unfit)) from None
+            with anyio.fail_after(max(0.0, seconds)):
+                async with self._opened(method, path, **request) as unread:
+                    self._hear(unread)
+                    if is_of_proxy(unread):
+                        raise proxy_failure(method, path, unread)
+                    try:
+                        return await whole(unread)
+                    except UnfitAnswer as unfit:
+                        raise unexpected(unread, str(unfit)) from None
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
-        self.clock.heard(response.headers.get("date"))
-        return response
+        except TimeoutError as late:
+            raise ConnectionFailed(f"{method} {path}: no answer within the time that was left") from late
 
     @asynccontextmanager
     async def streaming(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The pieces of a GET's body, as they come. Retried as any other read until it began, and not after."""
+        """Yield the pieces of a GET's body, as they arrive. Failures before the first piece are retried."""
         attempt, began = 0, False
         while True:
+            error: ApiError | ConnectionFailed
             try:
-                async with opened(self.http, "GET", path, headers=headers) as response:
+                async with self._opened("GET", path, headers=headers) as response:
                     try:
                         if response.status_code in _OK:
                             began = True
                             async with pieces_of(response) as pieces:
                                 yield pieces
                             return
-                        error: ApiError | ConnectionFailed
-                        if is_of_a_proxy(response):
+                        if is_of_proxy(response):
                             error = proxy_failure("GET", path, response)
                         else:
                             error = error_of(await whole(response))
@@ -114,6 +169,20 @@ class Transport:
                 raise error
             await self.sleep(self.retries.pause(attempt))
             attempt += 1
+
+    @asynccontextmanager
+    async def _opened(self, method: str, path: str, **request: Any) -> AsyncIterator[httpx.Response]:
+        try:
+            async with opened(self.http, method, path, **request) as response:
+                yield response
+        except InvalidAddress as invalid:
+            raise OrderRefused(f"{path!r} cannot be requested: {invalid}", code="invalid_value") from None
+
+    def _hear(self, response: httpx.Response) -> None:
+        """Correct the clock, unless a cache kept the answer for a while."""
+        date = _date(response.headers.get("date"))
+        if date is not None and "age" not in response.headers:
+            self.clock.heard(date)
 
 
 def read(response: httpx.Response, kind: type[R]) -> R:
@@ -158,18 +227,32 @@ def unexpected(response: httpx.Response, what: str) -> ApiError:
     )
 
 
+def _retry_after(response: httpx.Response) -> float:
+    """Return the seconds that the coordinator asks to wait."""
+    text = response.headers.get("retry-after", "")
+    return min(_MAX_RETRY_AFTER, float(text)) if _SECONDS.fullmatch(text) else 0.0
+
+
+def _date(text: str | None) -> float | None:
+    """Return the Unix seconds of a `date` header, which is in UTC whether it says so or not."""
+    try:
+        date = parsedate_to_datetime(text) if text else None
+    except (ValueError, OverflowError):  # the latter for years beyond any calendar
+        return None
+    return None if date is None else date.replace(tzinfo=date.tzinfo or UTC).timestamp()
+
+
 def _retryable(response: httpx.Response) -> bool:
     return bool(response.headers.get(_RETRYABLE, "").lower() == "true")
 
 
-def is_of_a_proxy(response: httpx.Response) -> bool:
+def is_of_proxy(response: httpx.Response) -> bool:
     of_the_coordinator = _RETRYABLE in response.headers or "x-request-id" in response.headers
-    return response.status_code in _OF_PROXIES and not of_the_coordinator
+    return response.status_code in _PROXY_STATUSES and not of_the_coordinator
 
 
 def proxy_failure(method: str, path: str, response: httpx.Response) -> ConnectionFailed:
-    """Not retryable: the header that says so is missing. What only reads again and again, as a wait does, goes on."""
-    return ConnectionFailed(f"{method} {path}: a proxy answered {response.status_code}", retryable=False)
+    return ProxyAnswered(f"{method} {path}: a proxy answered {response.status_code}", retryable=False)
 
 
 def given(params: Mapping[str, object] | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ The charge is `units_out`: an image or a video is declared by its shape, and com
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import attrs
@@ -19,13 +19,13 @@ import httpx
 import structlog
 import trio
 
+from svc.wire.answers import opened
 from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.downloads import Downloads
 from svcd.backends.http_answers import address_in, error_code, for_the_seal, read_body, read_error, read_object
 from svcd.backends.settings import HttpSettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
-from svcd.payload.http_reading import opened
 
 log = structlog.get_logger(__name__)
 
@@ -145,7 +145,7 @@ class HttpBackend:
         units = 0 if work.modality == "embeddings" else work.units_out
         return WorkOutput(for_the_seal(output), units, {"units": units})
 
-    async def _ask(self, method: str, url: str, **request: object) -> dict[str, object]:
+    async def _ask(self, method: str, url: str, **request: Any) -> dict[str, object]:
         longest = self.settings.longest_answer_bytes  # with `download` too: files may stand in the answer as data:
         try:
             async with opened(self.client, method, url, **request) as response:

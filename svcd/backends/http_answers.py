@@ -5,6 +5,7 @@ body, only its short machine-readable code reaches the log.
 """
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -12,12 +13,13 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpx
+import trio
 
 from common.refusal import Refused
+from svc.wire.answers import UnfitAnswer, pieces_of
 from svcd.backends.attempts import TryAgain
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.json_path import JsonPath
-from svcd.payload.http_reading import EncodedAnswer, read_pieces
 from svcd.payload.sealable import sealable
 
 # The request is wrong in itself. Every other 4xx (401, 402, 404, …) says that the provider's configuration is.
@@ -28,6 +30,7 @@ _NEVER_PASS: Final = frozenset({501, 505})
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 _CODE_PLACES: Final = tuple(JsonPath.parse(path) for path in ("error.code", "error.type", "code", "type"))
 _LONGEST_ERROR: Final = 64 * 1024
+_END_SECONDS: Final = 1.0
 
 
 async def read_error(response: httpx.Response) -> WorkFailed | TryAgain:
@@ -102,10 +105,15 @@ async def read_body(response: httpx.Response, longest: int) -> bytes:
 
 
 async def read_answer(response: httpx.Response, take: Callable[[bytes], bool]) -> None:
-    """As `read_pieces` does. A server that encodes whatever it is asked is the provider's to set right."""
+    """Hand the body's pieces to `take` until the answer ends. When `take` returns True, which is enough, the answer has
+    another second to end, so that its connection can be used again."""
     try:
-        await read_pieces(response, take)
-    except EncodedAnswer as encoded:
+        with trio.CancelScope() as reading:
+            async with pieces_of(response, math.inf, None) as pieces:
+                async for piece in pieces:
+                    if take(piece):
+                        reading.deadline = min(reading.deadline, trio.current_time() + _END_SECONDS)
+    except UnfitAnswer as encoded:  # the provider must configure its server not to
         raise WorkFailed("backend_error", str(encoded), True) from None
 
 

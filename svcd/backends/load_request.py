@@ -5,7 +5,7 @@ from typing import Final
 import httpx
 import trio
 
-from svcd.payload.http_reading import LongAnswer, opened, read_whole
+from svc.wire.answers import body_of, opened
 
 # The /metrics of a large server has a few hundred KiB.
 MAX_ANSWER_BYTES: Final = 2 * 2**20
@@ -16,7 +16,7 @@ async def fetch(client: httpx.AsyncClient, url: str, seconds: float) -> bytes | 
     with trio.move_on_after(seconds):
         try:
             async with opened(client, "GET", url) as response:
-                return await read_whole(response, MAX_ANSWER_BYTES) if response.is_success else None
-        except (httpx.RequestError, LongAnswer):
+                return await body_of(response, MAX_ANSWER_BYTES) if response.is_success else None
+        except httpx.RequestError:
             return None
     return None

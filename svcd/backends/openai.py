@@ -6,6 +6,7 @@ from typing import Final
 import attrs
 import httpx
 
+from svc.wire.answers import opened
 from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import check_length, read_answer, read_body, read_error, read_object
 from svcd.backends.openai_request import request_body
@@ -15,7 +16,6 @@ from svcd.backends.server_sent_events import EventReader
 from svcd.backends.servers import MODELS_ROUTE, read_served
 from svcd.backends.settings import OpenAISettings
 from svcd.journal.work import ModelWork, WorkOutput
-from svcd.payload.http_reading import opened
 
 _ROUTES: Final = {
     "responses": "/v1/responses",

@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 import httpx
 
-from svcd.payload.http_reading import LongAnswer, opened, read_whole
+from svc.wire.answers import body_of, opened
 
 MODELS_ROUTE: Final = "/v1/models"
 _LONGEST_LIST: Final = 4 << 20
@@ -52,8 +52,8 @@ async def read_served(
         async with opened(http, "GET", root + MODELS_ROUTE, timeout=seconds, headers=headers) as response:
             if not response.is_success:
                 return None
-            return listed(await read_whole(response, _LONGEST_LIST))
-    except (httpx.HTTPError, httpx.InvalidURL, LongAnswer):
+            return listed(await body_of(response, _LONGEST_LIST))
+    except httpx.RequestError:
         return None
 
 

@@ -6,16 +6,14 @@ it was used. How the registry stores a job does not matter here: values are read
 For `svcd check` the contracts' code and signing domains are read, and how this provider is registered.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import attrs
 import httpx
 import trio
 
-from common import abi, quotes, strict_json
+from common import abi, quotes
 from common.address_book import AddressBook
 from common.api.states import JobState
 from common.artifacts import event_topic, load
@@ -26,17 +24,20 @@ from common.messages.payments import job_payment
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import recover
+from svc.wire.json_rpc import Call, Node, NodeFailed
 from svcd.base.errors import Unavailable
 from svcd.journal.book_row import Job
-from svcd.payload.http_reading import EncodedAnswer, LongAnswer, opened, read_whole
+
+T = TypeVar("T")
 
 _JOBS: Final = load("JobRegistry")
 _PROVIDERS: Final = load("ProviderRegistry")
 _DOMAIN_SEPARATOR: Final = abi.selector("DOMAIN_SEPARATOR()")
 _AUTHORIZATION_STATE: Final = abi.selector("authorizationState(address,bytes32)")
 _BALANCE_OF: Final = abi.selector("balanceOf(address)")
-_LONGEST_ANSWER: Final = 4 << 20
-_SECONDS: Final = 10.0
+_MAX_ANSWER_BYTES: Final = 4 << 20
+_SECONDS: Final = 15.0  # for an answer, with the wait for a turn
+_MAX_REQUESTS: Final = 8  # at a time: a block may have hundreds of claims, and hosted nodes limit the rate
 _NEAR: Final = 128  # blocks: a reorganisation may have moved a post so far from where the coordinator saw it
 _TERMS: Final = (
     *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
@@ -63,7 +64,6 @@ class Contradicted:
     why: str
 
 
-Call = tuple[str, Sequence[Any]]  # method and parameters
 Standing = Claimed | NotClaimed | Contradicted
 
 
@@ -76,45 +76,6 @@ class Registered:
     box_key: bytes  # zeros: none was published
 
 
-_TRIED_AGAIN: Final = 600.0  # seconds until a node that refused such requests is sent one again
-
-
-@attrs.define(slots=True)
-class _Batches:
-    """Whether the node takes several calls in one request: not for a while after it answered them singly, and only
-    so, since what refused them may have been a proxy in trouble."""
-
-    refused_at: float = -math.inf
-
-    @property
-    def taken(self) -> bool:
-        return trio.current_time() >= self.refused_at + _TRIED_AGAIN
-
-    def refused(self) -> None:
-        self.refused_at = trio.current_time()
-
-
-_JOBS_TOGETHER: Final = 16  # of each three calls: nodes take a hundred in one request, some of them fewer
-
-
-@attrs.define(slots=True, eq=False)
-class _Asked:
-    """Calls of one job that go with those of others. `answers` is None until they are there, or for good."""
-
-    calls: Sequence[Call]
-    answers: list[Callable[[], Any]] | None = None
-    left: bool = False  # whoever asked has gone away
-
-
-@attrs.define(slots=True, eq=False)
-class _Queue:
-    """Calls that wait while a request is under way. Whoever has the turn asks for all of them."""
-
-    waiting: list[_Asked] = attrs.field(factory=list)
-    turn: trio.Lock = attrs.field(factory=trio.Lock)
-    of_many: _Batches = attrs.field(factory=_Batches)  # a node may take one job's calls together, and not so many
-
-
 @attrs.frozen(slots=True, eq=False)
 class ChainReader:
     """`url` may carry a key: it is in no message and no log."""
@@ -123,27 +84,29 @@ class ChainReader:
     url: str = attrs.field(repr=False)
     book: AddressBook
     provider_id: int
-    _batches: _Batches = attrs.field(factory=_Batches)
-    _queue: _Queue = attrs.field(factory=_Queue)
+    _node: Node = attrs.field(
+        init=False, default=attrs.Factory(lambda self: Node(self.url, self.http, _MAX_ANSWER_BYTES), takes_self=True)
+    )
+    _turns: trio.CapacityLimiter = attrs.field(init=False, factory=lambda: trio.CapacityLimiter(_MAX_REQUESTS))
 
     async def standing(self, job: Job) -> Standing:
         """Raises Unavailable where the node does not answer, or not with what it was asked for."""
         used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
-            registered, logged, collected = await self._ask_with_others(
+            registered, logged, collected = await self.ask_together(
                 _viewing(self.book.job_registry, _job_call(job.job_id)),
                 ("eth_getLogs", [self._posting(job)]),
                 _viewing(self.book.paytoken, used),
             )
-            held = returned_values(_JOBS, "job", octets_of(registered(), "answer to eth_call"))
+            held = returned_values(_JOBS, "job", octets_of(registered, "answer to eth_call"))
             if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
                 return NotClaimed(f"state {held['state']}, provider {held['providerId']}")
             if job.claimed_at and held["claimedAt"] != job.claimed_at:
                 return Contradicted(f"claimed at {held['claimedAt']}, and not at {job.claimed_at}")
-            posted = _posted(logged())
+            posted = _posted(logged)
             if posted is None:
                 return NotClaimed(f"no such post near block {job.posted_block}")
-            return _differing(job, posted) or self._paid(job, posted, octets_of(collected(), "answer to eth_call"))
+            return _differing(job, posted) or self._paid(job, posted, octets_of(collected, "answer to eth_call"))
         except Refused as odd:
             raise Unavailable(f"the node: {odd.message}") from None
 
@@ -223,90 +186,28 @@ class ChainReader:
         return octets_of(await self.ask(method, *params), "answer to eth_call")
 
     async def ask(self, method: str, *params: Any) -> Any:
-        status, answer = await self._sent(method, _request(method, params, 1))
-        return _result(method, status, answer)
+        """Return the node's answer to one call. Raises Unavailable."""
+        return await self._in_turn(lambda: self._node.call(method, *params))
 
-    async def ask_together(self, *calls: Call) -> list[Callable[[], Any]]:
-        """Results in their order, each to be had by a call that raises what was wrong with it. All in one request,
-        which costs a third of three; one by one at a node that takes no several."""
-        tried = self._batches.taken
-        if tried and (told := await self._told_together(calls)) is not None:
-            return told
-        answers = [await self._sent(method, _request(method, params, 1)) for method, params in calls]
-        if tried and all(isinstance(answer, dict) and "result" in answer for _, answer in answers):
-            self._batches.refused()
-        return [partial(_result, method, *each) for (method, _), each in zip(calls, answers, strict=True)]
+    async def ask_together(self, *calls: Call) -> list[Any]:
+        """Return the node's answers to several calls, in one request where the node accepts that. Raises Unavailable
+        when one of them failed."""
+        results = await self._in_turn(lambda: self._node.call_all(calls))
+        return results if results is not None else [await self.ask(method, *params) for method, params in calls]
 
-    async def _told_together(self, calls: Sequence[Call]) -> list[Callable[[], Any]] | None:
-        """None where the node did not answer them as several."""
-        requests = [_request(method, params, n) for n, (method, params) in enumerate(calls)]
+    async def _in_turn(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
-            status, told = await self._sent(", ".join(dict.fromkeys(method for method, _ in calls)), requests)
-        except Refused:  # no JSON: what stands before the node may know no such request
-            return None
-        if not isinstance(told, list):
-            return None
-        by_id = {each["id"]: each for each in told if isinstance(each, dict) and isinstance(each.get("id"), int)}
-        return [partial(_result, method, status, by_id.get(n)) for n, (method, _) in enumerate(calls)]
-
-    async def _ask_with_others(self, *calls: Call) -> list[Callable[[], Any]]:
-        """As `ask_together` does, in one request with what is asked of other jobs meanwhile: a block's claims are all
-        held against the chain at one time. What cannot be had so is asked for by itself, so that no job is in
-        another's way."""
-        queue, asked = self._queue, _Asked(calls)
-        if not (self._batches.taken and queue.of_many.taken):
-            return await self.ask_together(*calls)
-        queue.waiting.append(asked)
-        try:
-            async with queue.turn:
-                if asked in queue.waiting:
-                    await self._ask_for_all(queue)
-        finally:
-            asked.left = True
-            if asked in queue.waiting:
-                queue.waiting.remove(asked)
-        return asked.answers if asked.answers is not None else await self.ask_together(*calls)
-
-    async def _ask_for_all(self, queue: _Queue) -> None:
-        taken, queue.waiting = queue.waiting[:_JOBS_TOGETHER], queue.waiting[_JOBS_TOGETHER:]
-        if len(taken) == 1:
-            return
-        try:
-            told = await self._told_together([call for asked in taken for call in asked.calls])
-        except Unavailable:
-            return
-        except BaseException:  # the asker is called off: it is another's turn to ask for the others
-            queue.waiting[:0] = [asked for asked in taken[1:] if not asked.left]
-            raise
-        if told is None:
-            queue.of_many.refused()
-            return
-        for asked in taken:
-            asked.answers, told = told[: len(asked.calls)], told[len(asked.calls) :]
-
-    async def _sent(self, what: str, body: object) -> tuple[int, Any]:
-        try:
-            async with opened(self.http, "POST", self.url, json=body, timeout=_SECONDS) as response:
-                status, raw = response.status_code, await read_whole(response, _LONGEST_ANSWER)
-        except (EncodedAnswer, LongAnswer, httpx.HTTPError, httpx.InvalidURL) as failure:
-            raise Unavailable(f"the node: {what}: {type(failure).__name__}") from None
-        return status, strict_json.parse(raw) if raw else None
+            with trio.fail_after(_SECONDS):
+                async with self._turns:
+                    return await ask()
+        except trio.TooSlowError:
+            raise Unavailable(f"the node {self._node.name} does not answer in time") from None
+        except NodeFailed as failed:
+            raise Unavailable(str(failed)) from None
 
 
 def _viewing(contract: bytes, data: bytes) -> Call:
     return "eth_call", [{"to": hex_of(contract), "data": hex_of(data)}, "latest"]
-
-
-def _request(method: str, params: Sequence[Any], number: int) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)}
-
-
-def _result(method: str, status: int, answer: Any) -> Any:
-    if not isinstance(answer, dict) or "result" not in answer:
-        said = answer.get("error") if isinstance(answer, dict) else None
-        why = said.get("message") if isinstance(said, dict) else None
-        raise Unavailable(f"the node: {method}: answered {status} {str(why or '')[:200]}".rstrip(), status)
-    return answer["result"]
 
 
 def _posted(logs: Any) -> dict[str, Any] | None:

@@ -1,16 +1,17 @@
 """The coordinator's routes, as a provider uses them.
 
-Reads give values and raise `Unavailable` when they do not come through. Ops give an outcome for every way they can end.
+Reads return values, and raise `Unavailable` when they fail. Ops return an outcome for every way they can end.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, BinaryIO, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, BinaryIO, Final, TypeVar
 
 import attrs
+import httpx
 
 from common.address_book import AddressBook
 from common.api import limits
-from common.api.chain import DeploymentFields, told_book
+from common.api.chain import DeploymentFields, SessionShape, told_book
 from common.api.escrow import ReleasedShape
 from common.api.files import FileFields
 from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
@@ -18,6 +19,11 @@ from common.api.shapes import read_shape
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64, read_uint
+from common.strict_json import parse
+from svc.wire.pages import paged
+from svc.wire.sessions import Sessions, authorization
+from svc.wire.transport import ApiError, ConnectionFailed, RetryPolicy, Transport, error_of
+from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.coordinator.op_signer import Body
 from svcd.coordinator.outcomes import (
@@ -27,18 +33,24 @@ from svcd.coordinator.outcomes import (
     OpOutcome,
     OpPending,
     OpStored,
+    Published,
+    PublishOutcome,
     ReleasedKey,
     ReleaseOutcome,
+    Unanswered,
     Uploaded,
     UploadOutcome,
 )
-from svcd.coordinator.requests import CoordinatorReply, Requests, Unanswered
-from svcd.coordinator.sessions import ProviderSession, ProviderSessions, SignInRefused
+from svcd.coordinator.sessions import SignInRefused, sign_in
 from svcd.journal.book_row import Job, PendingOffer
 
 _LONGEST_SEALED_KEY: Final = 256
 _WINDOWS: Final = "windows"
-_NO_MORE: Final[Mapping[str, str]] = {}
+_ATTEMPT_SECONDS: Final = 180.0  # for a whole answer, where the caller names no deadline
+_OP_STATUSES: Final = frozenset({201, 202, 409, 504})
+_QUOTED: Final = frozenset({200, 402})
+
+T = TypeVar("T")
 
 # This provider as the registry has it, and what it asks for. Unknown members are ignored.
 ProviderRecord = ProviderFields[int]
@@ -49,18 +61,23 @@ _Floor = Floor[int]
 Floors = dict[tuple[int, int], tuple[int, int]]  # rate_in and rate_out by model id and window
 
 
-async def read_deployment(requests: Requests) -> AddressBook:
-    """The chain and contracts that our signatures are bound to: there is no session before they are known.
+def transport_of(http: httpx.AsyncClient, clock: Clock | None = None) -> Transport:
+    """Return the way to the coordinator at the client's `base_url`. Its answers correct the clock."""
+    return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_seconds=_ATTEMPT_SECONDS)
 
-    Raises common's Refused when malformed."""
-    return told_book(read_shape(_Deployment, (await _ok(requests, "/evm/chain")).body))
+
+async def read_deployment(transport: Transport) -> AddressBook:
+    """Return the chain and contracts that signatures are bound to: no session is possible before they are known.
+
+    Raises Unavailable, and common's Refused when malformed."""
+    return told_book(read_shape(_Deployment, await _read(transport, "/evm/chain")))
 
 
 @attrs.frozen(slots=True)
 class MarketReads:
-    """What anybody may ask a coordinator: no session, and no key."""
+    """Public reads of a coordinator, which need no session."""
 
-    requests: Requests
+    transport: Transport
 
     async def models(self) -> dict[str, int]:
         """Return the ids of the enabled models, by name."""
@@ -68,86 +85,82 @@ class MarketReads:
 
     async def catalogue(self) -> dict[str, ModelDetails[int]]:
         """Return the enabled models, by name."""
-        rows = [read_shape(_Model, row) async for row in self._pages("/v1/models", "data", {})]
+        rows = [read_shape(_Model, row) for row in await self._pages("/v1/models", "data")]
         return {row.id: row.svc for row in rows if row.svc.enabled}
 
     async def terms(self) -> FeeTerms:
-        """The market's charges now."""
-        told = (await _ok(self.requests, "/evm/chain")).fields
+        """Return the market's charges now."""
+        told = await self._chain()
         return FeeTerms(read_uint(told.get("fee_bps"), 16, "fee_bps"), read_uint(told.get("gas_fee"), 128, "gas_fee"))
 
     async def gateway(self) -> str | None:
-        """Address of a storage gateway, where the coordinator tells one."""
-        told = (await _ok(self.requests, "/evm/chain")).fields.get("gateway_url")
+        """Return the address of a storage gateway, where the coordinator names one."""
+        told = (await self._chain()).get("gateway_url")
         return told if isinstance(told, str) and told else None
 
     async def floors(self) -> Floors:
-        """The lowest rates on the book."""
-        rows = [read_shape(_Floor, row) async for row in self._pages("/evm/asks/floors", "floors", {})]
+        """Return the lowest rates on the book."""
+        rows = [read_shape(_Floor, row) for row in await self._pages("/evm/asks/floors", "floors")]
         return {(row.model_id, row.sla): (row.rate_in, row.rate_out) for row in rows}
 
     async def ended_by(self, provider_id: int) -> list[dict[str, object]]:
-        """Rows of all jobs that this provider settled, failed or left, as the book has them."""
+        """Return the rows of all jobs that this provider settled, failed or left, as the book has them."""
         rows: list[dict[str, object]] = []
         for state in ("Settled", "Cancelled"):
-            query = {"state": state, "provider": str(provider_id)}
-            rows += [row async for row in self._pages("/evm/jobs", "jobs", query) if isinstance(row, dict)]
+            rows += await self._pages("/evm/jobs", "jobs", {"state": state, "provider": str(provider_id)})
         return rows
 
     async def windows(self) -> frozenset[int] | None:
-        """Windows that the market takes, in seconds; None from a coordinator that does not tell."""
-        told = (await _ok(self.requests, "/evm/chain")).fields.get(_WINDOWS)
+        """Return the windows that the market accepts, in seconds; None where the coordinator does not list them."""
+        told = (await self._chain()).get(_WINDOWS)
         if not isinstance(told, list):
             return None
         return frozenset(read_uint(window, 32, _WINDOWS) for window in told)
 
     async def is_polled_for(self, provider_id: int) -> bool:
-        """Whether somebody polled as this provider a moment ago: it is a candidate then for an order at its asks."""
+        """Return whether a daemon polled as this provider a moment ago: the provider is then a candidate for an order
+        at its asks."""
         for ask in {ask.model_id: ask for ask in await self.asks_of(provider_id)}.values():
             demand = {"model_id": ask.model_id, "sla_secs": ask.sla, "units_in": 1, "units_out": 1}
-            reply = await self.requests.ask("POST", "/v1/jobs", json={**demand, "designated": provider_id})
-            listed = reply.fields.get("candidates") if isinstance(reply, CoordinatorReply) else None
+            try:
+                quote = await self.transport.send(
+                    "POST", "/v1/jobs", json={**demand, "designated": provider_id}, expected=_QUOTED
+                )
+            except (ApiError, ConnectionFailed):
+                continue
+            listed = _fields(quote).get("candidates")
             rows = listed if isinstance(listed, list) else []
             if any(isinstance(row, dict) and str(row.get("provider_id")) == str(provider_id) for row in rows):
                 return True
         return False
 
     async def provider(self, provider_id: int) -> ProviderRecord:
-        return read_shape(ProviderRecord, (await _ok(self.requests, f"/evm/providers/{provider_id}")).body)
+        return read_shape(ProviderRecord, await _read(self.transport, f"/evm/providers/{provider_id}"))
 
     async def job(self, job_id: bytes) -> Job | None:
-        """None when the coordinator knows no such job."""
-        path = f"/evm/jobs/{hex_of(job_id)}"
-        reply = await self.requests.ask("GET", path)
-        if isinstance(reply, CoordinatorReply) and reply.status == 404:
-            return None
-        return Job.read(_checked(reply, path).fields)
+        """Return a job; None when the coordinator does not know it."""
+        try:
+            return Job.read(_object(await _read(self.transport, f"/evm/jobs/{hex_of(job_id)}")))
+        except Unavailable as failed:
+            if failed.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
 
     async def claimed_by(self, provider_id: int) -> list[Job]:
-        query = {"state": "Claimed", "provider": str(provider_id)}
-        return [Job.read(row) async for row in self._pages("/evm/jobs", "jobs", query)]
+        rows = await self._pages("/evm/jobs", "jobs", {"state": "Claimed", "provider": str(provider_id)})
+        return [Job.read(row) for row in rows]
 
     async def asks_of(self, provider_id: int) -> list[PostedAsk]:
         return [ask for ask in await self.asks() if ask.provider_id == provider_id]
 
     async def asks(self) -> list[PostedAsk]:
-        return [read_shape(PostedAsk, row) async for row in self._pages("/evm/asks", "asks", {})]
+        return [read_shape(PostedAsk, row) for row in await self._pages("/evm/asks", "asks")]
 
-    async def _pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[object]:
-        offset = 0
-        while True:
-            page = {**query, "limit": str(limits.LARGEST_PAGE), "offset": str(offset)}
-            rows = (await _ok(self.requests, path, page)).fields.get(key)
-            if not isinstance(rows, list):
-                raise Unavailable(f"{path} was answered without {key}", 200)
-            for row in rows:
-                yield row
-            # A page may also be cut by its size, and then it is shorter: an empty one is the only sure end.
-            if not rows:
-                return
-            offset += len(rows)
-            if offset > limits.LARGEST_OFFSET:
-                raise Unavailable(f"{path} was answered without an end", 200)
+    async def _chain(self) -> dict[str, object]:
+        return _object(await _read(self.transport, "/evm/chain"))
+
+    async def _pages(self, path: str, key: str, query: Mapping[str, str] | None = None) -> list[dict[str, object]]:
+        return await _available(path, lambda: paged(self.transport, path, key, dict, limit=None, params=query))
 
 
 @attrs.frozen(slots=True)
@@ -161,16 +174,15 @@ class Handed:
 
 @attrs.frozen(slots=True)
 class Coordinator(MarketReads):
-    """Signed in as a provider: its polls and ops, too."""
+    """Reads, and the polls and ops of a provider that is signed in."""
 
-    sessions: ProviderSessions
+    sessions: Sessions
 
     async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> Handed:
-        """Says that we are live with `free` slots; the jobs that are leased to us, at most so many.
+        """Report that we are live with `free` slots. Return the jobs that are leased to us, at most so many.
 
         `rates`: the lowest `rate_in` and `rate_out` worth having. `wait`: seconds for which a coordinator that knows
-        the parameter holds an answer without jobs; any other answers at once. One that knows nothing of pending jobs
-        tells of none.
+        the parameter holds an answer without jobs.
         """
         query = {
             "state": "Open",
@@ -183,11 +195,14 @@ class Coordinator(MarketReads):
         if wait:
             query["wait"] = str(wait)
         session = await self._session()
-        # Not repeated: the next poll asks again anyway.
-        reply = await self.requests.ask("GET", "/evm/jobs", params=query, headers=session.headers, attempts=1)
-        if isinstance(reply, CoordinatorReply) and reply.status == 401:
-            self.sessions.is_dead(session)
-        told = _checked(reply, "the poll").fields
+        headers = authorization(session)
+        try:
+            # Sent once: the next poll follows in any case.
+            told = _object(await _read(self.transport, "/evm/jobs", params=query, headers=headers, safe=False))
+        except Unavailable as failed:
+            if failed.status == httpx.codes.UNAUTHORIZED:
+                self.sessions.drop(session)
+            raise
         rows, pending = told.get("jobs"), told.get("pending", [])
         if not isinstance(rows, list) or not isinstance(pending, list):
             raise Unavailable("the poll was answered without jobs", 200)
@@ -197,105 +212,126 @@ class Coordinator(MarketReads):
         block = read_uint(told.get("as_of_block"), 64, "as_of_block")
         return Handed(jobs, [PendingOffer.read(row) for row in pending], block)
 
-    # --- ops ----------------------------------------------------------------------------------------------
-
-    async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> OpOutcome:
-        """Sending an op again is safe: the same signed op is one transaction, however often it is sent. It may still
-        have taken effect when this says `NoAnswer`."""
-        outcome = await self._op(op, give_up_at, {}, resend=resend)
+    async def run(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
+        """Send an op and wait for its end. Sending it again is safe: the same signed op is one transaction. After
+        `Unanswered` it may still take effect."""
+        outcome = await self._op(op, deadline, resend=resend)
         return CoordinatorRefusal(202, None) if isinstance(outcome, OpStored) else outcome
 
+    async def store(self, op: Body, deadline: float) -> OpOutcome | OpStored:
+        """Hand an op over without waiting for its block. A coordinator that does not support this waits for the block,
+        and returns the op's end."""
+        return await self._op(op, deadline, headers={"prefer": "respond-async"})
+
     async def _op(
-        self, op: Body, give_up_at: float, headers: Mapping[str, str], *, resend: bool = True
+        self, op: Body, deadline: float, *, headers: Mapping[str, str] | None = None, resend: bool = True
     ) -> OpOutcome | OpStored:
-        reply = await self._with_session("POST", "/evm/ops", give_up_at, json=op, resend=resend, more_headers=headers)
-        if isinstance(reply, Unanswered | SignInRefused):
-            return reply
-        fields = reply.fields
-        if reply.status == 202:
-            return OpStored()
-        if reply.status == 201:
-            return OpMined(str(fields.get("tx_hash")), fields.get("status") == "success")
-        if reply.status == 409 and fields.get("ok") is False:
-            return ChainRefused(str(fields.get("reason")))
-        if reply.status == 504:
-            return OpPending(reply.code or "")
-        return CoordinatorRefusal(reply.status, reply.code)
+        answer = await self._signed_in(
+            "POST", "/evm/ops", deadline, json=op, resend=resend, headers=headers, expected=_OP_STATUSES
+        )
+        if not isinstance(answer, httpx.Response):
+            return answer
+        fields = _fields(answer)
+        match answer.status_code:
+            case 202:
+                return OpStored()
+            case 201:
+                return OpMined(str(fields.get("tx_hash")), fields.get("status") == "success")
+            case 409 if fields.get("ok") is False:
+                return ChainRefused(str(fields.get("reason")))
+            case 504:
+                return OpPending(error_of(answer).code or "")
+            case _:
+                return _refusal(error_of(answer))
 
-    async def store(self, op: Body, give_up_at: float) -> OpOutcome | OpStored:
-        """Hand an op of a job over without waiting for its block. A coordinator that does not know how waits for it,
-        and tells its end."""
-        return await self._op(op, give_up_at, {"prefer": "respond-async"})
+    async def publish(self, body: Body, deadline: float) -> PublishOutcome:
+        answer = await self._signed_in("PUT", "/evm/asks", deadline, json=body)
+        return Published() if isinstance(answer, httpx.Response) else answer
 
-    async def publish(self, body: Body, give_up_at: float) -> CoordinatorReply | Unanswered | SignInRefused:
-        return await self._with_session("PUT", "/evm/asks", give_up_at, json=body, resend=True)
-
-    async def upload(self, sealed: bytes | BinaryIO, give_up_at: float) -> UploadOutcome:
-        """A sealed result; `purpose` goes first, as the route wants it. One that is uploaded twice does no harm: the
-        file that no settle names lapses."""
+    async def upload(self, sealed: bytes | BinaryIO, deadline: float) -> UploadOutcome:
+        """Upload a sealed result; `purpose` goes first, as the route requires. Uploading twice does no harm: a file
+        that no settle names expires."""
         parts = {"purpose": (None, "result"), "file": ("result", sealed, "application/octet-stream")}
-        reply = await self._with_session("POST", "/v1/files", give_up_at, files=parts, resend=True)
-        if isinstance(reply, Unanswered | SignInRefused):
-            return reply
-        if reply.status != 200:
-            return CoordinatorRefusal(reply.status, reply.code)
+        answer = await self._signed_in("POST", "/v1/files", deadline, files=parts)
+        if not isinstance(answer, httpx.Response):
+            return answer
         try:
-            return Uploaded(read_shape(FileFields, reply.body).svc.cid or None)
+            return Uploaded(read_shape(FileFields, parse(answer.content)).svc.cid or None)
         except Refused:
             return Uploaded(None)
 
-    async def release(self, body: Body, give_up_at: float) -> ReleaseOutcome:
-        reply = await self.requests.ask("POST", "/release", json=body, give_up_at=give_up_at)
-        if isinstance(reply, Unanswered):
-            return reply
-        if reply.status != 200:
-            return CoordinatorRefusal(reply.status, reply.code)
+    async def release(self, body: Body, deadline: float) -> ReleaseOutcome:
         try:
-            released = read_shape(ReleasedShape, reply.body)
+            answer = await self.transport.send("POST", "/release", json=body, deadline=deadline)
+        except (ApiError, ConnectionFailed) as failed:
+            return _failure(failed)
+        try:
+            released = read_shape(ReleasedShape, parse(answer.content))
             return ReleasedKey(read_base64(released.dek_sealed, _LONGEST_SEALED_KEY, "dek_sealed"))
         except Refused:
-            return CoordinatorRefusal(reply.status, "malformed_release")
+            return CoordinatorRefusal(answer.status_code, "malformed_release")
 
-    # --- sessions -----------------------------------------------------------------------------------------
+    async def _session(self) -> SessionShape:
+        signed_in = await sign_in(self.sessions)
+        if isinstance(signed_in, SignInRefused):
+            raise Unavailable(f"no session: {signed_in.detail}", signed_in.status)
+        return signed_in.session
 
-    async def _session(self) -> ProviderSession:
-        session = await self.sessions.current()
-        if isinstance(session, SignInRefused):
-            raise Unavailable(f"no session: {session.detail}", session.status)
-        return session
-
-    async def _with_session(
-        self,
-        method: str,
-        path: str,
-        give_up_at: float,
-        *,
-        resend: bool,
-        more_headers: Mapping[str, str] = _NO_MORE,
-        **request: Any,
-    ) -> CoordinatorReply | Unanswered | SignInRefused:
-        """A session that the coordinator forgot is renewed once."""
+    async def _signed_in(
+        self, method: str, path: str, deadline: float, *, headers: Mapping[str, str] | None = None, **request: Any
+    ) -> httpx.Response | CoordinatorRefusal | Unanswered | SignInRefused:
+        """Send a request under the session, which is renewed once where the coordinator does not know it."""
         for renewed in (False, True):
-            session = await self.sessions.current(give_up_at)
-            if isinstance(session, SignInRefused):
-                return session
-            headers = {**session.headers, **more_headers}
-            reply = await self.requests.ask(
-                method, path, headers=headers, give_up_at=give_up_at, resend=resend, **request
-            )
-            if isinstance(reply, Unanswered) or reply.status != 401 or renewed:
-                return reply
-            self.sessions.is_dead(session)
-        raise AssertionError("the second answer is returned whatever it is")
+            signed_in = await sign_in(self.sessions, deadline)
+            if isinstance(signed_in, SignInRefused):
+                return signed_in
+            sent = {**authorization(signed_in.session), **(headers or {})}
+            try:
+                return await self.transport.send(method, path, headers=sent, deadline=deadline, **request)
+            except (ApiError, ConnectionFailed) as failed:
+                outcome = _failure(failed)
+            if renewed or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
+                return outcome
+            self.sessions.drop(signed_in.session)
+        raise AssertionError("the second outcome is returned, whatever it is")
 
 
-async def _ok(requests: Requests, path: str, query: Mapping[str, str] | None = None) -> CoordinatorReply:
-    return _checked(await requests.ask("GET", path, params=query), path)
+def _failure(failed: ApiError | ConnectionFailed) -> CoordinatorRefusal | Unanswered:
+    """Return the outcome of a request that failed. An answer of success that cannot be read is none."""
+    if isinstance(failed, ConnectionFailed) or failed.status < httpx.codes.BAD_REQUEST:
+        return Unanswered(failed.message)
+    return _refusal(failed)
 
 
-def _checked(reply: CoordinatorReply | Unanswered, what: str) -> CoordinatorReply:
-    if isinstance(reply, Unanswered):
-        raise Unavailable(f"{what}: {reply.detail}")
-    if reply.status != 200:
-        raise Unavailable(f"{what}: answered {reply.status} {reply.code or ''}".rstrip(), reply.status)
-    return reply
+def _refusal(error: ApiError) -> CoordinatorRefusal:
+    return CoordinatorRefusal(error.status, error.code or error.type)
+
+
+async def _read(transport: Transport, path: str, **request: Any) -> object:
+    """Return the JSON that a GET is answered with. Raises Unavailable, and common's Refused for other bodies."""
+    return parse((await _available(path, lambda: transport.send("GET", path, **request))).content)
+
+
+async def _available(path: str, ask: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await ask()
+    except ConnectionFailed as failed:
+        raise Unavailable(failed.message) from None
+    except ApiError as refused:
+        if refused.status < httpx.codes.BAD_REQUEST:  # it cannot be read: the message says why
+            raise Unavailable(refused.message, refused.status) from None
+        raise Unavailable(f"{path}: answered {refused.status} {refused.code or refused.type}", refused.status) from None
+
+
+def _object(body: object) -> dict[str, object]:
+    if not isinstance(body, dict):
+        raise Refused("the answer must be a JSON object")
+    return body
+
+
+def _fields(answer: httpx.Response) -> dict[str, object]:
+    """Return the members of an answer's body; none where the body is not a JSON object."""
+    try:
+        return _object(parse(answer.content))
+    except Refused:
+        return {}

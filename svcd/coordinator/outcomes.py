@@ -4,8 +4,14 @@ from typing import TypeAlias
 
 import attrs
 
-from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import SignInRefused
+
+
+@attrs.frozen(slots=True)
+class Unanswered:
+    """The connection failed, or no answer came in time: the request may have taken effect."""
+
+    detail: str
 
 
 @attrs.frozen(slots=True)
@@ -44,6 +50,11 @@ class CoordinatorRefusal:
 
 
 @attrs.frozen(slots=True)
+class Published:
+    """The asks are on the chain."""
+
+
+@attrs.frozen(slots=True)
 class Uploaded:
     """`cid` is None when the answer named none."""
 
@@ -59,6 +70,7 @@ class ReleasedKey:
 
 OpOutcome: TypeAlias = OpMined | ChainRefused | OpPending | CoordinatorRefusal | Unanswered | SignInRefused
 UploadOutcome: TypeAlias = Uploaded | CoordinatorRefusal | Unanswered | SignInRefused
+PublishOutcome: TypeAlias = Published | CoordinatorRefusal | Unanswered | SignInRefused
 ReleaseOutcome: TypeAlias = ReleasedKey | CoordinatorRefusal | Unanswered
 
 

@@ -14,6 +14,10 @@ from common.address_book import AddressBook
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
+from common.strict_json import parse
+from svc.wire.connections import open_client
+from svc.wire.gateways import Gateways
+from svc.wire.transport import ApiError, ConnectionFailed, Transport
 from svcd.backends.build import open_backend
 from svcd.backends.load import open_load
 from svcd.backends.load_settings import JsonSettings, PrometheusSettings
@@ -22,10 +26,9 @@ from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.chain import ChainReader, Registered
-from svcd.coordinator.client import Coordinator, ProviderRecord, read_deployment
+from svcd.coordinator.client import Coordinator, ProviderRecord, read_deployment, transport_of
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.requests import Requests, Unanswered
-from svcd.coordinator.sessions import ProviderSession, ProviderSessions
+from svcd.coordinator.sessions import ProviderSession, sessions_of, sign_in
 from svcd.journal.journal import is_in_use
 from svcd.operator.findings import Checked
 from svcd.operator.market_comparison import kind_of, prices_beside
@@ -45,8 +48,8 @@ async def examine(
 ) -> list[Checked]:
     """In the order in which a run would need them."""
     clock = clock or Clock()
-    async with httpx.AsyncClient(transport=transport, timeout=_PATIENCE, trust_env=False) as http:
-        checks = _Checks(config, http, Requests(http, config.coordinator_url, clock), clock)
+    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_PATIENCE) as http:
+        checks = _Checks(config, http, transport_of(http, clock), clock)
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
         findings = [Checked("configuration", True, f"{models}, {slots}")]
         for part in (
@@ -65,7 +68,7 @@ async def examine(
 class _Checks:
     config: DaemonConfig
     http: httpx.AsyncClient
-    requests: Requests
+    transport: Transport
     clock: Clock
 
     async def state_directory(self) -> AsyncIterator[Checked]:
@@ -79,19 +82,16 @@ class _Checks:
             yield await _tried("metrics", lambda: _free(self.config.metrics_host, self.config.metrics_port))
 
     async def coordinator(self) -> AsyncIterator[Checked]:
-        ready = await self.requests.ask("GET", "/readyz", attempts=1)
-        if isinstance(ready, Unanswered):
-            yield Checked("coordinator", False, f"{self.config.coordinator_url}: {ready.detail}")
+        try:
+            ready = await self.transport.once("GET", "/readyz")
+        except (ApiError, ConnectionFailed) as failed:
+            yield Checked("coordinator", False, f"{self.config.coordinator_url}: {failed}")
             return
-        yield Checked(
-            "coordinator",
-            ready.status == 200,
-            f"{ready.fields.get('code') or ready.fields.get('reason', ready.status)}",
-        )
-        if ready.date is not None:
+        yield Checked("coordinator", ready.is_success, _readiness(ready))
+        if "date" in ready.headers:
             yield self._clock()
         try:
-            deployment = await read_deployment(self.requests)
+            deployment = await read_deployment(self.transport)
         except (Unavailable, Refused) as wrong:
             yield Checked("deployment", False, str(wrong))
             return
@@ -109,8 +109,8 @@ class _Checks:
 
     async def _signed_in(self, deployment: AddressBook) -> AsyncIterator[Checked]:
         signer = OpSigner(self.config.wallet, Domains.of(deployment))
-        coordinator = Coordinator(self.requests, ProviderSessions(self.requests, signer, self.clock))
-        session = await coordinator.sessions.current()
+        coordinator = Coordinator(self.transport, sessions_of(self.transport, signer))
+        session = await sign_in(coordinator.sessions)
         try:
             if isinstance(session, ProviderSession):
                 yield Checked("session", True, f"{signer.address} is provider {session.provider_id}")
@@ -222,7 +222,7 @@ class _Checks:
             yield Checked("key on the chain", ours == theirs, hex_of(ours) if ours == theirs else detail)
 
     async def gateways(self) -> AsyncIterator[Checked]:
-        gateways = PayloadGateways(self.http, self.config.gateways)
+        gateways = PayloadGateways(Gateways(self.http, self.config.gateways))
         for url in self.config.gateways:
             error = await gateways.reachable(url)
             yield Checked("gateway", error is None, url if error is None else f"{url}: {error}")
@@ -231,6 +231,16 @@ class _Checks:
         for model in self.config.models:
             yield await _tried(f"backend of {model.name}", lambda model=model: _up(model))  # type: ignore[misc]
             yield await _tried(f"load of {model.name}", lambda model=model: _load(model))  # type: ignore[misc]
+
+
+def _readiness(answer: httpx.Response) -> str:
+    """Return the code or reason that /readyz names; its status where it names none."""
+    try:
+        body = parse(answer.content)
+    except Refused:
+        body = None
+    told = body if isinstance(body, dict) else {}
+    return str(told.get("code") or told.get("reason", answer.status_code))
 
 
 async def _up(model: ModelConfig) -> str:

@@ -21,14 +21,14 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import read_uint
+from svc.wire.connections import open_client
 from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
 from svcd.coordinator.chain import ChainReader
-from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.client import Coordinator, read_deployment, transport_of
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import ProviderSession, ProviderSessions
+from svcd.coordinator.sessions import ProviderSession, sessions_of, sign_in
 from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.chain_history import ChainHistory, SettledAmounts, day_of
@@ -67,13 +67,13 @@ class Earnings:
 async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = None) -> Earnings:
     """Of the last so many days, today among them. Fatal where the coordinator does not answer."""
     clock = clock or Clock()
-    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
-        requests = Requests(http, config.coordinator_url, clock)
+    async with open_client(base_url=config.coordinator_url, timeout=30) as http:
+        transport = transport_of(http, clock)
         try:
-            book = config.addresses or await read_deployment(requests)
+            book = config.addresses or await read_deployment(transport)
             signer = OpSigner(config.wallet, Domains.of(book))
-            coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))
-            session = await coordinator.sessions.current()
+            coordinator = Coordinator(transport, sessions_of(transport, signer))
+            session = await sign_in(coordinator.sessions)
             if not isinstance(session, ProviderSession):
                 raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {session.advice}")
             first = (int(clock.wall()) // _DAY - days + 1) * _DAY

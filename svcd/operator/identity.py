@@ -10,14 +10,13 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
-from svcd.base.clock import Clock
+from svc.wire.connections import open_client
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
-from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.client import Coordinator, read_deployment, transport_of
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.outcomes import OpMined, describe
-from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import ProviderSessions, SignInRefused
+from svcd.coordinator.sessions import SignInRefused, sessions_of
 
 LONGEST_EVIDENCE: Final = 32_768
 _AHEAD_S: Final = 60  # newer than the registration, whose block's time may be ahead of this clock
@@ -30,14 +29,14 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
     if box is None:
         raise Fatal("no box key is configured: name one under [keys], as box_file, box_env or box_credential")
     evidence = await trio.to_thread.run_sync(_evidence, config)
-    async with httpx.AsyncClient(transport=transport, timeout=_IDENTITY_PATIENCE, trust_env=False) as http:
-        requests = Requests(http, config.coordinator_url)
+    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_IDENTITY_PATIENCE) as http:
+        to_coordinator = transport_of(http)
         try:
-            deployment = await read_deployment(requests)
+            deployment = await read_deployment(to_coordinator)
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
         signer = OpSigner(config.wallet, Domains.of(deployment))
-        coordinator = Coordinator(requests, ProviderSessions(requests, signer, Clock()))
+        coordinator = Coordinator(to_coordinator, sessions_of(to_coordinator, signer))
         op = signer.set_identity(box.public.raw, evidence, int(time.time()) + _AHEAD_S)
         outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_PATIENCE)
     if isinstance(outcome, SignInRefused):

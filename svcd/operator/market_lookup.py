@@ -10,8 +10,7 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Floors, MarketReads, read_deployment
-from svcd.coordinator.requests import Requests
+from svcd.coordinator.client import Floors, MarketReads, read_deployment, transport_of
 
 # Windows that a market may well have, where nobody tells which ones it has.
 _USUAL_WINDOWS: Final = (3600, 86400)
@@ -29,12 +28,12 @@ class MarketTold:
     floors: Floors  # by model id and window
 
 
-async def read_market(http: httpx.AsyncClient, url: str) -> MarketTold:
-    """Fatal where it does not answer, or is no coordinator."""
-    requests = Requests(http, url)
-    coordinator = MarketReads(requests)
+async def read_market(http: httpx.AsyncClient) -> MarketTold:
+    """Read the market at the client's `base_url`. Fatal where it does not answer, or is no coordinator."""
+    url, transport = str(http.base_url).rstrip("/"), transport_of(http)
+    coordinator = MarketReads(transport)
     try:
-        book = await read_deployment(requests)
+        book = await read_deployment(transport)
         models, floors = await coordinator.models(), await coordinator.floors()
         allowed = await coordinator.windows()
         gateway = await coordinator.gateway()

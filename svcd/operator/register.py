@@ -5,7 +5,6 @@ from functools import partial
 from typing import Final
 
 import attrs
-import httpx
 import trio
 
 from common import abi
@@ -17,11 +16,11 @@ from common.inclusion.node_values import quantity
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.transactions import Transaction
+from svc.wire.connections import open_client
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
 from svcd.coordinator.chain import ChainReader, Registered
-from svcd.coordinator.client import MarketReads, read_deployment
-from svcd.coordinator.requests import Requests
+from svcd.coordinator.client import MarketReads, read_deployment, transport_of
 from svcd.operator.identity import publish_identity
 
 Say = Callable[[str], None]
@@ -63,10 +62,10 @@ async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> 
     url = options.rpc_url or config.rpc_url
     if url is None:
         raise Fatal("--rpc-url must name a node of the market's chain (or rpc_url under [coordinator])")
-    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
-        requests = Requests(http, config.coordinator_url)
+    async with open_client(base_url=config.coordinator_url, timeout=30) as http:
+        transport = transport_of(http)
         try:
-            book = config.addresses or await read_deployment(requests)
+            book = config.addresses or await read_deployment(transport)
             chain = ChainReader(http, url, book, provider_id=0)
             await _same_market(chain)
             registered = await chain.registered(config.wallet.address)
@@ -79,7 +78,7 @@ async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> 
             await _published(config, registered, say)
             return await _admitted(
                 chain,
-                market=MarketReads(requests),
+                market=MarketReads(transport),
                 config=config,
                 provider_id=registered.provider_id,
                 options=options,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import attrs
-import httpx
 import trio
 
 from common.daemon.process import Fatal
@@ -15,6 +14,7 @@ from common.keystores import new_key, write_keystore
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
+from svc.wire.connections import open_client
 from svcd.base.keys import BOX_FILE, PASSWORD_FILE, WALLET_FILE, create_box, store_secret
 from svcd.base.toml import Url
 from svcd.operator.discovery import ModelServer, local_servers, servers_at
@@ -34,6 +34,7 @@ Ask = Callable[[str, str | None, str], str]
 
 _NEW, _KEYSTORE = "new", "keystore"
 _LISTED_NAMES = 20
+_MARKET_SECONDS = 15.0
 T = TypeVar("T")
 
 
@@ -124,8 +125,8 @@ def _found_market(text: str) -> tuple[str, MarketTold]:
 
 
 async def _market(url: str) -> MarketTold:
-    async with httpx.AsyncClient(timeout=15, trust_env=False) as http:
-        return await read_market(http, url)
+    async with open_client(base_url=url, timeout=_MARKET_SECONDS) as http:
+        return await read_market(http)
 
 
 def _address(text: str) -> str:

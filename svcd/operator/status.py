@@ -8,11 +8,11 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.plain_answers import IDENTITY
+from svc.wire.answers import require_unencoded
 from svcd.config import Whereabouts
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.findings import Checked
-from svcd.payload.http_reading import require_unencoded
 from svcd.stages.health import REASON_HEADER
 
 _PATIENCE: Final = 5.0

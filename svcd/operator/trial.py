@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import attrs
-import httpx
 import trio
 
 from common import quotes
@@ -18,12 +17,12 @@ from common.pricing.model_input import Modality
 from common.pricing.units import units_of
 from common.refusal import Refused
 from common.sealed_result import open_result
+from svc.wire.connections import open_client
 from svcd.backends.build import open_backend
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig, ModelConfig
-from svcd.coordinator.client import read_deployment
-from svcd.coordinator.requests import Requests
+from svcd.coordinator.client import read_deployment, transport_of
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import ClaimedJob
 from svcd.journal.slots import Slots
@@ -90,9 +89,9 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
 
 
 async def _told_book(config: DaemonConfig) -> AddressBook:
-    async with httpx.AsyncClient(timeout=15, trust_env=False) as http:
+    async with open_client(base_url=config.coordinator_url, timeout=15) as http:
         try:
-            return await read_deployment(Requests(http, config.coordinator_url))
+            return await read_deployment(transport_of(http))
         except (Unavailable, Refused) as wrong:
             raise Fatal(f"seals are bound to the market's contracts, and nobody tells them: {wrong}") from None
 

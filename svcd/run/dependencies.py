@@ -16,20 +16,21 @@ from common.daemon.retries import retry
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
+from svc.wire.connections import open_client
+from svc.wire.gateways import Gateways
+from svc.wire.transport import Transport
 from svcd.backends.backend import Backend
 from svcd.backends.breaker import Breaker
 from svcd.backends.build import open_backend
 from svcd.backends.discount import Discount
 from svcd.backends.load import Load, open_load
 from svcd.base.clock import Clock
-from svcd.base.connections import KeptConnections
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.chain import ChainReader
-from svcd.coordinator.client import Coordinator, read_deployment
+from svcd.coordinator.client import Coordinator, read_deployment, transport_of
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import ProviderSession, ProviderSessions
+from svcd.coordinator.sessions import ProviderSession, sessions_of, sign_in
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal
 from svcd.journal.slots import Slots
@@ -82,12 +83,15 @@ async def prepare(
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> DaemonDependencies:
     """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
-    http = await stack.enter_async_context(_client(transport))
-    requests = Requests(http, config.coordinator_url, clock)
-    deployment = await _deployment(config, requests)
+    timeout = httpx.Timeout(30, read=_OP_SECONDS)
+    http = await stack.enter_async_context(
+        open_client(transport=transport, base_url=config.coordinator_url, timeout=timeout)
+    )
+    to_coordinator = transport_of(http, clock)
+    deployment = await _deployment(config, to_coordinator)
     signer = OpSigner(config.wallet, Domains.of(deployment))
-    coordinator = Coordinator(requests, ProviderSessions(requests, signer, clock))
-    session = await _session(coordinator)
+    coordinator = Coordinator(to_coordinator, sessions_of(to_coordinator, signer))
+    session = await _session(coordinator, signer)
     book = deployment
     await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
     model_ids = await _model_ids(config, coordinator)
@@ -101,7 +105,9 @@ async def prepare(
         deployment=deployment,
         provider_id=session.provider_id,
         model_ids=model_ids,
-        gateways=PayloadGateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds),
+        gateways=PayloadGateways(
+            Gateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds)
+        ),
         slots=slots,
         chain=await _chain(config, http, deployment, session.provider_id),
         equipment={
@@ -111,21 +117,12 @@ async def prepare(
     )
 
 
-def _client(transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
-    # Ops wait for their receipts one connection each; proxies of the environment are not for what is configured here.
-    return httpx.AsyncClient(
-        transport=transport if transport is not None else KeptConnections(),
-        timeout=httpx.Timeout(30, read=_OP_SECONDS),
-        trust_env=False,
-    )
-
-
-async def _deployment(config: DaemonConfig, requests: Requests) -> AddressBook:
+async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook:
     def report(error: Exception) -> None:
         log.warning("waiting for the coordinator", reason=str(error))
 
     try:
-        deployment = await retry(partial(read_deployment, requests), on=Unavailable, max_s=_MAX_WAIT_S, report=report)
+        deployment = await retry(partial(read_deployment, transport), on=Unavailable, max_s=_MAX_WAIT_S, report=report)
     except Refused as malformed:
         raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
     if config.addresses is not None:
@@ -152,16 +149,17 @@ async def _chain(
     return chain
 
 
-async def _session(coordinator: Coordinator) -> ProviderSession:
+async def _session(coordinator: Coordinator, signer: OpSigner) -> ProviderSession:
     def report(error: Exception) -> None:
         log.warning("waiting for a session", reason=str(error))
 
     async def signed_in() -> ProviderSession:
-        session = await coordinator.sessions.current()
+        session = await sign_in(coordinator.sessions)
         if isinstance(session, ProviderSession):
+            log.info("signed in", provider_id=session.provider_id, expires_at=session.session.expires_at)
             return session
         if session.final:
-            raise Fatal(f"the coordinator does not sign {coordinator.sessions.signer.address} in: {session.advice}")
+            raise Fatal(f"the coordinator does not sign {signer.address} in: {session.advice}")
         raise Unavailable(session.detail)
 
     return await retry(signed_in, on=Unavailable, max_s=_MAX_WAIT_S, report=report)

@@ -18,7 +18,7 @@ from svcd.base import metrics
 from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.requests import CoordinatorReply, Unanswered
+from svcd.coordinator.outcomes import CoordinatorRefusal, Published, PublishOutcome, Unanswered
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.journal import Journal
 from svcd.stages.health import DaemonHealth
@@ -97,13 +97,13 @@ class AskPublisher:
         self._own |= published
         self._unheard |= published
         answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
-        if isinstance(answer, CoordinatorReply) and answer.status == 200:
+        if isinstance(answer, Published):
             self._jump, self._unheard = 0, frozenset()
             log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
             now_posted = await self._posted()
             metrics.asks_published.set(len(now_posted))
             return len(quotes) == len(outstanding) or not differing(wanted, now_posted)
-        self._refused(answer)
+        self._failed(answer)
         return False
 
     def _waits_for_listing(self) -> None:
@@ -115,16 +115,16 @@ class AskPublisher:
         rows = await self.coordinator.asks_of(self.provider_id)
         return frozenset(Ask(row.model_id, row.sla, row.rate_in, row.rate_out) for row in rows)
 
-    def _refused(self, answer: CoordinatorReply | Unanswered | SignInRefused) -> None:
-        match answer:
-            case CoordinatorReply(status=409):
+    def _failed(self, outcome: PublishOutcome) -> None:
+        match outcome:
+            case CoordinatorRefusal(status=409):
                 # Another run of this provider signed a newer one, at most an hour ahead.
                 self._jump = min(3000, max(_JUMP, self._jump * 2))
-                log.warning("asks superseded", code=answer.code)
-            case CoordinatorReply():
-                log.warning("asks not published", status=answer.status, code=answer.code)
-            case _:
-                log.warning("asks not published", reason=answer.detail)
+                log.warning("asks superseded", code=outcome.code)
+            case CoordinatorRefusal():
+                log.warning("asks not published", status=outcome.status, code=outcome.code)
+            case Unanswered() | SignInRefused():
+                log.warning("asks not published", reason=outcome.detail)
 
 
 def differing(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:

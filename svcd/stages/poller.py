@@ -7,6 +7,7 @@ import structlog
 import trio
 
 from common.refusal import Refused
+from svc.wire.gateways import is_content_id
 from svcd.backends.breaker import Breaker
 from svcd.backends.discount import AskRates, Discount
 from svcd.backends.load import Load
@@ -18,7 +19,6 @@ from svcd.config import ModelConfig
 from svcd.coordinator.client import Coordinator, Handed
 from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot, Slots
-from svcd.payload.gateway import is_content_id
 from svcd.stages.deadline_channel import DeadlineChannel
 from svcd.stages.health import DaemonHealth
 from svcd.stages.offer_check import OfferCheck

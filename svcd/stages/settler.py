@@ -21,10 +21,10 @@ from svcd.coordinator.outcomes import (
     OpMined,
     OpOutcome,
     OpPending,
+    Unanswered,
     UploadOutcome,
     describe,
 )
-from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
 from svcd.stages.claimer import STALE

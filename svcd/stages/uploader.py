@@ -10,11 +10,11 @@ from svcd.base.end_reasons import WorkFailed
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.outcomes import (
     CoordinatorRefusal,
+    Unanswered,
     Uploaded,
     UploadOutcome,
     describe,
 )
-from svcd.coordinator.requests import Unanswered
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
 from svcd.stages.op_lookup import Lookup

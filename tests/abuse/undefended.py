@@ -41,7 +41,7 @@ def _relay_every_cancel() -> None:
 
 
 def _unfold_answers() -> None:
-    from svcd.payload import http_reading  # noqa: PLC0415
+    from svc.wire import answers  # noqa: PLC0415
 
     raw = httpx.Response.aiter_raw
 
@@ -54,8 +54,8 @@ def _unfold_answers() -> None:
             yield decoder.decode(piece)
         yield decoder.flush()
 
-    patch.object(http_reading, "IDENTITY", {"accept-encoding": "gzip"}).start()
-    patch.object(http_reading, "require_plain", take).start()
+    patch.object(answers, "IDENTITY", {"accept-encoding": "gzip"}).start()
+    patch.object(answers, "require_plain", take).start()
     patch.object(httpx.Response, "aiter_raw", unfolded).start()
 
 

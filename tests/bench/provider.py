@@ -24,7 +24,7 @@ from tests.bench.row import Row, parts
 from tests.fakes.market import START, Market
 
 JOBS: Final = 1_200
-CPU_LIMIT: Final = 5.0  # ms per job
+CPU_LIMIT: Final = 8.0  # ms per job
 SLOTS: Final = 200
 HELD: Final = 1_000
 HELD_LIMIT: Final = 200.0  # MiB, with so many jobs held

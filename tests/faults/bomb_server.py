@@ -9,6 +9,7 @@ It runs in threads of its own, so that clients of any event loop can reach it.
 
 import gzip
 import socketserver
+import ssl
 import threading
 import tracemalloc
 import zlib
@@ -52,7 +53,7 @@ class BombServer:
 
 
 @contextmanager
-def bomb_server(status: int = 200) -> Iterator[BombServer]:
+def bomb_server(status: int = 200, tls: ssl.SSLContext | None = None) -> Iterator[BombServer]:
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             head = b""
@@ -75,7 +76,10 @@ def bomb_server(status: int = 200) -> Iterator[BombServer]:
 
     _bomb()
     with Server((LOOPBACK, 0), Handler) as server:
-        bombs = BombServer(f"http://{LOOPBACK}:{server.server_address[1]}", status)
+        scheme = "http" if tls is None else "https"
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        bombs = BombServer(f"{scheme}://{LOOPBACK}:{server.server_address[1]}", status)
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         serving.start()
         try:

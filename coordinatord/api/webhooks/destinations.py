@@ -79,9 +79,13 @@ def public_socket(address: "tuple[Any, ...]") -> socket.socket:
 async def open_destinations(
     *, connections: int, private: bool, tls: ssl.SSLContext | None = None, resolver: AbstractResolver | None = None
 ) -> AsyncIterator[Http]:
-    """Open a client that reaches public addresses only, or any with `private`. It follows no redirects."""
+    """Open a client that reaches public addresses only, or any with `private`. It follows no redirects.
+
+    A proxy would connect to private addresses for us, so that only `private` requests go through one."""
     settings: dict[str, Any] = {}
     if not private:
         settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
-    async with open_http(connections=connections, patience=SILENCE_S, tls=tls, connector=settings) as http:
+    async with open_http(
+        connections=connections, patience=SILENCE_S, tls=tls, proxies=private, connector=settings
+    ) as http:
         yield http

@@ -29,14 +29,10 @@ _LONGEST_ANSWER: Final = 128 << 20
 
 
 @asynccontextmanager
-async def open_transport(
-    url: str, *, connections: int, patience: float, trust_env: bool = False
-) -> AsyncIterator[Transport]:
+async def open_transport(url: str, *, connections: int, patience: float) -> AsyncIterator[Transport]:
     """JSON-RPC endpoint over a few kept connections. `patience`: seconds to get a connection, to send a request, and
-    between any two reads of an answer. `trust_env`: use the proxy that the environment names."""
-    async with open_http(
-        connections=connections, patience=patience, read_bufsize=_READ_AHEAD, trust_env=trust_env
-    ) as http:
+    between any two reads of an answer."""
+    async with open_http(connections=connections, patience=patience, read_bufsize=_READ_AHEAD) as http:
 
         async def post(body: bytes) -> tuple[int, bytes]:
             async with http("POST", url, _HEADERS, (body,)) as response:

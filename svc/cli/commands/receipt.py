@@ -12,12 +12,13 @@ from common.address_book import AddressBook
 from common.receipt import Fact, verified
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from svc.chain.node import Chain, Node
+from svc.chain.node import Chain
 from svc.cli.connection import Connection, connected
 from svc.cli.destinations import written
 from svc.errors import OrderRefused, ResultUnreadable
 from svc.receipts import check_blocks, check_hashes
 from svc.settings import node_urls
+from svc.wire.json_rpc import Node
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 

@@ -9,13 +9,14 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from svc.chain import facts
 from svc.chain.deployment import check_deployment
-from svc.chain.node import Chain, Refusal
+from svc.chain.node import Chain
 from svc.cli import tables
 from svc.cli.failures import hint_of
 from svc.cli.health.findings import Finding
 from svc.client import Client
 from svc.errors import ChainContradicts, NodeFailed, OrderRefused
 from svc.records import Deployment
+from svc.wire.json_rpc import NodeRefusal
 
 _STALE: Final = 300  # seconds; a chain that makes blocks at all is younger
 _MOST_PROVIDERS: Final = 100  # that are looked up
@@ -80,7 +81,7 @@ async def _models(client: Client, chain: Chain, book: AddressBook) -> list[Findi
     for model in models:
         try:
             name = await facts.model_name(chain, book.job_registry, model.svc.model_id, first)
-        except Refusal as refusal:
+        except NodeRefusal as refusal:
             remedy = "a node that keeps all logs, or an address book (--addresses), which says where they begin"
             return [Finding.unchecked("models", refusal.message, remedy)]
         if name != model.id or not await facts.model_enabled(chain, book.job_registry, model.svc.model_id):

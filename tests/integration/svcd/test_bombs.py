@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import trio
 
+from svc.wire.connections import open_client
+from svc.wire.gateways import Gateways
 from svcd.backends.build import open_backend
 from svcd.backends.load_request import fetch
 from svcd.backends.settings import read_backend
 from svcd.base.end_reasons import WorkFailed
+from svcd.base.errors import Unavailable
 from svcd.config import Whereabouts
-from svcd.coordinator.requests import Requests, Unanswered
+from svcd.coordinator.client import read_deployment, transport_of
 from svcd.operator.status import look
 from svcd.payload.gateway import PayloadGateways
 from svcd.payload.spool import Spool
@@ -31,11 +33,9 @@ def server() -> Iterator[BombServer]:
 
 
 async def test_coordinators_encoded_answer_is_none_and_is_left_unread(server: BombServer) -> None:
-    async with httpx.AsyncClient() as http:
-        with flat_memory():
-            answer = await Requests(http, server.url).ask("GET", "/evm/chain", attempts=1)
-    assert isinstance(answer, Unanswered)
-    assert "encoded (gzip, gzip)" in answer.detail
+    async with open_client(base_url=server.url) as http:
+        with flat_memory(), pytest.raises(Unavailable, match=NAMED):
+            await read_deployment(transport_of(http))
     assert server.asked_for_no_encoding()
 
 
@@ -45,8 +45,10 @@ async def _fetched(server: BombServer, directory: Path) -> int:
     async def length() -> int:
         return spool.length
 
-    async with httpx.AsyncClient() as http:
-        return await PayloadGateways(http, [server.url]).fetch("bafyx", spool, trio.current_time() + 20, length)
+    async with open_client() as http:
+        return await PayloadGateways(Gateways(http, [server.url])).fetch(
+            "bafyx", spool, trio.current_time() + 20, length
+        )
 
 
 @pytest.mark.parametrize("redirects", [0, 2])
@@ -68,9 +70,9 @@ async def test_gateways_redirects_are_followed_and_their_bodies_left_alone(serve
 
 
 async def test_look_at_a_gateway_reads_nothing_of_it(server: BombServer) -> None:
-    async with httpx.AsyncClient() as http:
+    async with open_client() as http:
         with flat_memory():
-            assert await PayloadGateways(http, [server.url]).reachable(server.url) is None
+            assert await PayloadGateways(Gateways(http, [server.url])).reachable(server.url) is None
 
 
 BACKENDS: dict[str, dict[str, object]] = {
@@ -106,7 +108,7 @@ async def test_results_file_that_comes_encoded_is_left_unread() -> None:
 
 
 async def test_probes_encoded_answer_is_no_reading(server: BombServer) -> None:
-    async with httpx.AsyncClient() as http:
+    async with open_client() as http:
         with flat_memory():
             assert await fetch(http, server.url, 5) is None
     assert server.asked_for_no_encoding()

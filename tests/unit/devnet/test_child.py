@@ -1,8 +1,10 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from devnet.child import Program, start
 from devnet.failure_causes import cause_of, closed_folder, telling_line
 
 PLACE = Path("/market")
@@ -62,3 +64,12 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
 )
 def test_line_that_is_shown_is_the_one_that_tells(log: str, line: str) -> None:
     assert telling_line(log) == line
+
+
+@pytest.mark.anyio
+async def test_programs_ignore_the_proxies_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    look = "from urllib.request import getproxies, proxy_bypass; print(getproxies()['http'], proxy_bypass('127.0.0.1'))"
+    child = await start(Program("look", (sys.executable, "-c", look), tmp_path / "log"))
+    await child.succeed()
+    assert (tmp_path / "log").read_text().split() == ["http://127.0.0.1:1", "True"]

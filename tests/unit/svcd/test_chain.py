@@ -139,91 +139,55 @@ async def test_claim_that_the_chain_shows_on_the_terms_told_is_ours() -> None:
 
 async def test_all_of_a_claim_is_read_in_one_request_and_singly_where_the_node_takes_no_more() -> None:
     node = FakeNode(batches=False)
-    async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
-        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
-        assert await reader.standing(JOB) == Claimed()
-        assert await reader.standing(JOB) == Claimed()
-        assert node.requests == 1 + 3 + 3
-        node = FakeNode()
+    assert await standing(node) == Claimed()
+    assert node.requests == 1 + 3
+    node = FakeNode()
     assert await standing(node) == Claimed()
     assert node.requests == 1
 
 
-async def test_request_for_all_of_a_claim_is_tried_again_after_a_while(autojump_clock: trio.testing.MockClock) -> None:
-    """What refused it once may have been a proxy in trouble, and a provider runs for years."""
-    node = FakeNode(batches=False)
-    async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
-        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
-        assert await reader.standing(JOB) == Claimed()
-        node.batches, node.requests = True, 0
-        await trio.sleep(599)
-        assert await reader.standing(JOB) == Claimed()
-        assert node.requests == 3
-        await trio.sleep(2)
-        assert await reader.standing(JOB) == Claimed()
-        assert node.requests == 3 + 1
-
-
-async def at_once(node: FakeNode, jobs: int, *, longest: int = 1000, leaving: slice = slice(0)) -> list[Standing]:
-    """So many jobs held against the chain at one time. A request of more calls than `longest` is refused; those of
-    `leaving` go away while the node is asked."""
-    found: list[Standing] = []
-    scopes = [trio.CancelScope() for _ in range(jobs)]
+async def test_claims_of_a_block_are_read_a_few_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
+    node, under_way, most = FakeNode(), 0, 0
 
     async def reply(request: httpx.Request) -> httpx.Response:
-        await trio.testing.wait_all_tasks_blocked()
-        for scope in scopes[leaving]:
-            scope.cancel()
-        await trio.lowlevel.checkpoint()
-        if len(json.loads(request.read())) > longest:
-            node.requests += 1
-            return httpx.Response(413, json={"error": "too many"})
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await trio.sleep(0.1)
+        under_way -= 1
         return node.reply(request)
 
-    async def one(reader: ChainReader, scope: trio.CancelScope) -> None:
-        with scope:
-            found.append(await reader.standing(JOB))
+    found: list[Standing] = []
+
+    async def one(reader: ChainReader) -> None:
+        found.append(await reader.standing(JOB))
 
     async with httpx.AsyncClient(transport=StreamedTransport(reply)) as http, trio.open_nursery() as nursery:
         reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
-        for scope in scopes:
-            nursery.start_soon(one, reader, scope)
-    return found
+        for _ in range(40):
+            nursery.start_soon(one, reader)
+    assert found == [Claimed()] * 40
+    assert most == 8
 
 
-async def test_claims_of_a_block_are_read_together() -> None:
-    node = FakeNode()
-    assert await at_once(node, 40) == [Claimed()] * 40
-    assert node.requests == 3  # of 16 jobs each, at most
-    assert len(node.asked) == 120
+async def test_node_that_stalls_is_unavailable_in_time_for_all(autojump_clock: trio.testing.MockClock) -> None:
+    async def stall(_: httpx.Request) -> httpx.Response:
+        await trio.sleep_forever()
 
+    failed: list[str] = []
 
-async def test_claims_are_read_one_by_one_where_a_node_takes_no_more_in_a_request() -> None:
-    node = FakeNode()
-    assert await at_once(node, 5, longest=3) == [Claimed()] * 5
-    assert node.requests == 1 + 5
+    async def one(reader: ChainReader) -> None:
+        try:
+            await reader.standing(JOB)
+        except Unavailable as away:
+            failed.append(str(away))
 
-
-async def test_claims_of_others_are_read_when_those_that_asked_for_them_go_away() -> None:
-    for leaving in (slice(1), slice(3), slice(2, 5), slice(19, 20)):
-        node = FakeNode()
-        found = await at_once(node, 20, leaving=leaving)
-        assert found == [Claimed()] * (20 - len(range(20)[leaving])), leaving
-
-
-async def test_answer_that_fails_for_one_claim_is_asked_for_by_itself_by_each() -> None:
-    """One that a stranger made too long, say, is in nobody else's way."""
-    node, failed = FakeNode(), []
-
-    def answer(method: str) -> httpx.Response | None:
-        if method == "eth_getLogs" and not failed:
-            failed.append(method)
-            return httpx.Response(200, text="x" * (5 << 20))
-        return None
-
-    node.answer = answer
-    assert await at_once(node, 4) == [Claimed()] * 4
-    assert node.requests == 1 + 4
+    async with httpx.AsyncClient(transport=StreamedTransport(stall)) as http, trio.open_nursery() as nursery:
+        reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
+        for _ in range(20):
+            nursery.start_soon(one, reader)
+    assert failed == ["the node node.example does not answer in time"] * 20
+    assert trio.current_time() < 20
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from svc.chain.node import Node
 from svc.client import Client
 from svc.core.retries import RetryPolicy
 from svc.errors import ConnectionFailed, InternalError, NodeFailed, ResultUnreadable
 from svc.wire import gateways
-from svc.wire.answers import LONGEST_ANSWER
+from svc.wire.answers import MAX_ANSWER_BYTES
+from svc.wire.json_rpc import Node
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def test_answer_of_a_proxy_in_the_coordinators_place_is_left_unread(server
 
 
 async def test_coordinators_answer_of_any_length_is_given_up_at_the_longest(server: BombServer, client: Client) -> None:
-    server.plain = b"[" + b" " * LONGEST_ANSWER
+    server.plain = b"[" + b" " * MAX_ANSWER_BYTES
     with pytest.raises(InternalError, match="longer than 16777216 bytes"):
         await client.chain()
 
@@ -96,7 +96,7 @@ async def test_redirects_without_end_are_given_up(server: BombServer, client: Cl
 async def test_content_is_read_up_to_its_limit_and_no_further(
     server: BombServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways, "LONGEST_CONTENT", 1 << 20)
+    monkeypatch.setattr(gateways, "MAX_CONTENT_BYTES", 1 << 20)
     server.plain = bytes((1 << 20) + 1)
     with pytest.raises(ResultUnreadable, match="longer than 1048576 bytes"):
         await _read(client)

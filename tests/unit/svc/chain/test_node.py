@@ -4,8 +4,9 @@ import httpx
 import pytest
 
 from svc.chain import facts
-from svc.chain.node import Chain, Node
+from svc.chain.node import Chain
 from svc.errors import NodeFailed
+from svc.wire.json_rpc import Node
 from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import TOLD, FakeNode
 from tests.unit.svc.fake_coordinator import Asked

@@ -1,5 +1,7 @@
 import time
+from email.utils import formatdate
 
+import attrs
 import pytest
 
 from svc import errors
@@ -138,6 +140,34 @@ async def test_malformed_answer_is_an_internal_error(coordinator: FakeCoordinato
     coordinator.tell(ROUTE, Answer(200, {"id": 5}))
     with pytest.raises(InternalError):
         await coordinator.client().models.get("demo/text")
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", f"Mon, 01 Jan {10**20} 00:00:00 GMT"])
+async def test_date_that_is_none_is_not_heard(coordinator: FakeCoordinator, date: str) -> None:
+    coordinator.tell(ROUTE, Answer(200, MODEL, {"date": date}))
+    client = coordinator.client()
+    await client.models.get("demo/text")
+    assert client.clock_skew() == 0
+
+
+@pytest.mark.parametrize(("headers", "skew"), [({}, 300), ({"age": "20"}, 0)])
+async def test_clock_hears_the_date_of_answers_but_not_of_cached_ones(
+    coordinator: FakeCoordinator, headers: dict[str, str], skew: int
+) -> None:
+    date = formatdate(time.time() + 300, usegmt=True)
+    coordinator.tell(ROUTE, Answer(200, MODEL, {"date": date, **headers}))
+    client = coordinator.client()
+    await client.models.get("demo/text")
+    assert client.clock_skew() == pytest.approx(skew, abs=2)
+
+
+@pytest.mark.parametrize(("told", "waited"), [("7", 7), ("86400", 60), ("soon", 0.5), ("-5", 0.5)])
+async def test_retry_waits_for_retry_after(coordinator: FakeCoordinator, told: str, waited: float) -> None:
+    busy = failing(429, "busy", retryable=True)
+    coordinator.tell(ROUTE, attrs.evolve(busy, headers={**busy.headers, "retry-after": told}), Answer(200, MODEL))
+    await coordinator.client(retries=LOW).models.get("demo/text")
+    first, second = coordinator.asked
+    assert second.at - first.at == pytest.approx(waited)
 
 
 async def test_pages_are_followed_while_full_or_cut(coordinator: FakeCoordinator) -> None:

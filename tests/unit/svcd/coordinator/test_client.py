@@ -1,28 +1,181 @@
+import io
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 import trio
 from trio.testing import MockClock
 
 from common.api import limits
-from common.secp256k1 import Wallet
-from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Coordinator
+from svcd.coordinator.client import Coordinator, MarketReads, transport_of
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import ProviderSessions
-from tests.fakes.market import Market
+from svcd.coordinator.outcomes import (
+    ChainRefused,
+    CoordinatorRefusal,
+    OpMined,
+    OpOutcome,
+    OpPending,
+    Unanswered,
+)
+from svcd.coordinator.sessions import sessions_of
+from tests.fakes.market import START, URL, Market
 from tests.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio
+
+OP = {"op": "settle"}
+
+
+class Server:
+    """Answers each op with the next of what it was given; the last stays."""
+
+    def __init__(self, *answers: httpx.Response | Exception | float) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.market = Market(lambda: START + trio.current_time())
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/evm/ops":
+            return await self.market.handle(request)
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, float):
+            await trio.sleep(answer)
+            return httpx.Response(200, json={})
+        return answer
+
+
+def trouble(status: int, retryable: bool) -> httpx.Response:
+    return httpx.Response(
+        status,
+        json={"error": {"code": None, "type": "busy"}},
+        headers={"x-svc-retryable": "true" if retryable else "false"},
+    )
+
+
+async def run(server: Server, deadline: float, *, resend: bool = True) -> OpOutcome:
+    async with httpx.AsyncClient(transport=StreamedTransport(server), base_url=URL) as http:
+        transport = transport_of(http)
+        sessions = sessions_of(transport, OpSigner(server.market.provider, server.market.domains))
+        return await Coordinator(transport, sessions).run(OP, deadline, resend=resend)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (httpx.Response(201, json={"tx_hash": "0x1", "status": "success"}), OpMined("0x1", True)),
+        (httpx.Response(201, json={"tx_hash": "0x1", "status": "reverted"}), OpMined("0x1", False)),
+        (httpx.Response(409, json={"ok": False, "reason": "NotOpen"}), ChainRefused("NotOpen")),
+        (trouble(409, False), CoordinatorRefusal(409, "busy")),
+        (trouble(503, False), CoordinatorRefusal(503, "busy")),
+        (httpx.Response(202, json={}), CoordinatorRefusal(202, None)),
+        (httpx.Response(500, content=b"<html>"), CoordinatorRefusal(500, "internal_error")),
+        (
+            httpx.Response(
+                504,
+                json={"error": {"type": "receipt_timeout", "code": "0x2"}},
+                headers={"x-svc-retryable": "false"},
+            ),
+            OpPending("0x2"),
+        ),
+    ],
+)
+async def test_each_answer_to_an_op_is_its_outcome(
+    answer: httpx.Response, outcome: OpOutcome, autojump_clock: MockClock
+) -> None:
+    server = Server(answer)
+    assert await run(server, 20.0) == outcome
+    assert server.asked == 1
+
+
+async def test_error_that_may_pass_is_repeated_until_the_deadline(autojump_clock: MockClock) -> None:
+    server = Server(trouble(503, True))
+    assert await run(server, 100.0) == CoordinatorRefusal(503, "busy")
+    assert server.asked > 8
+    assert 85 < trio.current_time() < 100
+
+
+async def test_op_with_a_deadline_is_repeated_before_it_whatever_retry_after_says(autojump_clock: MockClock) -> None:
+    busy = trouble(503, True)
+    busy.headers["retry-after"] = "30"
+    server = Server(busy, httpx.Response(201, json={"status": "success"}))
+    assert isinstance(await run(server, 20.0), OpMined)
+
+
+async def test_op_without_an_answer_is_repeated_only_where_that_is_safe(autojump_clock: MockClock) -> None:
+    mined = httpx.Response(201, json={"status": "success"})
+    careful, free = Server(httpx.ReadError("cut")), Server(httpx.ReadError("cut"), mined)
+    assert isinstance(await run(careful, 20.0, resend=False), Unanswered)
+    assert careful.asked == 1
+    assert isinstance(await run(free, 20.0), OpMined)
+    assert free.asked == 2
+
+
+async def test_answer_that_takes_too_long_is_none(autojump_clock: MockClock) -> None:
+    assert isinstance(await run(Server(1000.0), 20.0), Unanswered)
+    assert trio.current_time() == 20
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_answer_of_a_proxy_in_the_coordinators_place_is_none(status: int, autojump_clock: MockClock) -> None:
+    restarting = httpx.Response(status, content=b"<html>Bad Gateway</html>")
+    server = Server(restarting, restarting, httpx.Response(201, json={"status": "success"}))
+    assert isinstance(await run(server, 20.0), OpMined)
+    assert server.asked == 3
+    # It may have come through all the same.
+    assert isinstance(await run(Server(restarting), 20.0, resend=False), Unanswered)
+
+
+async def test_answer_of_success_that_cannot_be_read_says_nothing_of_the_op(autojump_clock: MockClock) -> None:
+    encoded = httpx.Response(201, stream=httpx.ByteStream(b"zip"), headers={"content-encoding": "gzip"})
+    assert isinstance(await run(Server(encoded), 20.0), Unanswered)
+
+
+async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockClock) -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            await trio.sleep(50)
+            yield b" "
+
+    async def flood() -> AsyncIterator[bytes]:
+        while True:
+            await trio.lowlevel.checkpoint()
+            yield bytes(2**20)
+
+    for endless in (trickle, flood):
+        transport = StreamedTransport(lambda _, endless=endless: httpx.Response(200, content=endless()))
+        async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
+            before = trio.current_time()
+            with pytest.raises(Unavailable):
+                await MarketReads(transport_of(http)).provider(7)
+            assert trio.current_time() - before < 4 * 181
+
+
+async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockClock) -> None:
+    bodies: list[bytes] = []
+    market = Market(lambda: START + trio.current_time())
+
+    async def reply(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/files":
+            return await market.handle(request)
+        bodies.append(await request.aread())
+        return trouble(503, True) if len(bodies) == 1 else httpx.Response(200, json={})
+
+    async with httpx.AsyncClient(transport=StreamedTransport(reply), base_url=URL) as http:
+        transport = transport_of(http)
+        coordinator = Coordinator(transport, sessions_of(transport, OpSigner(market.provider, market.domains)))
+        await coordinator.upload(io.BytesIO(b"sealed"), 20.0)
+    assert [b"sealed" in body for body in bodies] == [True, True]
 
 
 async def test_list_whose_pages_never_end_is_left(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LARGEST_OFFSET", 1_000)
     model = {"id": "m", "owned_by": "us", "svc": {"model_id": "1", "enabled": True}}
-    same = httpx.Response(200, json={"data": [model] * 100})
-    async with httpx.AsyncClient(transport=StreamedTransport(lambda _: same)) as http:
-        requests = Requests(http, "http://c")
-        signer = OpSigner(Wallet(b"\x11" * 32), Market(trio.current_time).domains)
-        with pytest.raises(Unavailable, match="without an end"):
-            await Coordinator(requests, ProviderSessions(requests, signer, Clock())).models()
+    cut = {"x-svc-page-truncated": "true"}
+    same = StreamedTransport(lambda _: httpx.Response(200, json={"data": [model] * 100}, headers=cut))
+    async with httpx.AsyncClient(transport=same, base_url=URL) as http:
+        with pytest.raises(Unavailable, match="have no end"):
+            await MarketReads(transport_of(http)).models()

@@ -3,10 +3,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from svc.wire.sessions import Sessions
 from svcd.base.clock import Clock
+from svcd.coordinator.client import transport_of
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.requests import Requests
-from svcd.coordinator.sessions import ProviderSession, ProviderSessions, SignInRefused
+from svcd.coordinator.sessions import ProviderSession, SignInRefused, sessions_of, sign_in
 from tests.fakes.market import START, URL, Market
 from tests.fakes.market_answers import Script, answer, error, instead, lost, unreached
 
@@ -21,13 +22,13 @@ def market(autojump_clock: MockClock) -> Market:
 
 
 @pytest.fixture
-def sessions(market: Market) -> ProviderSessions:
-    http = httpx.AsyncClient(transport=market.transport)
-    return ProviderSessions(Requests(http, URL), OpSigner(market.provider, market.domains), Clock(market.now))
+def sessions(market: Market) -> Sessions:
+    http = httpx.AsyncClient(transport=market.transport, base_url=URL)
+    return sessions_of(transport_of(http, Clock(market.now)), OpSigner(market.provider, market.domains))
 
 
 async def test_callers_share_one_session_until_a_minute_before_its_end(
-    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
+    autojump_clock: MockClock, market: Market, sessions: Sessions
 ) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(5):
@@ -42,13 +43,12 @@ async def test_callers_share_one_session_until_a_minute_before_its_end(
 
 
 async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tells_it(
-    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
+    autojump_clock: MockClock, market: Market, sessions: Sessions
 ) -> None:
     first = await sessions.current()
-    assert isinstance(first, ProviderSession)
-    sessions.is_dead(first)
+    sessions.drop(first)
     second = await sessions.current()
-    sessions.is_dead(first)  # told again, by a slower caller
+    sessions.drop(first)  # by a slower caller
     assert await sessions.current() is second
     assert len(market.sessions) == 2
 
@@ -70,31 +70,31 @@ async def test_sign_in_that_comes_to_nothing_says_how(
     status_and_final: tuple[int | None, bool],
     autojump_clock: MockClock,
     market: Market,
-    sessions: ProviderSessions,
+    sessions: Sessions,
 ) -> None:
     market.always = scripts
-    refused = await sessions.current()
+    refused = await sign_in(sessions)
     assert isinstance(refused, SignInRefused)
     assert (refused.status, refused.final) == status_and_final
     market.always = {}
-    assert isinstance(await sessions.current(), ProviderSession)
+    assert isinstance(await sign_in(sessions), ProviderSession)
 
 
 async def test_nonce_that_was_used_up_for_nothing_is_replaced_by_another(
-    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
+    autojump_clock: MockClock, market: Market, sessions: Sessions
 ) -> None:
     """The database goes in the midst of the commit: whoever tries again as told finds the nonce gone."""
     market.scripts["session"] = [instead(error(503, None, "not_ready", retryable=True)), instead(NONCE_GONE)]
-    assert isinstance(await sessions.current(), ProviderSession)
+    assert isinstance(await sign_in(sessions), ProviderSession)
 
 
 async def test_caller_waits_no_longer_than_its_own_time_for_the_sign_in_of_another(
-    autojump_clock: MockClock, market: Market, sessions: ProviderSessions
+    autojump_clock: MockClock, market: Market, sessions: Sessions
 ) -> None:
     market.always["nonce"] = unreached()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sessions.current, 10_000.0)
         await trio.sleep(1)
-        assert isinstance(await sessions.current(20.0), SignInRefused)
+        assert isinstance(await sign_in(sessions, 20.0), SignInRefused)
         assert trio.current_time() == 20
         nursery.cancel_scope.cancel()

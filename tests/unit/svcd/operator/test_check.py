@@ -219,7 +219,7 @@ async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: 
     ("changed", "row", "words"),
     [
         ({"chain_id": 1}, "node", "follows chain 1: rpc_url must name a node of chain 31337"),
-        ({"status": 503}, "node", "eth_chainId: answered 503; until it answers, or rpc_url names another"),
+        ({"status": 503}, "node", "answered 503; until it answers, or rpc_url names another"),
         ({"no_code": BOOK.ask_registry}, "contracts", f"SVC Asks at {hex_of(BOOK.ask_registry)} has no code"),
         ({"separator": bytes(32)}, "contracts", "has another signing domain; get the market's address book"),
         ({"provider_id": 0}, "on the chain", "is no provider: register it"),

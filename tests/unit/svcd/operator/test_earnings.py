@@ -20,7 +20,6 @@ from svcd.base.clock import Clock
 from svcd.journal import entries
 from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
-from svcd.operator import earnings as module
 from svcd.operator.earnings import Earnings, read_earnings
 from svcd.operator.earnings_report import as_csv, as_table
 from tests.fakes.market import BOOK, START, Market
@@ -117,7 +116,9 @@ async def told(market: Market, state: Path, history: History | None = None, days
 
     real = httpx.AsyncClient
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.httpx, "AsyncClient", lambda **_: real(transport=StreamedTransport(route)))
+        patch.setattr(
+            httpx, "AsyncClient", lambda **given: real(transport=StreamedTransport(route), base_url=given["base_url"])
+        )
         config = config_for(market, state, addresses=BOOK, rpc_url="http://node" if history is not None else None)
         return await read_earnings(config, days, Clock(lambda: START))
 

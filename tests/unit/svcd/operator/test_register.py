@@ -17,7 +17,6 @@ from common.artifacts import load, selector
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from svcd.operator import register as module
 from svcd.operator.register import RegisterOptions, register
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.streamed import StreamedTransport
@@ -115,7 +114,9 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
         return await (node.handle if request.url.host == "node" else node.market.handle)(request)
 
     real = httpx.AsyncClient
-    monkeypatch.setattr(module.httpx, "AsyncClient", lambda **_: real(transport=StreamedTransport(route)))
+    monkeypatch.setattr(
+        httpx, "AsyncClient", lambda **given: real(transport=StreamedTransport(route), base_url=given["base_url"])
+    )
     return node
 
 

@@ -53,8 +53,8 @@ def market(monkeypatch: pytest.MonkeyPatch) -> Market:
     market = Market(lambda: START, windows=[60, 600, 3600], floors={(1, 600): (70, 90), (1, 3600): (50, 1)})
 
     async def told(url: str) -> MarketTold:
-        async with httpx.AsyncClient(transport=market.transport) as http:
-            return await read_market(http, url)
+        async with httpx.AsyncClient(transport=market.transport, base_url=url) as http:
+            return await read_market(http)
 
     async def found(urls: Any = None) -> list[ModelServer]:
         return [each for each in (VLLM, OLLAMA) if urls is None or each.url in urls]

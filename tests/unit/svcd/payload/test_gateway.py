@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from svc.wire.gateways import Gateways
 from svcd.base.end_reasons import WorkFailed
 from svcd.payload.gateway import PayloadGateways
 from svcd.payload.spool import Spool
@@ -43,7 +44,7 @@ async def fetched(net: Net, directory: Path, *, attempts: int = 8, limit: int = 
         spool = Spool(directory, limit)
         urls = [f"http://{host}" for host in net.statuses]
         try:
-            gateways = PayloadGateways(http, urls, attempts)
+            gateways = PayloadGateways(Gateways(http, urls, attempts))
             await gateways.fetch("cid", spool, trio.current_time() + until, lambda: right(spool))
             content = b"".join(spool.pieces())
             assert len(content) == spool.length
@@ -143,7 +144,9 @@ async def redirected(location: str, tmp_path: Path) -> list[str]:
 
     async with httpx.AsyncClient(transport=StreamedTransport(answer)) as http:
         spool = Spool(tmp_path, 2**30)
-        await PayloadGateways(http, ["http://a"]).fetch("cid", spool, trio.current_time() + 10, lambda: right(spool))
+        await PayloadGateways(Gateways(http, ["http://a"])).fetch(
+            "cid", spool, trio.current_time() + 10, lambda: right(spool)
+        )
         assert spool.length == len(CONTENT)
         spool.clear()
     return asked

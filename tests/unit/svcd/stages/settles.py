@@ -9,8 +9,15 @@ import trio
 
 from common.messages.jobs import Order
 from svcd.coordinator.op_signer import Body
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, UploadOutcome
-from svcd.coordinator.requests import Unanswered
+from svcd.coordinator.outcomes import (
+    ChainRefused,
+    CoordinatorRefusal,
+    OpMined,
+    OpOutcome,
+    OpPending,
+    Unanswered,
+    UploadOutcome,
+)
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import Ahead, ClaimedJob, SealedJob
 from svcd.stages.op_lookup import LookedUp, Standing

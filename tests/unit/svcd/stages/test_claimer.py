@@ -12,8 +12,15 @@ from common.api.states import JobState
 from common.messages.jobs import Order
 from svcd.base.errors import Unavailable
 from svcd.coordinator.op_signer import Body
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpPending, OpStored
-from svcd.coordinator.requests import Unanswered
+from svcd.coordinator.outcomes import (
+    ChainRefused,
+    CoordinatorRefusal,
+    OpMined,
+    OpOutcome,
+    OpPending,
+    OpStored,
+    Unanswered,
+)
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import Ahead, ClaimedJob

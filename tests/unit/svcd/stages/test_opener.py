@@ -17,8 +17,7 @@ from common.sealed_stream import ContainerHead
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import Claimed, Contradicted, NotClaimed
-from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
-from svcd.coordinator.requests import Unanswered
+from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey, Unanswered
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import Ahead, ClaimedJob, Opened
 from svcd.payload.spool import Spool

@@ -1,4 +1,4 @@
-"""The provider's own HTTP transport, against servers that answer byte by byte as a test says."""
+"""The HTTP connections of svc and svcd, against servers that answer byte by byte as a test says."""
 
 import io
 import ssl
@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import attrs
-import h11
 import httpx
 import pytest
 import trio
 
-from svcd.base.connections import KeptConnections
+from svc.wire import connections
+from svc.wire.answers import body_of, opened
+from svc.wire.connections import open_client
 
 pytestmark = pytest.mark.trio
 
@@ -89,7 +90,12 @@ async def serving(*behaviours: Behaviour, tls: ssl.SSLContext | None = None) -> 
 
 
 def client(read: float | None = 5.0) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=KeptConnections(), timeout=httpx.Timeout(5, read=read), trust_env=False)
+    return open_client(timeout=httpx.Timeout(5, read=read))
+
+
+async def read(http: httpx.AsyncClient, url: str) -> bytes:
+    async with opened(http, "GET", url) as response:
+        return await body_of(response)
 
 
 async def test_requests_one_after_the_other_share_a_connection_whatever_frames_their_answers() -> None:
@@ -106,6 +112,50 @@ async def test_requests_one_after_the_other_share_a_connection_whatever_frames_t
         (200, b"ok"),
     ]
     assert server.connections == 1
+
+
+async def test_connection_to_the_server_that_was_not_used_for_longest_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gateway may redirect to any number of hosts."""
+    monkeypatch.setattr(connections, "_MAX_SERVERS", 2)
+    left = trio.Event()
+
+    async def until_left(stream: Stream) -> None:
+        await answering(OK)(stream)
+        assert not await received(stream)
+        left.set()
+
+    async with (
+        serving(until_left) as first,
+        serving(answering(OK, OK)) as second,
+        serving(answering(OK)) as third,
+        client() as http,
+    ):
+        for server in (first, second, third):
+            await http.get(server.url)
+        with trio.fail_after(5):
+            await left.wait()
+        await http.get(second.url)
+        assert second.connections == 1
+
+
+async def test_idle_connections_to_a_server_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_MAX_IDLE", 1)
+    left = trio.Event()
+
+    async def until_left(stream: Stream) -> None:
+        await answering(OK)(stream)
+        assert not await received(stream)
+        left.set()
+
+    async with serving(until_left, answering(OK, OK)) as server, client() as http:
+        async with opened(http, "GET", server.url) as one, opened(http, "GET", server.url) as other:
+            assert [await body_of(one), await body_of(other)] == [b"ok", b"ok"]
+        await http.get(server.url)
+        assert server.connections == 2
+        with trio.fail_after(5):
+            await left.wait()
 
 
 async def test_request_is_sent_whole_with_a_body_in_pieces() -> None:
@@ -256,9 +306,9 @@ async def test_certificate_must_be_one_that_the_machine_trusts(
 @pytest.mark.parametrize("url", ["http://a..b/", f"http://{'a' * 64}.test/", "https://.127.0.0.1/"])
 async def test_name_that_cannot_be_encoded_is_a_failed_connection(url: str) -> None:
     """A gateway may redirect to any address."""
-    async with httpx.AsyncClient(transport=KeptConnections()) as http:
-        with pytest.raises(httpx.ConnectError):
-            await http.get(url)
+    async with open_client() as http:
+        with pytest.raises(httpx.RequestError):
+            await read(http, url)
 
 
 @pytest.mark.parametrize(
@@ -268,19 +318,17 @@ async def test_name_that_cannot_be_encoded_is_a_failed_connection(url: str) -> N
         OSError("no buffer space"),
         trio.BrokenResourceError(),
         trio.ClosedResourceError(),
-        h11.RemoteProtocolError("no HTTP"),
-        h11.LocalProtocolError("no HTTP of ours"),
     ],
     ids=lambda error: type(error).__name__,
 )
 async def test_error_below_http_is_one_of_httpx(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **__: object) -> None:
         raise error
 
     async def silent(_: Stream) -> None:
         await trio.sleep_forever()
 
-    async with serving(silent) as server, httpx.AsyncClient(transport=KeptConnections()) as http:
+    async with serving(silent) as server, open_client() as http:
         monkeypatch.setattr(trio.SocketStream, "receive_some", fail)
-        with pytest.raises(httpx.TransportError):
-            await http.get(server.url)
+        with pytest.raises(httpx.RequestError):
+            await read(http, server.url)

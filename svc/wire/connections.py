@@ -1,0 +1,140 @@
+"""HTTP connections to any number of servers, on httpx, with the proxies that the environment names.
+
+One pool of httpx examines each of its connections several times for every request, which takes milliseconds where
+hundreds are open. Each pool here therefore has a single connection, and an idle one is taken from the top of a stack.
+"""
+
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import cached_property, partial
+from typing import Any, Final
+from urllib.request import getproxies, proxy_bypass
+
+import anyio
+import httpx
+
+_MAX_IDLE: Final = 256  # to one server
+_MAX_SERVERS: Final = 64  # with idle connections: a gateway may redirect to any number of hosts
+_IDLE_SECONDS: Final = 30.0  # coordinators keep an idle connection for longer
+_LIMITS: Final = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
+_PROXY_SCHEMES: Final = ("http", "https")
+
+Origin = tuple[str, str, int | None]
+
+
+def open_client(*, transport: httpx.AsyncBaseTransport | None = None, **settings: Any) -> httpx.AsyncClient:
+    """Return a client of httpx over `Connections`, or over `transport` where one is given."""
+    return httpx.AsyncClient(transport=transport if transport is not None else Connections(), **settings)
+
+
+class Connections(httpx.AsyncBaseTransport):
+    """Transport without a limit on connections. Idle ones are kept for the next request to the same server."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}  # the server that was used last at the end
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        origin = request.url.scheme, request.url.host, request.url.port
+        idle = self._idle.get(origin)
+        connection = idle.pop() if idle else self._connection(request)
+        content = request.stream if isinstance(request.stream, httpx.ByteStream) else _Content(request.stream)
+        request.stream = content
+        try:
+            response = await connection.handle_async_request(request)
+        except BaseException:
+            await _close(connection)
+            raise
+        finally:
+            if isinstance(content, _Content):
+                await content.end()
+        if not isinstance(response.stream, httpx.AsyncByteStream):
+            raise TypeError("a transport for asyncio and trio answers with an asynchronous stream")
+        body = _Body(response.stream, partial(self._keep, origin, connection))
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=body, extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        while self._idle:
+            _, connections = self._idle.popitem()
+            for connection in connections:
+                await _close(connection)
+
+    async def _keep(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
+        idle = self._idle.pop(origin, [])
+        self._idle[origin] = idle
+        idle.append(connection)
+        surplus = [idle.pop(0)] if len(idle) > _MAX_IDLE else []
+        if len(self._idle) > _MAX_SERVERS:
+            surplus += self._idle.pop(next(iter(self._idle)))
+        for each in surplus:
+            await _close(each)
+
+    def _connection(self, request: httpx.Request) -> httpx.AsyncHTTPTransport:
+        proxy = _proxy_of(request)
+        encrypted = request.url.scheme == "https" or (proxy is not None and proxy.startswith("https:"))
+        return httpx.AsyncHTTPTransport(verify=self._trusted if encrypted else False, limits=_LIMITS, proxy=proxy)
+
+    @cached_property
+    def _trusted(self) -> ssl.SSLContext:
+        """Certificates of the machine, or those that SSL_CERT_FILE names. Reading them takes tens of milliseconds."""
+        return httpx.create_ssl_context()
+
+
+class _Content(httpx.AsyncByteStream):
+    """Body of one request. A server may answer before it has received all of it."""
+
+    def __init__(self, stream: httpx.SyncByteStream | httpx.AsyncByteStream) -> None:
+        if not isinstance(stream, httpx.AsyncByteStream):
+            raise TypeError("the content must be readable without blocking the event loop")
+        self._stream = stream
+        self._pieces: AsyncIterator[bytes] | None = None
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._pieces = aiter(self._stream)
+        return self._pieces
+
+    async def end(self) -> None:
+        """Close the iterator, which otherwise the garbage collector would."""
+        if isinstance(self._pieces, AsyncGenerator):
+            with anyio.CancelScope(shield=True):
+                await self._pieces.aclose()
+
+
+class _Body(httpx.AsyncByteStream):
+    """Body of one answer. `close`: called once, when the body is closed."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, close: Callable[[], Awaitable[None]]) -> None:
+        self._stream = stream
+        self._close: Callable[[], Awaitable[None]] | None = close
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return aiter(self._stream)
+
+    async def aclose(self) -> None:
+        close, self._close = self._close, None
+        if close is not None:
+            try:
+                await self._stream.aclose()
+            finally:
+                await close()
+
+
+async def _close(connection: httpx.AsyncHTTPTransport) -> None:
+    with anyio.CancelScope(shield=True):  # it closes a socket, and waits for nothing
+        await connection.aclose()
+
+
+def _proxy_of(request: httpx.Request) -> str | None:
+    """Address of the proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY name for a request.
+
+    Raises httpx.ProxyError for a proxy of another kind."""
+    proxies = getproxies()
+    proxy = proxies.get(request.url.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(request.url.netloc.decode("ascii")):
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if not proxy.startswith(tuple(f"{scheme}://" for scheme in _PROXY_SCHEMES)):
+        raise httpx.ProxyError("HTTP_PROXY, HTTPS_PROXY or ALL_PROXY must name an http:// or https:// proxy")
+    return proxy

@@ -1,0 +1,103 @@
+"""JSON-RPC reader of a node of the chain."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+import attrs
+import httpx
+
+from common import strict_json
+from common.inclusion.node_values import objects, octets_of, quantity
+from common.refusal import Refused
+from svc.errors import NodeFailed
+from svc.wire.answers import UnfitAnswer, body_of, opened
+
+__all__ = ["Call", "Node", "NodeFailed", "NodeRefusal"]
+
+_MAX_ANSWER_BYTES: Final = 64 << 20  # a full block's receipts
+_SECONDS: Final = 30.0
+_OK: Final = 200
+_TOO_MANY_REQUESTS: Final = 429
+_SERVER_ERROR: Final = 500
+
+Call = tuple[str, Sequence[Any]]
+"""Method and parameters."""
+
+
+class NodeRefusal(NodeFailed):
+    """The node answered with an error of its own."""
+
+
+@attrs.frozen(eq=False)
+class Node:
+    """One endpoint. Its address may carry a key, so messages name its host alone."""
+
+    url: str = attrs.field(repr=False)
+    http: httpx.AsyncClient
+    max_answer_bytes: int = _MAX_ANSWER_BYTES
+
+    @property
+    def name(self) -> str:
+        return httpx.URL(self.url).host
+
+    async def call(self, method: str, *params: Any) -> Any:
+        """Return the result. Raises NodeFailed; NodeRefusal where the node says why not."""
+        return self._result(method, await self._posted(_request(method, params, 1)))
+
+    async def call_all(self, calls: Sequence[Call]) -> list[Any] | None:
+        """Make several calls in one request, and return their results in order. Return None when the node does not
+        accept several. Raises NodeFailed when it does not answer, or one of the calls failed."""
+        requests = [_request(method, params, number) for number, (method, params) in enumerate(calls)]
+        try:
+            answers = await self._posted(requests)
+        except NodeFailed as failed:
+            if failed.retryable:
+                raise
+            return None
+        if not isinstance(answers, list):
+            return None
+        by_id = {each["id"]: each for each in answers if isinstance(each, dict) and isinstance(each.get("id"), int)}
+        return [self._result(method, by_id.get(number)) for number, (method, _) in enumerate(calls)]
+
+    async def quantity(self, method: str, *params: Any) -> int:
+        return quantity({method: await self.call(method, *params)}, method)
+
+    async def octets(self, method: str, *params: Any) -> bytes:
+        return octets_of(await self.call(method, *params), method)
+
+    async def block(self, number: int) -> Mapping[str, Any]:
+        """Return a block without its transactions. Raises Refused where the node has none of this number."""
+        found = await self.call("eth_getBlockByNumber", hex(number), False)
+        return objects({"blocks": [found]}, "blocks")[0]
+
+    async def _posted(self, request: object) -> Any:
+        try:
+            with anyio.fail_after(_SECONDS):
+                async with opened(self.http, "POST", self.url, json=request) as response:
+                    status, body = response.status_code, await body_of(response, self.max_answer_bytes)
+            return strict_json.parse(body)
+        except UnfitAnswer as unfit:
+            raise NodeFailed(f"the node {self.name}: {unfit}", retryable=False) from None
+        except (httpx.RequestError, TimeoutError) as trouble:
+            raise NodeFailed(f"the node {self.name} does not answer: {type(trouble).__name__}") from None
+        except Refused:
+            if status != _OK:
+                may_pass = status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
+                raise NodeFailed(f"the node {self.name} answered {status}", retryable=may_pass) from None
+            raise NodeFailed(f"the node {self.name} is no JSON-RPC endpoint", retryable=False) from None
+
+    def _result(self, method: str, answer: Any) -> Any:
+        if not isinstance(answer, dict):
+            raise NodeFailed(f"the node {self.name} is no JSON-RPC endpoint", retryable=False)
+        if answer.get("error") is not None:
+            error = answer["error"]
+            said = error.get("message") if isinstance(error, dict) else error
+            raise NodeRefusal(f"the node {self.name} refuses {method}: {str(said)[:200]}", retryable=False)
+        if "result" not in answer:
+            raise NodeFailed(f"the node {self.name} answers {method} without a result", retryable=False)
+        return answer["result"]
+
+
+def _request(method: str, params: Sequence[Any], number: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)}
