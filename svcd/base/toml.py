@@ -110,7 +110,10 @@ def read_file(path: Path, read: Callable[[Mapping[str, object]], T]) -> T:
     try:
         return read(values)
     except Mistake as mistake:
-        raise Fatal(f"{path}: {mistake.param}: {mistake.message}") from None
+        key = _key_of(mistake.path)
+        problem = mistake.message.removeprefix(f"{key} ")
+        separator = " " if problem != mistake.message else ": "
+        raise Fatal(f"{path}: {mistake.param}{separator}{problem}") from None
 
 
 def read_table(values: Mapping[str, object], kind: type[T]) -> T:

@@ -71,41 +71,41 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("slots = 2", "slots = 0", "svcd.toml: model[0].slots: slots must be an integer in 1..10000"),
-        ("slots = 2", "slotz = 2", "svcd.toml: model[0].slotz: slotz is not a key of this table"),
-        ("slots = 2", "slots = 2\ncolour = 1", "svcd.toml: model[0].colour: colour is not a key of this table"),
+        ("slots = 2", "slots = 0", "svcd.toml: model[0].slots must be an integer in 1..10000"),
+        ("slots = 2", "slotz = 2", "svcd.toml: model[0].slotz is not a key of this table"),
+        ("slots = 2", "slots = 2\ncolour = 1", "svcd.toml: model[0].colour is not a key of this table"),
         (
             "slots = 2",
             "slots = 2\ndiscount = { most_percent = 200 }",
-            "svcd.toml: model[0].discount.most_percent: mo",
+            "svcd.toml: model[0].discount.most_percent must",
         ),
-        ('rate_in = "1"', "rate_in = 1", "svcd.toml: model[0].ask[0].rate_in: rate_in must be a decimal number in"),
-        ('rate_in = "1"', 'rate_in = "01"', "svcd.toml: model[0].ask[0].rate_in: rate_in must be a decimal"),
-        ('kind = "echo"', 'kind = "magic"', "svcd.toml: model[0].backend.kind: kind must be one of"),
-        ('url = "https', 'url = "ftp', "svcd.toml: coordinator.url: url must be an http:// or https:// address"),
+        ('rate_in = "1"', "rate_in = 1", "svcd.toml: model[0].ask[0].rate_in must be a decimal number in"),
+        ('rate_in = "1"', 'rate_in = "01"', "svcd.toml: model[0].ask[0].rate_in must be a decimal"),
+        ('kind = "echo"', 'kind = "magic"', "svcd.toml: model[0].backend.kind must be one of"),
+        ('url = "https', 'url = "ftp', "svcd.toml: coordinator.url must be an http:// or https:// address"),
         (
             'coordinator.example/"',
             'c:port"',
-            "svcd.toml: coordinator.url: url must be an http:// or https:// address",
+            "svcd.toml: coordinator.url must be an http:// or https:// address",
         ),
         (
             'coordinator.example/"',
             'c:70000"',
-            "svcd.toml: coordinator.url: url must be an http:// or https:// address",
+            "svcd.toml: coordinator.url must be an http:// or https:// address",
         ),
-        ('urls = ["https', 'urls = ["https", "x', "svcd.toml: gateway.urls[0]: urls must be an http:// or https://"),
+        ('urls = ["https', 'urls = ["https", "x', "svcd.toml: gateway.urls[0] must be an http:// or https://"),
         ('wallet_env = "WALLET"', "", "svcd.toml: keys.wallet_file: wallet_file, wallet_env or"),
         ('env = "WALLET"', 'env = "NONE"', "svcd.toml: keys.wallet_env: the environment variable NONE is not set"),
         (
             'env = "WALLET"',
             'env = "WALLET"\nwallet_file = "/k"',
-            "svcd.toml: keys.wallet_env: wallet_env stands besi",
+            "svcd.toml: keys.wallet_env stands besi",
         ),
-        ('env = "WALLET"', 'env = "SHORT"', "svcd.toml: keys.wallet_env: wallet_env must lead to a key of 32 bytes"),
+        ('env = "WALLET"', 'env = "SHORT"', "svcd.toml: keys.wallet_env must lead to a key of 32 bytes"),
         ('env = "WALLET"', 'file = "/none"', "svcd.toml: keys.wallet_file: /none cannot be read (No such file"),
-        ("[model.backend]", "[model.backends]", "svcd.toml: model[0].backends: backends is not a key of this table"),
-        ('kind = "echo"', "", "svcd.toml: model[0].backend.kind: kind is missing"),
-        ("slots = 2\n", "", "svcd.toml: model[0].slots: slots is missing"),
+        ("[model.backend]", "[model.backends]", "svcd.toml: model[0].backends is not a key of this table"),
+        ('kind = "echo"', "", "svcd.toml: model[0].backend.kind is missing"),
+        ("slots = 2\n", "", "svcd.toml: model[0].slots is missing"),
         ("[[model]]", "[[model]]\n[[model.x", "svcd.toml: Expected ']]'"),
         pytest.param("slots = 2", "slots = " + "9" * 5_000, "svcd.toml: Exceeds the limit", id="an endless integer"),
         pytest.param("slots = 2", "slots = " + "[" * 60_000, "svcd.toml: its arrays or tables", id="endless arrays"),
@@ -125,7 +125,7 @@ def test_load_table_without_a_kind_is_that_of_the_slots(tmp_path: Path) -> None:
     config = _read(_BASE.replace("[model.backend]", "[model.load]\n[model.backend]"), tmp_path)
     assert config.models[0].load == SlotsSettings()
     mistake = _mistake(_BASE.replace("[model.backend]", '[model.load]\nurl = "http://h"\n[model.backend]'), tmp_path)
-    assert mistake == "svcd.toml: model[0].load.url: url is not a key of this table"
+    assert mistake == "svcd.toml: model[0].load.url is not a key of this table"
 
 
 def test_ask_that_would_withdraw_itself_is_refused(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_wallet_may_be_a_keystore_behind_its_password(tmp_path: Path) -> None:
     opened = keystore.replace("[[model]]", 'wallet_password_env = "PASSWORD"\n[[model]]')
     assert _read(opened, tmp_path, **environ).wallet == Wallet(bytes.fromhex(_KEY))
     closed = _mistake(opened.replace("PASSWORD", "OTHER"), tmp_path, **environ)
-    assert closed.startswith("svcd.toml: keys.wallet_env: wallet_env cannot be opened: ")
+    assert closed.startswith("svcd.toml: keys.wallet_env cannot be opened: ")
     assert (
         "wallet_password_file, wallet_password_env or wallet_password_credential must lead to its password"
         in _mistake(keystore, tmp_path, **environ)
@@ -208,7 +208,7 @@ def test_state_credentials_and_every_file_of_a_key_are_private(tmp_path: Path) -
 
 def test_node_without_the_contracts_to_ask_it_about_is_refused(tmp_path: Path) -> None:
     said = _mistake(_BASE.replace("[gateway]", 'rpc_url = "https://node.example"\n[gateway]'), tmp_path)
-    assert "coordinator.rpc_url: rpc_url needs addresses_file" in said
+    assert "coordinator.rpc_url needs addresses_file" in said
 
 
 def _values(config: DaemonConfig) -> dict[str, object]:
