@@ -16,6 +16,7 @@ from svc.cli.health.coordinator import COORDINATOR, WALLET, examined, reachable
 from svc.cli.health.findings import Finding, any_wrong
 from svc.cli.health.gateways import TIMEOUT_S, gateways
 from svc.client import Client
+from svc.wire.connections import open_client
 
 _NO_WALLET: Final = Finding.unchecked(
     "wallet", "there is no key", "svc keygen makes one; SVC_WALLET_KEY_FILE or --key-file names its file"
@@ -31,7 +32,7 @@ async def doctor(connection: Connection) -> Exit:
     chain (--rpc-url, SVC_RPC_URL) what it says of contracts, fees, models, providers' keys and the balance as well.
     Nothing is posted and nothing paid. Ends with 9 when something is wrong.
     """
-    async with connection.client(wallet=None) as client, httpx.AsyncClient(timeout=TIMEOUT_S) as http:
+    async with connection.client(wallet=None) as client, open_client(timeout=TIMEOUT_S) as http:
         away = await reachable(client)
         found = [away] if away is not None else await _all(client, http)
     connection.output.table(_table(found), [attrs.asdict(each) for each in found])

@@ -48,7 +48,7 @@ def _unfold_answers() -> None:
     def take(_headers: object) -> None:
         return None
 
-    async def unfolded(response: httpx.Response) -> AsyncIterator[bytes]:
+    async def unfolded(response: httpx.Response, _size: int | None = None) -> AsyncIterator[bytes]:
         decoder = response._get_content_decoder()
         async for piece in raw(response):
             yield decoder.decode(piece)

@@ -140,7 +140,7 @@ class Polls:
                 look = await self._look(poll, noted=True)
                 if woken and look.outlook.some_free and not look.leased.rows:
                     polls.pass_on(waiting)
-                if woken and look.outlook.some_offered and not look.leased.pending:
+                if woken and poll.pending and look.outlook.some_offered and not look.leased.pending:
                     polls.pass_offer_on(waiting)
                 waiting.looked()
         return look.leased, waited

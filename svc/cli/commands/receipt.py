@@ -18,6 +18,7 @@ from svc.cli.destinations import written
 from svc.errors import OrderRefused, ResultUnreadable
 from svc.receipts import check_blocks, check_hashes
 from svc.settings import node_urls
+from svc.wire.connections import open_client
 from svc.wire.json_rpc import Node
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -85,7 +86,7 @@ async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], ma
     if known:
         check_hashes(known, proved)
     else:
-        async with httpx.AsyncClient() as http:
+        async with open_client() as http:
             await check_blocks(Chain([Node(url, http) for url in nodes]), proved)
     voucher = "given with --block-hash" if known else f"the node {', '.join(httpx.URL(url).host for url in nodes)}"
     facts = [Fact("job", hex_of(proved.job_id), "owner and commitment, which it is made of"), *proved.facts]
