@@ -35,6 +35,9 @@ async def retry(
         if isinstance(error, Exception):
             report(error)
 
+    async def run_once() -> T:  # tenacity awaits the results of coroutine functions only
+        return await call()
+
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(on),
         wait=tenacity.wait_exponential(first_s, max=max_s),
@@ -43,5 +46,4 @@ async def retry(
         sleep=anyio.sleep,
         reraise=True,
     )
-    result: T = await retrying(call)
-    return result
+    return await retrying(run_once)

@@ -50,9 +50,13 @@ class Attempts:
             sleep=trio.sleep,
             reraise=True,
         )
+
+        async def run_once() -> WorkOutput:  # tenacity awaits the results of coroutine functions only
+            return await attempt(signs)
+
         with trio.move_on_at(work.deadline):
             try:
-                return await retry(attempt, signs)
+                return await retry(run_once)
             except TryAgain as last:
                 if retry.statistics["attempt_number"] >= self.most:
                     raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {last}", True) from None

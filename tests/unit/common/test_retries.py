@@ -1,5 +1,7 @@
 """Retries of the daemons: when they wait, for how long, and when they give up."""
 
+from collections.abc import Awaitable
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -47,3 +49,13 @@ async def test_other_error_is_raised_at_once(autojump_clock: MockClock) -> None:
     with pytest.raises(ValueError, match="no"):
         await retry(call, on=Busy, first_s=1, max_s=5)
     assert call.times == [0.0]
+
+
+async def test_function_that_returns_an_awaitable_is_retried(autojump_clock: MockClock) -> None:
+    call = Failing(Busy("0"))
+
+    def attempt() -> Awaitable[str]:
+        return call()
+
+    assert await retry(attempt, on=Busy, max_s=5) == "done"
+    assert call.times == [0.0, 1.0]
