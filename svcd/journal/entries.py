@@ -207,7 +207,7 @@ def latest(name: str, value: int) -> Statement:
     return "insert into latest values (?, ?) on conflict (name) do update set value = excluded.value", (name, value)
 
 
-def at_home(home: Home) -> Statement:
+def insert_home(home: Home) -> Statement:
     return "insert into home values (?, ?, ?)", (home.chain_id, home.job_registry, home.wallet)
 
 

@@ -127,7 +127,7 @@ class Journal:
         given up with their results."""
         known = await self._read(entries.read_home)
         if known is None:
-            await self._write(entries.at_home(home))
+            await self._write(entries.insert_home(home))
         elif known != home:
             raise Fatal(f"the state directory is that of {known}; this is {home}: name another state_directory")
 

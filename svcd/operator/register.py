@@ -53,7 +53,7 @@ class TransactionCost:
     balance: int
 
     @property
-    def most(self) -> int:
+    def max_cost(self) -> int:
         return self.gas * self.fee_cap
 
 
@@ -102,9 +102,9 @@ async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptio
     wallet, registry = config.wallet, chain.book.provider_registry
     cost = await _cost(chain, wallet.address)
     say(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
-    say(f"gas {cost.gas}, at most {_coins(cost.most)} of the native coin; the wallet has {_coins(cost.balance)}")
-    if cost.balance < cost.most:
-        raise Fatal(f"send {_coins(cost.most - cost.balance)} or more of the native coin to {hex_of(wallet.address)}")
+    say(f"gas {cost.gas}, at most {_coins(cost.max_cost)} of the native coin; the wallet has {_coins(cost.balance)}")
+    if cost.balance < cost.max_cost:
+        raise Fatal(f"send {_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}")
     if options.dry_run or not options.confirmed():
         say("not sent: it was tried only (--yes sends it)")
         return None
