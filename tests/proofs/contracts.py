@@ -51,7 +51,7 @@ FAULTS: Final = (
         "",
     ),
     ("Escrow", "_totalCredits -= uint128(amount);", "_totalCredits -= uint128(amount - 1);"),
-    ("Escrow", "_escrowed = held + uint128(payment.amount);", "_escrowed = held + uint128(payment.amount - 1);"),
+    ("Escrow", "_escrowed = held + uint128(amount);", "_escrowed = held + uint128(amount - 1);"),
     ("Escrow", "tokenGas = gasOfOneCall;", "tokenGas = gasOfOneCall;\n        _totalCredits = 0;"),
     (
         "ProviderRegistry",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {MessageHashUtils} from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IERC3009} from "@openzeppelin/contracts/interfaces/draft-IERC3009.sol";
@@ -25,15 +26,6 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
     uint256 private constant CALLING_GAS = 11_800;
 
     IPaymentToken internal immutable _token;
-
-    struct Payment {
-        address owner;
-        uint64 expiresAt;
-        uint256 amount;
-        uint8 v;
-        bytes32 r;
-        bytes32 s;
-    }
 
     uint128 private _escrowed; // payments of claimed jobs
     uint128 private _totalCredits;
@@ -98,37 +90,30 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
         return MessageHashUtils.toTypedDataHash(bytes32(separator), structHash);
     }
 
-    /// Whether the owner could pay now. It may be otherwise when the job is claimed: the claim finds out.
-    function _checkFunds(address owner, uint256 amount, bytes32 jobId) internal view {
+    function _checkAuthorization(address owner, bytes32 jobId) internal view {
         if (_read(abi.encodeCall(IERC3009.authorizationState, (owner, jobId))) != 0) revert AuthorizationUsed();
-        if (_read(abi.encodeCall(IERC20.balanceOf, (owner))) < amount) revert InsufficientBalance();
+    }
+
+    /// Whether the owner could pay now. It may be otherwise when the job is claimed: the claim finds out.
+    function _checkBalance(address owner, uint256 amount) internal view {
+        if (_balanceOf(owner) < amount) revert InsufficientBalance();
     }
 
     /// Collect the payment of a job. Afterwards the registry holds at least what it owes, or the whole call reverts.
-    function _collect(Payment memory payment, bytes32 jobId) internal {
+    function _collect(bytes32 jobId, address owner, uint64 expiresAt, uint256 amount, bytes calldata paySig) internal {
         (uint128 held, uint128 credits) = (_escrowed, _totalCredits);
-        if (payment.amount > type(uint128).max - held) revert EscrowFull();
-        _escrowed = held + uint128(payment.amount);
+        if (amount > type(uint128).max - held) revert EscrowFull();
+        _escrowed = held + uint128(amount);
+        (uint8 v, bytes32 r, bytes32 s) = ECDSA.parseCalldata(paySig);
         (bool done,,) = _callToken(
             abi.encodeCall(
                 IERC3009.receiveWithAuthorization,
-                (
-                    payment.owner,
-                    address(this),
-                    payment.amount,
-                    0,
-                    uint256(payment.expiresAt) + 1,
-                    jobId,
-                    payment.v,
-                    payment.r,
-                    payment.s
-                )
+                (owner, address(this), amount, 0, uint256(expiresAt) + 1, jobId, v, r, s)
             ),
             _grantedGas()
         );
         if (!done) revert PaymentRefused();
-        uint256 balance = _read(abi.encodeCall(IERC20.balanceOf, (address(this))));
-        if (balance < held + payment.amount + credits) revert PaymentShort();
+        if (_balanceOf(address(this)) < held + amount + credits) revert PaymentShort();
     }
 
     /// Ends the escrow of `amount`, and credits `share` of it. The rest is paid by `_pay`.
@@ -174,6 +159,21 @@ abstract contract Escrow is IJobRegistry, Relayed, ReentrancyGuardTransient {
             size := returndatasize()
             answer := mload(0)
         }
+    }
+
+    /// As `_read`, with the call in scratch space: it is read twice a job.
+    function _balanceOf(address account) private view returns (uint256 answer) {
+        address target = address(_token);
+        bytes4 selector = IERC20.balanceOf.selector;
+        bool done;
+        assembly ("memory-safe") {
+            mstore(0, selector)
+            mstore(4, account)
+            done := staticcall(gas(), target, 0, 36, 0, 32)
+            done := and(done, gt(returndatasize(), 31))
+            answer := mload(0)
+        }
+        if (!done) revert TokenUnreadable();
     }
 
     /// A word that the token tells of itself; a token that does not answer takes no payments either.

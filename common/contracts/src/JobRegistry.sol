@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
 import {IJobRegistry} from "./interfaces/IJobRegistry.sol";
@@ -41,13 +40,6 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
     IProviderRegistry private immutable _providers;
     mapping(bytes32 => JobWord) private _jobs;
 
-    // The last post of this relay, for `claimPosted`.
-    bytes32 private transient _postedId;
-    uint256 private transient _postedParties; // expiresAt (64 bits) | modelId (32) | owner (160)
-    uint256 private transient _postedPrice; // v (8) | designated (32) | amount (136)
-    bytes32 private transient _postedR;
-    bytes32 private transient _postedS;
-
     constructor(
         address owner,
         address paymentToken,
@@ -70,22 +62,21 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         bytes calldata orderSig,
         bytes calldata paySig
     ) external whenNotPaused returns (bytes32 jobId) {
+        bytes calldata claimCall = _takeAttached();
         // The task's CID is not signed: only the owner, or a relayer that it is entrusted to, may name it.
         _requireSentFor(owner);
         jobId = _idOf(owner, order.c);
         if (_jobs[jobId].exists()) revert DuplicateJob();
         Fees memory terms = fees;
         _checkOrder(order, amount, terms);
-        bytes32 orderHash = keccak256(abi.encode(ORDER_TYPEHASH, order));
-        if (!Signatures.isBy(owner, _hashTypedDataV4(orderHash), orderSig)) revert InvalidOrderSignature();
-        if (!Signatures.isBy(owner, _paymentDigest(owner, amount, order.expiresAt, jobId), paySig)) {
-            revert InvalidPaymentSignature();
-        }
-        _checkPayer(owner);
-        _checkFunds(owner, amount, jobId);
+        if (!Signatures.isBy(owner, _hashTypedDataV4(_orderHash(order)), orderSig)) revert InvalidOrderSignature();
+        // When the job is claimed at once, the token checks the authorisation as it pays.
+        if (claimCall.length == 0) _checkPayment(order, owner, amount, jobId, paySig);
+        // In any case before storage is written: a refusal that an owner can bring about must not cost more than a claim.
+        _checkBalance(owner, amount);
         _checkCid(taskCid);
 
-        _jobs[jobId] = JobWords.open(keccak256(abi.encode(order, owner, terms.feeBps, terms.gasFee)));
+        JobWord word = JobWords.open(keccak256(abi.encode(order, owner, terms.feeBps, terms.gasFee)));
         emit JobPosted(
             jobId,
             owner,
@@ -103,7 +94,8 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
             taskCid,
             paySig
         );
-        if (_insideRelay()) _rememberPost(jobId, order, owner, amount, paySig);
+        if (claimCall.length == 0) _jobs[jobId] = word;
+        else _claimAtOnce(jobId, word, order, owner, amount, paySig, claimCall);
     }
 
     // Who claims is only known from the provider registry, which is the market's own and calls nobody.
@@ -120,30 +112,13 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         JobWord word = _jobs[jobId];
         bytes4 refusal = _jobRefusal(word, posted);
         if (refusal != 0) _revertWith(refusal);
-        if (paySig.length != 65) revert InvalidPaymentSignature();
-        (uint8 v, bytes32 r, bytes32 s) = ECDSA.parseCalldata(paySig);
-        Payment memory payment = Payment(posted.owner, posted.order.expiresAt, _amount(posted), v, r, s);
-        _claim(jobId, word, operator, posted.order.modelId, posted.order.designated, payment);
+        bool enabled = modelEnabled[posted.order.modelId];
+        _claim(jobId, word, operator, posted.order, enabled, posted.owner, _amount(posted), paySig);
     }
 
-    // As in claim.
-    // slither-disable-next-line reentrancy-no-eth
-    function claimPosted(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external whenNotPaused nonReentrant {
-        address operator = _operator(keccak256(abi.encode(CLAIM_TYPEHASH, jobId, issuedAt)), issuedAt, sig);
-        _requireSentFor(operator);
-        if (jobId != _postedId) revert UnknownJob();
-        JobWord word = _jobs[jobId];
-        if (!word.isOpen()) revert NotOpen();
-        (uint256 parties, uint256 price) = (_postedParties, _postedPrice);
-        Payment memory payment = Payment(
-            address(uint160(parties)),
-            uint64(parties >> 192),
-            uint136(price),
-            uint8(price >> 168),
-            _postedR,
-            _postedS
-        );
-        _claim(jobId, word, operator, uint32(parties >> 160), uint32(price >> 136), payment);
+    /// `relay` attaches this call to the post before it, which claims. By itself it claims nothing.
+    function claimPosted(bytes32, uint64, bytes calldata) external pure {
+        revert UnknownJob();
     }
 
     // A credit can only be written once the token has refused. Whoever the token calls then finds the job ended and
@@ -292,6 +267,21 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
         if (amount != Quotes.total(cap, terms.feeBps, terms.gasFee)) revert WrongAmount();
     }
 
+    /// That the owner authorised the payment, and did not cancel it.
+    function _checkPayment(
+        Order calldata order,
+        address owner,
+        uint256 amount,
+        bytes32 jobId,
+        bytes calldata paySig
+    ) private {
+        if (!Signatures.isBy(owner, _paymentDigest(owner, amount, order.expiresAt, jobId), paySig)) {
+            revert InvalidPaymentSignature();
+        }
+        _checkPayer(owner);
+        _checkAuthorization(owner, jobId);
+    }
+
     /// A delegation (EIP-7702) is code as well. Tokens ask an account with code itself whether a signature is good, so
     /// that the claim's outcome could not be foretold from it.
     function _checkPayer(address owner) private view {
@@ -334,47 +324,85 @@ contract JobRegistry is Catalogue, Escrow, Pausable {
 
     // --- inside ---
 
-    /// Claim an open job that the sender may claim for `operator`.
+    function _followerOf(bytes4 selector) internal pure override returns (bytes4) {
+        return selector == IJobRegistry.post.selector ? IJobRegistry.claimPosted.selector : bytes4(0);
+    }
+
+    /// Claim a job by the call that is attached to its post. The sender is a relayer, as `relay` made sure.
+    function _claimAtOnce(
+        bytes32 jobId,
+        JobWord word,
+        Order calldata order,
+        address owner,
+        uint256 amount,
+        bytes calldata paySig,
+        bytes calldata claimCall
+    ) private nonReentrant {
+        (bytes32 claimedId, uint64 issuedAt, bytes calldata sig) = _claimArguments(claimCall);
+        if (claimedId != jobId) revert UnknownJob();
+        address operator = _operator(keccak256(abi.encode(CLAIM_TYPEHASH, jobId, issuedAt)), issuedAt, sig);
+        _claim(jobId, word, operator, order, true, owner, amount, paySig);
+    }
+
+    /// Arguments of `claimPosted` as the ABI places them: selector, id, time, offset and length of the signature, its bytes.
+    /// In a call that is too short or placed otherwise, what is read here is no signature of the operator.
+    function _claimArguments(bytes calldata call)
+        private
+        pure
+        returns (bytes32 jobId, uint64 issuedAt, bytes calldata sig)
+    {
+        assembly ("memory-safe") {
+            jobId := calldataload(add(call.offset, 4))
+            issuedAt := and(calldataload(add(call.offset, 36)), 0xffffffffffffffff)
+            sig.length := calldataload(add(call.offset, 100))
+            sig.offset := add(call.offset, 132)
+        }
+    }
+
+    /// Claim an open job that the sender may claim for `operator`. `enabled`: of its model.
     function _claim(
         bytes32 jobId,
         JobWord word,
         address operator,
-        uint32 modelId,
-        uint32 designated,
-        Payment memory payment
-    ) private {
-        (bytes4 refusal, uint32 providerId) =
-            _providers.jobClaimed(operator, modelId, modelEnabled[modelId], designated);
-        if (refusal != 0) _revertWith(refusal);
-        // The owner may have got code since the post.
-        _checkPayer(payment.owner);
-        _jobs[jobId] = word.claimed(providerId, block.timestamp);
-        emit JobClaimed(jobId, providerId, uint64(block.timestamp));
-        _collect(payment, jobId);
-    }
-
-    /// Keep what a claim of this job needs until the transaction ends. An amount has at most 130 bits.
-    function _rememberPost(
-        bytes32 jobId,
         Order calldata order,
+        bool enabled,
         address owner,
         uint256 amount,
         bytes calldata paySig
     ) private {
-        (uint8 v, bytes32 r, bytes32 s) = ECDSA.parseCalldata(paySig);
-        _postedId = jobId;
-        _postedParties = uint160(owner) | uint256(order.modelId) << 160 | uint256(order.expiresAt) << 192;
-        _postedPrice = amount | uint256(order.designated) << 136 | uint256(v) << 168;
-        (_postedR, _postedS) = (r, s);
+        if (paySig.length != 65) revert InvalidPaymentSignature();
+        (bytes4 refusal, uint32 providerId) =
+            _providers.jobClaimed(operator, order.modelId, enabled, order.designated);
+        if (refusal != 0) _revertWith(refusal);
+        // The owner may have got code since the post.
+        _checkPayer(owner);
+        _jobs[jobId] = word.claimed(providerId, block.timestamp);
+        emit JobClaimed(jobId, providerId, uint64(block.timestamp));
+        _collect(jobId, owner, order.expiresAt, amount, paySig);
     }
 
     function _idOf(address owner, bytes32 c) private pure returns (bytes32) {
         return keccak256(abi.encodePacked(owner, c));
     }
 
-    /// Of the same bytes as post hashes: a Posted is an order, its owner and the fees.
-    function _termsHash(Posted calldata posted) private pure returns (bytes32) {
-        return keccak256(abi.encode(posted));
+    /// keccak256(abi.encode(ORDER_TYPEHASH, order)), of the words in the calldata.
+    function _orderHash(Order calldata order) private pure returns (bytes32 hash) {
+        bytes32 typeHash = ORDER_TYPEHASH;
+        assembly ("memory-safe") {
+            let words := mload(0x40)
+            mstore(words, typeHash)
+            calldatacopy(add(words, 32), order, 288)
+            hash := keccak256(words, 320)
+        }
+    }
+
+    /// keccak256(abi.encode(posted)), of the words in the calldata. A value too large for its type gives another hash.
+    function _termsHash(Posted calldata posted) private pure returns (bytes32 hash) {
+        assembly ("memory-safe") {
+            let words := mload(0x40)
+            calldatacopy(words, posted, 384)
+            hash := keccak256(words, 384)
+        }
     }
 
     /// The last second in which the claimer may settle.

@@ -240,7 +240,8 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
 
     function capacityOf(uint32 providerId) external view returns (uint32) {
         Record storage record = _records[providerId];
-        return record.operator == address(0) ? 0 : _capacity(record);
+        if (record.operator == address(0)) return 0;
+        return _capacity(record.requested, record.ceiling, record.reputation);
     }
 
     function proposedOperator(uint32 providerId) external view returns (address) {
@@ -269,14 +270,15 @@ contract ProviderRegistry is IProviderRegistry, Relayed {
         bool allowed = modelEnabled && (record.allowAllModels || _modelAllowed[providerId][modelId]);
         if (!allowed) return (IJobRegistry.ModelNotAllowed.selector, 0);
         if (designated != 0 && designated != providerId) return (IJobRegistry.NotDesignated.selector, 0);
-        if (record.activeJobs >= _capacity(record)) return (IJobRegistry.AtCapacity.selector, 0);
+        uint32 capacity = _capacity(record.requested, record.ceiling, record.reputation);
+        if (record.activeJobs >= capacity) return (IJobRegistry.AtCapacity.selector, 0);
     }
 
-    function _capacity(Record storage record) private view returns (uint32) {
-        uint256 granted = Math.min(record.requested, record.ceiling);
+    function _capacity(uint32 requested, uint32 ceiling, uint32 reputation) private pure returns (uint32) {
+        uint256 granted = Math.min(requested, ceiling);
         // At most `granted`, because reputation never passes FULL_REPUTATION: it fits. Parts of a point do not count.
         // slither-disable-next-line divide-before-multiply
-        return uint32(Math.max(1, record.reputation / POINT * granted / FULL_REPUTATION));
+        return uint32(Math.max(1, reputation / POINT * granted / FULL_REPUTATION));
     }
 
     function _sendersId() private view returns (uint32 providerId) {

@@ -19,6 +19,7 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
 
     mapping(address => bool) public isRelayer;
     bool private transient _relaying;
+    uint256 private transient _attachedLength;
 
     constructor(address owner, string memory domainName) EIP712(domainName, "2") Ownable(owner) {}
 
@@ -34,12 +35,19 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
         if (_relaying) revert NestedRelay();
         _relaying = true;
         for (uint256 i = 0; i < calls.length; ++i) {
-            uint256 gasBefore = gasleft();
-            if (_run(calls[i])) continue;
-            uint256 gasAfter = gasleft();
-            bytes memory reason = _reason();
-            if (gasAfter < gasBefore / STARVED_BELOW || _saysStarved(reason)) revert CallStarved();
-            emit CallRefused(i, reason);
+            bytes calldata call = calls[i];
+            bytes4 follower = _followerOf(bytes4(call));
+            bytes calldata next = follower != 0 && i + 1 < calls.length ? calls[i + 1] : call[:0];
+            if (follower == 0 || bytes4(next) != follower) {
+                _runAlone(i, call);
+                continue;
+            }
+            (bool done, bytes memory reason) = _run(call, next);
+            if (!done) {
+                _runAlone(i, call);
+                emit CallRefused(i + 1, reason);
+            }
+            ++i;
         }
         _relaying = false;
     }
@@ -53,19 +61,46 @@ abstract contract Relayed is IRelayed, EIP712, Ownable2Step {
         return _relaying;
     }
 
+    /// Selector of the call that `relay` attaches to a call of this selector directly before it, or 0. If the two are
+    /// refused, both are undone; the first then runs again by itself, and the second counts as refused.
+    function _followerOf(bytes4) internal pure virtual returns (bytes4) {
+        return 0;
+    }
+
+    /// The call that `relay` attached to the running one. Reading clears it, so no call made from there finds it again.
+    function _takeAttached() internal returns (bytes calldata attached) {
+        uint256 length = _attachedLength;
+        if (length != 0) _attachedLength = 0;
+        return msg.data[msg.data.length - length:];
+    }
+
     /// Who authorised an op: the sender itself when `signature` is empty, else whoever signed; address(0) for nobody.
     function _authoriser(bytes32 structHash, bytes calldata signature) internal view returns (address) {
         if (signature.length == 0) return msg.sender;
         return Signatures.signerOf(_hashTypedDataV4(structHash), signature);
     }
 
-    /// Each call's copy is forgotten after it: memory that only grows is paid for by its square.
-    function _run(bytes calldata data) private returns (bool done) {
+    function _runAlone(uint256 index, bytes calldata call) private {
+        (bool done, bytes memory reason) = _run(call, call[:0]);
+        if (!done) emit CallRefused(index, reason);
+    }
+
+    /// Run one call, with the other attached. Reverts if it ran out of gas.
+    function _run(bytes calldata call, bytes calldata attached) private returns (bool done, bytes memory reason) {
+        uint256 gasBefore = gasleft();
+        if (attached.length != 0) _attachedLength = attached.length;
+        // The copy is forgotten afterwards: memory that only grows is paid for by its square.
         assembly ("memory-safe") {
             let copy := mload(0x40)
-            calldatacopy(copy, data.offset, data.length)
-            done := delegatecall(gas(), address(), copy, data.length, 0, 0)
+            calldatacopy(copy, call.offset, call.length)
+            calldatacopy(add(copy, call.length), attached.offset, attached.length)
+            done := delegatecall(gas(), address(), copy, add(call.length, attached.length), 0, 0)
         }
+        if (done) return (true, reason);
+        uint256 gasAfter = gasleft();
+        reason = _reason();
+        if (gasAfter < gasBefore / STARVED_BELOW || _saysStarved(reason)) revert CallStarved();
+        if (attached.length != 0) _attachedLength = 0; // the revert undid that the call took it
     }
 
     /// What the last call reverted with.

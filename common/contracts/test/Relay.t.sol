@@ -172,10 +172,9 @@ contract RelayTest is World {
         vm.prank(relayer);
         vm.expectRevert(IJobRegistry.UnknownJob.selector);
         jobs.claimPosted(jobId, uint64(START), sig);
-        vm.expectRevert(IJobRegistry.NotRelayer.selector);
-        jobs.claimPosted(jobId, uint64(START), sig);
         bytes[] memory calls = new bytes[](3);
-        (calls[0], calls[1], calls[2]) = (postCall(draftOf("two")), postCall(draftOf("three")), shortClaim(idOf(client, "two")));
+        (calls[0], calls[1]) = (postCall(draftOf("two")), postCall(draftOf("three")));
+        calls[2] = shortClaim(idOf(client, "two"));
         vm.recordLogs();
         vm.prank(relayer);
         jobs.relay(calls);
@@ -192,15 +191,71 @@ contract RelayTest is World {
         vm.prank(relayer);
         jobs.relay(calls);
         Vm.Log[] memory logs = vm.getRecordedLogs();
-        assertRefused(logs[logs.length - 1], 2, abi.encodePacked(IJobRegistry.NotOpen.selector));
+        assertRefused(logs[logs.length - 1], 2, abi.encodePacked(IJobRegistry.UnknownJob.selector));
         vm.assertEq(jobs.escrowed(), d.amount);
     }
 
-    function test_short_claim_waits_while_the_registry_is_paused() public {
-        jobs.pause();
+    /// The token checks the payment of a pair. Refused, the post runs alone, which names each fault.
+    function test_bad_payment_refuses_post_and_short_claim() public {
+        Draft memory d = draft();
+        d.paySig = sign(STRANGER_KEY, paymentDigest(client, d.amount, d.order.expiresAt, idOf(client, "c")));
+        pairRefused(d, IJobRegistry.InvalidPaymentSignature.selector, IJobRegistry.PaymentRefused.selector);
+        d.paySig = highS(draft().paySig);
+        pairRefused(d, IJobRegistry.InvalidPaymentSignature.selector, IJobRegistry.PaymentRefused.selector);
+        d.paySig = bytes.concat(draft().paySig, hex"00");
+        pairRefused(d, IJobRegistry.InvalidPaymentSignature.selector, IJobRegistry.InvalidPaymentSignature.selector);
+        d = draft();
+        d.amount -= 1;
+        pairRefused(d, IJobRegistry.WrongAmount.selector, IJobRegistry.WrongAmount.selector);
+
+        uint256 balance = token.balanceOf(client);
+        vm.prank(client);
+        token.transfer(stranger, balance);
+        pairRefused(draft(), IJobRegistry.InsufficientBalance.selector, IJobRegistry.InsufficientBalance.selector);
+        vm.prank(stranger);
+        token.transfer(client, balance);
+        vm.etch(client, bytes.concat(hex"ef0100", bytes20(rival)));
+        pairRefused(draft(), IJobRegistry.PayerHasCode.selector, IJobRegistry.PayerHasCode.selector);
+        vm.etch(client, "");
+        cancelAuthorization(CLIENT_KEY, idOf(client, "c"));
+        pairRefused(draft(), IJobRegistry.AuthorizationUsed.selector, IJobRegistry.PaymentRefused.selector);
+    }
+
+    function test_refused_pair_claims_no_later_post() public {
+        Draft memory d = draft();
+        d.amount -= 1;
+        bytes[] memory calls = new bytes[](3);
+        (calls[0], calls[1], calls[2]) = (postCall(d), shortClaim(idOf(client, "c")), postCall(draftOf("two")));
         vm.prank(relayer);
-        vm.expectRevert(Pausable.EnforcedPause.selector);
-        jobs.claimPosted("any", uint64(START), "");
+        jobs.relay(calls);
+        vm.assertEq(jobs.job(idOf(client, "c")).exists, false);
+        vm.assertEq(jobs.job(idOf(client, "two")).exists, true);
+        assertState(idOf(client, "two"), IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
+    }
+
+    /// At no gas limit does a post lose its claim, and no short claim is reported as refused.
+    function test_starved_pairs_revert_and_are_never_taken_apart(uint32 gasLimit) public {
+        bytes[] memory calls = new bytes[](4);
+        for (uint256 i = 0; i < 2; ++i) {
+            Draft memory d = draftOf(bytes32(i));
+            (calls[2 * i], calls[2 * i + 1]) = (postCall(d), shortClaim(idOf(client, bytes32(i))));
+        }
+        vm.recordLogs();
+        vm.prank(relayer);
+        try jobs.relay{gas: bound(gasLimit, 30_000, 1_000_000)}(calls) {
+            vm.assertEq(jobs.escrowed(), 2 * draft().amount);
+        } catch {
+            vm.assertEq(jobs.escrowed(), 0);
+        }
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        for (uint256 i = 0; i < logs.length; ++i) {
+            vm.assertTrue(logs[i].topics[0] != IRelayed.CallRefused.selector, "a good call was refused");
+        }
+    }
+
+    function test_pair_is_refused_while_the_registry_is_paused() public {
+        jobs.pause();
+        pairRefused(draft(), Pausable.EnforcedPause.selector, Pausable.EnforcedPause.selector);
     }
 
     function rivalsOrder() private view returns (Draft memory) {
@@ -220,6 +275,22 @@ contract RelayTest is World {
         assertRefused(logs[logs.length - 1], 1, abi.encodePacked(refusal));
         assertState(idOf(client, "c"), IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
         vm.assertEq(jobs.job(idOf(client, "c")).exists, true);
+        vm.assertEq(jobs.escrowed(), 0);
+        vm.assertEq(providers.provider(providerId).activeJobs, 0);
+        vm.revertToState(before);
+    }
+
+    function pairRefused(Draft memory d, bytes4 why, bytes4 whyClaim) private {
+        uint256 before = vm.snapshotState();
+        bytes[] memory calls = new bytes[](2);
+        (calls[0], calls[1]) = (postCall(d), shortClaim(idOf(client, d.order.c)));
+        vm.recordLogs();
+        vm.prank(relayer);
+        jobs.relay(calls);
+        Vm.Log[] memory logs = vm.getRecordedLogs();
+        assertRefused(logs[logs.length - 2], 0, abi.encodePacked(why));
+        assertRefused(logs[logs.length - 1], 1, abi.encodePacked(whyClaim));
+        vm.assertEq(jobs.job(idOf(client, d.order.c)).exists, false);
         vm.assertEq(jobs.escrowed(), 0);
         vm.assertEq(providers.provider(providerId).activeJobs, 0);
         vm.revertToState(before);

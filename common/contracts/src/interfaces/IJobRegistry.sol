@@ -167,8 +167,10 @@ interface IJobRegistry {
     /// @param paySig as in the JobPosted event
     function claim(Posted calldata posted, uint64 issuedAt, bytes calldata sig, bytes calldata paySig) external;
 
-    /// Claim the job that the last post of the same `relay` posted. Same checks and events as `claim`, without the terms.
-    /// @dev Sender: a relayer with the operator's `Claim` signature. UnknownJob for any other job.
+    /// Claim the job that the call directly before this one in the same `relay` posts. Same checks and events as `claim`,
+    /// without the terms.
+    /// @dev Sender: a relayer with the operator's `Claim` signature. UnknownJob in any other place. `relay` runs the post
+    /// and this as one call, in which the token checks the payment. If that call is refused, the post runs alone.
     function claimPosted(bytes32 jobId, uint64 issuedAt, bytes calldata sig) external;
 
     /// Settle a claimed job within its window: pay the operator, credit the treasury, refund the owner.
