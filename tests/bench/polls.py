@@ -1,10 +1,10 @@
-"""Provider polls: those that lease beside the bare writing of four rows, those that find nothing beside a hello of
-hypercorn alone.
+"""Provider polls: those that lease compared with updates of four rows, those that find nothing compared with a hello
+of hypercorn alone.
 
-100,000 open jobs of 16 models, 200 providers. Polls that lease come sixteen at a time, each for four jobs, from
-providers that take turns, and share four connections to PostgreSQL; the limit updates four rows by key over as many,
-and is in a transaction of its own as a poll alone would be. Leases last two seconds, so that polls meet thousands that
-are live, and take the place of those that lapsed.
+100,000 open jobs of 16 models, 200 providers. Polls that lease come sixteen at a time, each for four jobs of one model,
+from providers that take turns. They take turns at the model's leases, while the updates of four rows by key, each in a
+transaction of its own, run on four connections. So the ratio is far below 1; its floor is several times what the
+chain's gas lets be claimed. Leases last two seconds, so that polls pass over live ones and replace expired ones.
 
 Empty polls go over HTTP, with a session each, for a model that has no jobs.
 """
@@ -75,14 +75,14 @@ def rows() -> list[Row]:
         )
     return [
         leased.row(
-            "poll that leases four jobs", "polls", "limit", "updates of four rows by key", target=0.3, unit="polls/s"
+            "poll that leases four jobs", "polls", "limit", "updates of four rows by key", target=0.06, unit="polls/s"
         ),
         empty.row(
             "poll that finds nothing, over HTTP",
             "polls",
             "limit",
             "a starlette hello under hypercorn alone",
-            target=2,
+            target=0.8,
             unit="polls/s",
         ),
     ]

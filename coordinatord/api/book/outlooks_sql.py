@@ -24,10 +24,11 @@ class Outlook:
     holds_some: bool
 
 
-# `order by … limit 1` in place of `exists` has PostgreSQL read the index of open bids.
+# `order by … limit 1` in place of `exists` has PostgreSQL read the index of open bids. The arrays are in subqueries, so
+# that plans do not depend on their lengths: PostgreSQL would plan each read of a few pollers again, for milliseconds.
 _OUTLOOK: Final = f"""
     with pollers as (
-        select * from unnest($1::bigint[], $2::bigint[]) as a(provider_id, model_id)),
+        select * from unnest((select $1::bigint[]), (select $2::bigint[])) as a(provider_id, model_id)),
     bids as materialized (
         select m.model_id,
             (select true from open_jobs j where j.model_id = m.model_id and j.designated = 0
