@@ -27,6 +27,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import BATCH_DUE, Notices
+from coordinatord.storage.database.transactions import transaction
 
 _WINDOW_ENDED: Final = "the batch's window ended before this line did"
 _MESSAGES: Final = {
@@ -160,7 +161,7 @@ class BatchWorker:
         """Move one batch by one step; False when none was due."""
         work: BatchWork | None = None
         try:
-            async with self.database.connection() as connection, connection.transaction():
+            async with self.database.connection() as connection, transaction(connection):
                 work = await batches_sql.take(connection)
                 if work is not None:
                     await self._step(connection, work)

@@ -15,7 +15,8 @@ from common.messages.jobs import Order
 from common.quotes import FeeTerms
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, Snapshot, snapshot_of
 
 # Of `jobs j` beside `index_position p`. Numeric columns as text: they are answered as decimal strings, and Decimal in

@@ -11,7 +11,8 @@ from typing import Final
 import attrs
 
 from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SCORE, ReliabilityRow
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.prepared import PreparedConnection
 
 
 @attrs.frozen(slots=True)

@@ -13,7 +13,8 @@ import attrs
 
 from common.api.states import JobState
 from coordinatord.api.book.book_sql import JOB_COLUMNS, JobFilter, JobRow, job_row
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 _NOBODY: Final = 0

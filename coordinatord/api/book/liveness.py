@@ -19,7 +19,8 @@ from coordinatord.api.book.candidates_sql import Seen
 from coordinatord.api.book.leases_sql import START, HeldJob, JobPlace, Peek, PollKey
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue, IndexRead, with_snapshot
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 log = structlog.get_logger(__name__)

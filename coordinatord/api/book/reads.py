@@ -25,7 +25,8 @@ from coordinatord.chain.rpc.chain_data import ChainLog
 from coordinatord.chain.rpc.client import quantity, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue, IndexRead
-from coordinatord.storage.database.connections import Database, PreparedConnection
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.replicas import IndexSource, Replica, pools, prepared
 from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
 

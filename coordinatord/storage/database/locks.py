@@ -16,7 +16,8 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import DATABASE_ERRORS, Connection, Database
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.errors import DATABASE_ERRORS
 
 log = structlog.get_logger(__name__)
 

@@ -31,6 +31,7 @@ import structlog
 
 from common.daemon.process import RELEASE, Fatal
 from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +108,7 @@ async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
 async def _apply(connection: Connection, file: Migration) -> None:
     least = file.least_release
     if file.in_transaction:
-        async with connection.transaction():
+        async with transaction(connection):
             await connection.execute(file.sql)
             await _record(connection, file, least)
     else:

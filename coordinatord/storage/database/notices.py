@@ -6,12 +6,14 @@ reconnect, a failover) costs time and nothing else.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import anyio
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import DATABASE_ERRORS, Database
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.errors import DATABASE_ERRORS
 
 log = structlog.get_logger(__name__)
 
@@ -22,14 +24,14 @@ JOB_OFFERED = "job_offered"  # payload: model and designated provider of a job w
 BATCH_DUE = "batch_due"  # a batch was created or cancelled
 BATCH_MOVED = "batch_moved"  # payload: the id of a batch whose row or lines changed
 WEBHOOKS_DUE = "webhooks_due"  # a message waits for an endpoint, or a change of a batch is to be told
-_PATIENCE = 5.0  # seconds for the answer to a heartbeat
+_HEARTBEAT_TIMEOUT_S: Final = 2.0
 CHANNELS = (RELAY_QUEUED, RELAY_ENDED, INDEX_MOVED, JOB_OFFERED, BATCH_DUE, BATCH_MOVED, WEBHOOKS_DUE)
 
 
 class Notices:
     """Delivers each notice to all who subscribed to its channel."""
 
-    def __init__(self, heartbeat: float = 15.0) -> None:
+    def __init__(self, heartbeat: float = 3.0) -> None:
         """`heartbeat`: seconds after which the connection is tried."""
         self._heartbeat = heartbeat
         self._subscribers: dict[str, set[Callable[[str], None]]] = {channel: set() for channel in CHANNELS}
@@ -71,7 +73,7 @@ class Notices:
                 with anyio.move_on_after(self._heartbeat):
                     await closed.wait()
                 # A connection that only listens never learns that the other side is gone without a word.
-                await connection.fetchval("select 1", timeout=_PATIENCE)
+                await connection.fetchval("select 1", timeout=_HEARTBEAT_TIMEOUT_S)
         finally:
             with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):
                 await connection.close(timeout=1)

@@ -4,7 +4,7 @@ import asyncpg
 import attrs
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.prepared import PreparedConnection
 
 
 @attrs.frozen(slots=True)

@@ -52,7 +52,7 @@ async def test_database_owner_without_further_rights_migrates(postgres: Postgres
     await postgres.execute(f"create database {name} owner {name}")
     try:
         connection = await asyncpg.connect(f"postgresql://{name}:word@127.0.0.1:{postgres.port}/{name}")
-        assert len(await migrate(connection)) == len(migrate.migrations())
+        assert len(await migrate(connection)) == len(migration.migrations())
         assert await migrate(connection) == []
         await connection.close()
     finally:
@@ -159,14 +159,14 @@ FUTURE = (
 
 def with_future(least: str) -> dict[int, Migration]:
     """Migrations of a release to come."""
-    return migrate.migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
+    return migration.migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
 
 
 async def test_newer_database_decides_which_releases_may_run(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = await asyncpg.connect(database_url)
-    assert len(await migrate(connection)) == len(migrate.migrations())
+    assert len(await migrate(connection)) == len(migration.migrations())
     future = with_future("0.3.0")
     with monkeypatch.context() as newer:
         newer.setattr(migration, "migrations", lambda: future)

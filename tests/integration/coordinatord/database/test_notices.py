@@ -39,7 +39,7 @@ async def _listener(database: Database) -> int:
 async def test_listening_connection_that_fell_silent_is_replaced(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_PATIENCE", 1)
+    monkeypatch.setattr(notices, "_HEARTBEAT_TIMEOUT_S", 1)
     heard = anyio.Event()
     listening = Notices(heartbeat=1)
     async with (
