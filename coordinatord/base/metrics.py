@@ -196,6 +196,11 @@ webhook_seconds = Histogram(
 database_connections = Gauge(
     "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY
 )
+database_promotions = Counter(
+    "coordinatord_database_promotions_total",
+    "Times that this process found the database promoted, moved its ids forward and logged a reset",
+    registry=REGISTRY,
+)
 replica_reads = Counter(
     "coordinatord_replica_reads_total",
     "Reads that a standby was asked for: answered, or left to the primary because it was behind or failed",

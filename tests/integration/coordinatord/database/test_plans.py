@@ -42,7 +42,7 @@ PARTS: Final = {
         {"which": "f'j.owner = $3 and {_AMOUNT} > $4::numeric'"},
     ],
     "api.events.progress_sql": [{"which": f"_WHICH[{n}]"} for n in range(4)],
-    "api.escrow.sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
+    "api.escrow.escrow_sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
     "chain.relayer.queue_sql._take": [
         {"which": "f'priority < 3 and {_NAMED}'"},
         {"which": "f'priority = 3 and {_NAMED}'"},
@@ -56,15 +56,15 @@ PARTS: Final = {
         {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
     ],
     "chain.relayer.endings_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
-    "api.sessions.sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
+    "api.sessions.sessions_sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
 }
 # Not planned by themselves.
 UNPLANNED: Final = {
-    "api.book.sql.page_statement": _PAGES,
-    "api.book.sql._Listing.bound": _PAGES,
-    "api.book.sql._Listing.found": _PAGES,
-    "api.book.sql._Listing._summed": _PAGES,
-    "api.book.sql._Listing._page": _PAGES,
+    "api.book.book_sql.page_statement": _PAGES,
+    "api.book.book_sql._Listing.bound": _PAGES,
+    "api.book.book_sql._Listing.found": _PAGES,
+    "api.book.book_sql._Listing._summed": _PAGES,
+    "api.book.book_sql._Listing._page": _PAGES,
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",

@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator
 
 import anyio
+import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database import transactions
 from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.transactions import CommitUnconfirmed, transaction
 from tests.integration.coordinatord.failover.servers import Pair, frozen
 
@@ -69,3 +71,21 @@ async def test_cancelled_wait_for_the_standby_is_an_error(database: Database, sy
                 async with transaction(connection):
                     await connection.execute(_INSERT)
         assert connection.is_closed()
+
+
+async def test_term_begins_when_the_standby_confirms(database: Database, synchronous: Pair) -> None:
+    begun = anyio.Event()
+
+    async def work(_: "asyncpg.Connection[asyncpg.Record]") -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        with frozen(synchronous.standby):
+            tasks.start_soon(hold_role, database, "a role", work)
+            with anyio.move_on_after(2 * transactions.COMMIT_TIMEOUT_S):
+                await begun.wait()
+            assert not begun.is_set()
+        with anyio.fail_after(30):
+            await begun.wait()
+        tasks.cancel_scope.cancel()
