@@ -51,7 +51,9 @@ WELL = {
     "settings": True,
     "variables": True,
     "database": True,
+    "durability": None,
     "migrations": True,
+    "relayer process": None,
     "node": True,
     "clock and chain": True,
     "contracts": True,
@@ -283,7 +285,7 @@ async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], mon
 async def test_older_empty_newer_and_changed_databases_are_told_apart(
     well: dict[str, str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = migrate.migrations()
+    files = migration.migrations()
     later = Migration(9000, "9000_later.sql", "-- least release: 0.1.0\n")
     async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
 
