@@ -243,8 +243,8 @@ conformance: setup ## check your own coordinator, provider, client or reader of 
 	@$(BIN)/python -m tests.conformance $(or $(ARGS),--help)
 
 .PHONY: programs
-programs: ## promtool and nginx, for the tests that drive them
-	@bash tests/programs/fetch.sh build/programs promtool=prometheus nginx=nginx
+programs: ## promtool, nginx and PgBouncer, for the tests that drive them
+	@bash tests/programs/fetch.sh build/programs promtool=prometheus nginx=nginx pgbouncer=pgbouncer
 
 # Go is taken from the system, or from build/go where somebody put a toolchain; without one its stranger is passed over.
 .PHONY: strangers

@@ -36,10 +36,19 @@ class Transaction(NamedTuple):
 
     def sign(self, wallet: Wallet) -> SignedTransaction:
         """Deterministic: the same transaction and wallet give the same bytes."""
+        fields = self._unsigned()
+        compact, parity = wallet.sign_recoverable(keccak256(_head(len(fields)) + fields))
+        return _signed(fields, parity, compact[:32], compact[32:])
+
+    def with_signature(self, parity: int, r: bytes, s: bytes) -> SignedTransaction:
+        """The bytes of a transaction that was signed elsewhere."""
+        return _signed(self._unsigned(), parity, r, s)
+
+    def _unsigned(self) -> bytes:
         chain_id, nonce, tip, fee_cap, gas, to, value, data = self
         if to is not None and len(to) != 20:
             raise ValueError("to must be 20 bytes, or None for a deployment")
-        fields = b"".join(
+        return b"".join(
             (
                 _integers(chain_id),
                 _integer(nonce),
@@ -52,12 +61,13 @@ class Transaction(NamedTuple):
                 _EMPTY_LIST,
             )
         )
-        compact, parity = wallet.sign_recoverable(keccak256(_head(len(fields)) + fields))
-        y_parity = b"\x01" if parity else b"\x80"
-        # One signature in 128 has a scalar shorter than 32 bytes.
-        signature = y_parity + _string(compact[:32].lstrip(b"\0")) + _string(compact[32:].lstrip(b"\0"))
-        raw = _head(len(fields) + len(signature)) + fields + signature
-        return SignedTransaction(raw, keccak256(raw))
+
+
+def _signed(fields: bytes, parity: int, r: bytes, s: bytes) -> SignedTransaction:
+    # One signature in 128 has a scalar shorter than 32 bytes.
+    signature = (b"\x01" if parity else b"\x80") + _string(r.lstrip(b"\0")) + _string(s.lstrip(b"\0"))
+    raw = _head(len(fields) + len(signature)) + fields + signature
+    return SignedTransaction(raw, keccak256(raw))
 
 
 # RLP: a byte below 0x80 is itself; a string of up to 55 bytes has a header of one byte, 0x80 + its length. A

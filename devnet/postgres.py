@@ -71,6 +71,12 @@ class Postgres:
         """Whose the server's files have to be, where they cannot be ours."""
         return parent_watch.UNPRIVILEGED if self.child.program.run_as == "account" else None
 
+    @property
+    def data(self) -> Path:
+        """Folder of the cluster."""
+        command = self.child.program.command
+        return Path(command[command.index("-D") + 1])
+
     def url(self, database: str = DATABASE) -> str:
         return f"postgresql://{SUPERUSER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
@@ -117,8 +123,11 @@ async def running_postgres(port: int, directory: Path, logs: Path, *further: str
 
 
 @asynccontextmanager
-async def running_standby(primary: Postgres, port: int, directory: Path, logs: Path) -> AsyncIterator[Postgres]:
-    """A copy of a running server in the empty `directory`, which follows it by streaming replication."""
+async def running_standby(
+    primary: Postgres, port: int, directory: Path, logs: Path, *further: str
+) -> AsyncIterator[Postgres]:
+    """A copy of a running server in the empty `directory`, which follows it by streaming replication. `further`:
+    settings, as `name=value`."""
     run_as, data = primary.child.program.run_as, directory / "data"
     if (account := primary.account) is not None:
         owner = pwd.getpwnam(account)
@@ -127,7 +136,7 @@ async def running_standby(primary: Postgres, port: int, directory: Path, logs: P
     command = (str(binaries() / "pg_basebackup"), "-D", str(data), "-d", source, "-R", "-X", "stream", "-c", "fast")
     async with child.running(Program("pg_basebackup", command, logs / "basebackup.log", run_as=run_as)) as copying:
         await copying.succeed()
-    async with _serving(data, port, primary.password, logs / "standby.log", run_as) as server:
+    async with _serving(data, port, primary.password, logs / "standby.log", run_as, *further) as server:
         yield server
 
 

@@ -39,8 +39,9 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
         Omittable[str],
         said(
             "anything else that keeps the process from being ready: `stopping`, `no_relayer_role` (the account may not"
-            " post or settle), `database_unavailable`, `database_read_only` (the database rejects writes), or"
-            " `task_failing:NAME` (a background task fails again and again)",
+            " post or settle), `relayer_absent` (no process has held the relayer's role for ten seconds),"
+            " `database_unavailable`, `database_read_only` (the database rejects writes), or `task_failing:NAME` (a"
+            " background task fails again and again)",
             "no_relayer_role",
         ),
     ] = None

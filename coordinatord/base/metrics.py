@@ -196,6 +196,23 @@ webhook_seconds = Histogram(
 database_connections = Gauge(
     "coordinatord_database_connections", "Pooled connections, by use", ["use"], registry=REGISTRY
 )
+database_standbys = Gauge(
+    "coordinatord_database_standbys",
+    "Connected standbys by state (synchronous, asynchronous, hidden: no right to see it), shown by the janitor",
+    ["state"],
+    registry=REGISTRY,
+)
+database_replay_lag = Gauge(
+    "coordinatord_database_replay_lag_seconds",
+    "How far the slowest standby is behind, shown by the janitor",
+    ["server"],
+    registry=REGISTRY,
+)
+database_promotions = Counter(
+    "coordinatord_database_promotions_total",
+    "Times that this process found the database promoted, moved its ids forward and logged a reset",
+    registry=REGISTRY,
+)
 replica_reads = Counter(
     "coordinatord_replica_reads_total",
     "Reads that a standby was asked for: answered, or left to the primary because it was behind or failed",

@@ -159,6 +159,7 @@ def compose(
         block_time_ms=config.block_time_ms,
         ready_lag_blocks=config.ready_lag_blocks,
         role=dependencies.role,
+        chain_id=book.chain_id,
         supervisor=dependencies.supervisor,
     )
     windows = MarketWindows(reads.lists, readiness.is_ready)

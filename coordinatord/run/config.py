@@ -240,7 +240,9 @@ class Config(ChainConfig):
         secret=True,
     )
     database_pool_min: int = variable("DATABASE_POOL_MIN", integer(1, 500), "connections kept open", 2)
-    database_pool_max: int = variable("DATABASE_POOL_MAX", integer(2, 500), "connections at most", 16)
+    database_pool_max: int = variable(
+        "DATABASE_POOL_MAX", integer(2, 500), "pooled connections at most, beside eight for reads, notices and roles", 8
+    )
     body_memory_bytes: int = variable(
         "BODY_MEMORY_BYTES",
         integer(33_554_432, 68_719_476_736),

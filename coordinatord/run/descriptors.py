@@ -6,13 +6,21 @@ from contextlib import suppress
 from typing import Final
 
 from coordinatord.run.config import Config
+from coordinatord.storage.database.connections import PREPARED_CONNECTIONS
 
-DATABASE_CONNECTIONS_BESIDE_POOL: Final = 16  # of reads that requests share, of notices and of roles
+_ROLES: Final = 4  # indexer, relayer, reclaimer, janitor
+_LISTENING: Final = 1
+_BESIDE_POOL: Final = PREPARED_CONNECTIONS + _ROLES + _LISTENING
 _NODE_CONNECTIONS: Final = 40
 _STORE_CONNECTIONS: Final = 64
 _WEBHOOK_CONNECTIONS: Final = 512
 _ANYTHING_ELSE: Final = 128  # listening sockets, the operators' port, the event loop, threads that look names up
 _MIN_CONNECTIONS: Final = 16  # the least value of CONNECTIONS_MAX
+
+
+def database_connections(config: Config) -> int:
+    """Connections to PostgreSQL at the peak. Each former relayer account adds one for its role."""
+    return config.database_pool_max + _BESIDE_POOL + len(config.former_relayer_keys)
 
 
 def raise_descriptor_limit() -> int:
@@ -31,10 +39,9 @@ def connections_within(limit: int, config: Config) -> int:
 
 def _own_descriptors(config: Config) -> int:
     """Descriptors that the daemon needs itself when it is busiest."""
-    databases = 1 + len(config.database_replica_urls)
     return (
-        databases * config.database_pool_max
-        + DATABASE_CONNECTIONS_BESIDE_POOL
+        database_connections(config)
+        + len(config.database_replica_urls) * (config.database_pool_max + PREPARED_CONNECTIONS)
         + len(config.node_urls) * _NODE_CONNECTIONS
         + _STORE_CONNECTIONS
         + (_WEBHOOK_CONNECTIONS if config.webhooks_key else 0)

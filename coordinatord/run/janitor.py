@@ -1,6 +1,6 @@
-"""Janitor: sums up how jobs ended lately, and removes lapsed nonces, sessions and leases, ended relays, lines of old
-batches, objects that no job names, files past their time and uploads that died on the way. README.md, "Growth", has the
-rule of each table.
+"""Janitor: shows the state of replication, sums up how jobs ended lately, and removes lapsed nonces, sessions and
+leases, ended relays, lines of old batches, objects that no job names, files past their time and uploads that died on
+the way. README.md, "Growth", has the rule of each table.
 
 A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """
@@ -28,6 +28,7 @@ from coordinatord.chain.indexer import events_sql
 from coordinatord.chain.relayer import endings_sql
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.locks import hold_role
+from coordinatord.storage.database.replication_sql import Replication, read_replication
 from coordinatord.storage.pins import objects_sql
 from coordinatord.storage.pins.containers import Containers
 
@@ -58,9 +59,14 @@ class Janitor:
         await hold_role(self.database, "janitor", self._term)
 
     async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        while True:
-            await self.sweep(connection)
-            await anyio.sleep(INTERVAL)
+        try:
+            while True:
+                _show_replication(await read_replication(connection))
+                await self.sweep(connection)
+                await anyio.sleep(INTERVAL)
+        finally:  # the next holder of the role shows it
+            metrics.database_standbys.clear()
+            metrics.database_replay_lag.clear()
 
     async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """All that is due now."""
@@ -92,6 +98,14 @@ class Janitor:
         for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
         await self.reliability.refresh(connection)
+
+
+def _show_replication(replication: Replication) -> None:
+    metrics.database_standbys.labels("synchronous").set(replication.synchronous)
+    metrics.database_standbys.labels("hidden").set(replication.hidden)
+    asynchronous = replication.standbys - replication.synchronous - replication.hidden
+    metrics.database_standbys.labels("asynchronous").set(asynchronous)
+    metrics.database_replay_lag.labels("primary").set(replication.lag_s)
 
 
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:

@@ -37,7 +37,8 @@ from coordinatord.chain.indexer.apply import apply_blocks
 from coordinatord.chain.indexer.evidence import BlockRange
 from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.rpc.client import open_rpc
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection, open_database
+from coordinatord.storage.database.connections import Connection, Database, open_database
+from coordinatord.storage.database.prepared import PreparedConnection
 from devnet import accounts
 from devnet.anvil import running_anvil
 from devnet.app import deployed_market

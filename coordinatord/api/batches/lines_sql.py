@@ -14,17 +14,24 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
 _ENDINGS: Final = " ".join(f"when {number} then '{name}'" for number, name in ENDED_BECAUSE.items())
+# A failover may lose the relay of a post and keep its batch, which then posts the line again. Where the database was
+# replaced after the batch was created, a post that the chain refuses as a duplicate is the batch's own.
+_POSTED_BEFORE: Final = (
+    "(r.state = 'refused' and r.reason = 'DuplicateJob' and (select b.created_at from batches b"
+    " where b.id = l.batch_id) < (select since from server_epoch))"
+)
 # End of a line: `completed`, the code of its error, or null while it runs. A job counts only when this batch posted it:
 # a job of the same id that was there before is why the chain refused the line.
 OUTCOME: Final = (
     "case when l.result is not null then 'completed' when l.code is not null then l.code"
-    " when r.state = 'refused' then coalesce(r.reason, 'unknown')"
+    " when r.state = 'refused' and j.job_id is null then coalesce(r.reason, 'unknown')"
     f" when j.state = {JobState.SETTLED} then 'completed'"
     f" when j.state = {JobState.CANCELLED} then case j.ended_because {_ENDINGS} end end"
 )
 JOINED: Final = (
     "batch_lines l left join relays r on r.id = l.relay_id"
-    " left join jobs j on r.state = 'mined' and j.job_id = l.job_id"
+    f" left join lateral (select * from jobs where job_id = l.job_id and (r.state = 'mined' or {_POSTED_BEFORE})"
+    " limit 1) j on true"  # the limit keeps the planner from reading all jobs
 )
 
 

@@ -18,6 +18,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import BATCH_MOVED, Notices
+from coordinatord.storage.database.transactions import transaction
 
 POLL_S: Final = 0.25  # between looks for a batch that is due
 QUEUE_FULL_PAUSE_S: Final = 0.02  # until posts may be added again
@@ -54,7 +55,7 @@ class BatchWorker:
         """Move one batch by one step. Return False when none was due."""
         work: BatchWork | None = None
         try:
-            async with self.database.connection() as connection, connection.transaction():
+            async with self.database.connection() as connection, transaction(connection):
                 work = await work_sql.take(connection)
                 if work is not None:
                     await self._step(connection, work)

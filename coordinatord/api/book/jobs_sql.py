@@ -10,7 +10,8 @@ import asyncpg
 import attrs
 
 from common.api.states import EndedBecause, JobState
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 # Open jobs that expired together with very many others may not be marked yet.

@@ -18,7 +18,8 @@ from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.liveness_sql import SeenPoll
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.batched_reads import BatchedReads
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.prepared import PreparedConnection
 
 log = structlog.get_logger(__name__)
 

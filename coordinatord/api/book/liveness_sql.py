@@ -5,7 +5,8 @@ from typing import Final
 
 import attrs
 
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.prepared import PreparedConnection
 
 LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
 

@@ -6,7 +6,7 @@ from typing import Final
 import attrs
 
 from coordinatord.api.book.leases_sql import PollKey
-from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 

@@ -14,7 +14,8 @@ from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.posted_jobs_sql import ORDER_NUMBERS, posted_order
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
 from coordinatord.chain.relayer.endings_sql import BEGINNING
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 
 MAX_ENDED_OFFERS: Final = 1_000
 _TYPES: Final = {

@@ -7,7 +7,8 @@ from common.api.states import JobState
 from common.messages.jobs import Order
 from common.quotes import FeeTerms
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 
 ORDER_NUMBERS: Final = (
     *("model_id", "sla_secs", "rate_in", "rate_out"),

@@ -11,7 +11,8 @@ from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue, IndexRead
-from coordinatord.storage.database.connections import Database, PreparedConnection
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.replicas import IndexSource, Replica, pools, prepared
 from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
 

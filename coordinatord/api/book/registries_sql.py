@@ -7,7 +7,8 @@ import asyncpg
 import attrs
 
 from coordinatord.api.book.reliability_sql import ALL_MODELS, RELIABILITY_COLUMNS, ReliabilityRow
-from coordinatord.storage.database.connections import Database, PreparedConnection
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 

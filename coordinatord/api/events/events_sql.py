@@ -7,7 +7,8 @@ import asyncpg
 import attrs
 
 from common.api.events import OUTCOMES, EventKind
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 _COLUMNS: Final = (

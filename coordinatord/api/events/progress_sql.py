@@ -9,7 +9,7 @@ from common.api.states import EndedBecause, JobState
 from common.refusal import Refused
 from coordinatord.chain.contracts.job_registry import read_settle
 from coordinatord.chain.relayer.endings_sql import BEGINNING, ENDING
-from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 # Each is the condition of an index on `subject`.

@@ -19,6 +19,7 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay, NotQueued, Priority,
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
+from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +57,7 @@ class ReclaimWorker:
         overdue = await overdue_jobs(connection, _AT_ONCE, self._tried)
         if not overdue:
             return 0
-        async with connection.transaction():
+        async with transaction(connection):
             reclaims = [self._reclaim(*job) for job in overdue.items()]
             outcomes = await submit_all(connection, reclaims, max_depth=self._max_depth)
         handed_over = [

@@ -21,7 +21,8 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue
-from coordinatord.storage.database.connections import Database, PreparedConnection
+from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.prepared import PreparedConnection
 
 _NOTICED: Final = 0.05  # seconds until what another process takes back is known here
 _MOST: Final = 65_536

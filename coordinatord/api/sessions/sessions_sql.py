@@ -7,7 +7,8 @@ import attrs
 
 from common.api import limits
 from coordinatord.base.outcomes import SessionRow
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.removal_sql import remove_due
 
 NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)

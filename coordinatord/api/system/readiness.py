@@ -20,9 +20,12 @@ from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.chain.rpc.views import Reverted, View, decoded, read_many
 from coordinatord.storage.database.connections import Database, is_read_only
+from coordinatord.storage.database.locks import is_held
+from coordinatord.storage.database.role_connection import role_of
 
 Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
 
+RELAYER_ABSENT_S: Final = 10.0  # without a holder of the relayer's role, until that is a fault
 _PATIENCE: Final = 3.0  # seconds for the node's head, and for the database: a probe that waits longer is no answer
 
 
@@ -47,6 +50,7 @@ class ReadinessCheck:
         block_time_ms: int,
         ready_lag_blocks: int,
         role: RelayerRole,
+        chain_id: int,
         supervisor: Supervisor,
         patience: float = _PATIENCE,
         clock: Callable[[], float] = time.monotonic,
@@ -56,6 +60,8 @@ class ReadinessCheck:
         self._patience = patience
         self._rpc = rpc
         self._role = role
+        self._relayer = role_of(chain_id, role.account)
+        self._absent_since: float | None = None
         self._supervisor = supervisor
         self._keep = block_time_ms / 1000
         self._ready_lag = ready_lag_blocks
@@ -71,8 +77,9 @@ class ReadinessCheck:
     async def report(self) -> ReadinessReport:
         """Return the last report while it is fresh, or a new one. Never raises.
 
-        `fault` is `database_unavailable` when the database does not answer (the reason is then `cold_start`), and
-        `database_read_only` when the database answers and rejects writes.
+        `fault` is `database_unavailable` when the database does not answer (the reason is then `cold_start`),
+        `database_read_only` when the database answers and rejects writes, and `relayer_absent` when no process has
+        held the relayer's role for a while.
         """
         if self._last is not None and (self._fresh() or self._asking.locked()):
             return self._last
@@ -99,12 +106,22 @@ class ReadinessCheck:
             position = await read_position_in_time(self._line)
             if await is_read_only(self._line):
                 fault = "database_read_only"
+            elif await self._relayer_is_absent():
+                fault = "relayer_absent"
         except Retryable:
             fault = "database_unavailable"
         report = attrs.evolve(judge(position, head, self._ready_lag), fault=fault)
         if report.lag is not None:
             metrics.index_lag.set(report.lag)
         return report
+
+    async def _relayer_is_absent(self) -> bool:
+        if await is_held(self._line, self._relayer):
+            self._absent_since = None
+            return False
+        if self._absent_since is None:
+            self._absent_since = self._clock()
+        return self._clock() - self._absent_since >= RELAYER_ABSENT_S
 
     async def _head(self) -> int | None:
         """The head; the relayer's role is asked for with it."""

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from common.abi import array_of_dynamic, bytes_at, call, dynamic, selector, topic
+from common.abi import array_of_dynamic, bytes_at, call, dynamic, selector, topic, uint_at
 from common.refusal import Refused
 from coordinatord.chain.rpc.chain_data import Hash
 
@@ -24,6 +24,16 @@ class ReceiptLog(msgspec.Struct, frozen=True):
 def relay(calls: Sequence[bytes]) -> bytes:
     """Calldata that runs each of `calls` on the registry it is sent to; a refused one harms no other."""
     return call(_RELAY, array_of_dynamic([dynamic(one) for one in calls]))
+
+
+def calls_of(calldata: bytes) -> list[bytes] | None:
+    """The calls of a `relay` transaction; None for calldata that is no `relay`. Raises Refused when it is malformed."""
+    if calldata[:4] != _RELAY:
+        return None
+    arguments = calldata[4:]
+    start = uint_at(arguments, 0, 32)
+    items = arguments[start + 32 :]  # their offsets count from behind the length
+    return [bytes_at(items, place) for place in range(uint_at(arguments[start:], 0, 16))]
 
 
 def refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, bytes]:

@@ -23,6 +23,7 @@ from coordinatord.chain.indexer.undo_sql import (
 )
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.transactions import transaction
 
 
 async def apply_range(
@@ -33,7 +34,7 @@ async def apply_range(
     changes = folded(block_range)
     _expire(changes, block_range.last.time)
     position = _position(block_range.last, rebuilding)
-    async with connection.transaction():
+    async with transaction(connection):
         await write_new_jobs(connection, changes.new_jobs.values(), ordinal)
         await write_patches(connection, changes)
         await restart_run(connection, _kept(block_range.last))
@@ -55,7 +56,7 @@ async def apply_blocks(
     changes = [folded(block) for block in blocks]
     posted = _posted(changes)
     position = _position(blocks[-1].last, rebuilding)
-    async with connection.transaction():
+    async with transaction(connection):
         if posted:
             await write_new_jobs(connection, posted, await count_jobs(connection))
         for block, change in zip(blocks, changes, strict=True):
@@ -85,7 +86,7 @@ def _posted(changes: Sequence[Changes]) -> list[NewJob]:
 async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bool) -> IndexPosition:
     """Undo every block above `ancestor`."""
     position = IndexPosition(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
-    async with connection.transaction():
+    async with transaction(connection):
         await undo_above(connection, ancestor.number)
         await take_back_events(connection, ancestor.number)
         await match_expired(connection, ancestor.time)
@@ -95,14 +96,14 @@ async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bo
 
 async def mark_more(connection: Connection, position: IndexPosition) -> bool:
     """Mark a portion of what had expired at the position's block; whether there may be more."""
-    async with connection.transaction():
+    async with transaction(connection):
         return await mark_some_expired(connection, position.block_time)
 
 
 async def start_over(connection: Connection, deploy_block: int) -> IndexPosition:
     """Forget everything; the next block to index is `deploy_block`, and nothing is readable until the head."""
     position = IndexPosition(deploy_block - 1, bytes(32), 0, rebuilding=True)
-    async with connection.transaction():
+    async with transaction(connection):
         await empty_index(connection)
         await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)

@@ -4,8 +4,9 @@ from typing import Final
 
 import attrs
 
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.notices import INDEX_MOVED
+from coordinatord.storage.database.prepared import PreparedConnection
 
 
 @attrs.frozen(slots=True)

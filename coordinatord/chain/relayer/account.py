@@ -1,11 +1,15 @@
 """State of one relayer account: its pending transactions, and its figures as a node last reported them."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import anyio
 import attrs
 import msgspec
+import structlog
 
+from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import relayer_balance
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, believed_base_fee, believed_tip
@@ -17,6 +21,9 @@ from coordinatord.chain.relayer.tx_size import TxRoom
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import RpcError
 
+log = structlog.get_logger(__name__)
+
+MAX_UNKNOWN: Final = 256  # transactions of the account that a pool may have and the database not
 _DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
 _HISTORY: Final = "0x10"  # blocks whose tips a node's advice is held against
 _PERCENTILE: Final = 60
@@ -42,6 +49,9 @@ class RelayerAccount:
     lost: PendingTxs
     nonce_floor: int = 0  # nonces below are used, as of the block last read
     nonce_floor_since: float = 0.0  # when it was first read, by the event loop's clock
+    pool_end: int = 0  # nonces from the floor up to here are taken in a node's pool; never below the floor
+    pools_read: bool = False  # of every node, in this term
+    searched: set[int] = attrs.field(factory=set)  # used nonces whose bytes were looked for in the blocks
     balance: int = 0
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
     room: TxRoom = attrs.field(factory=TxRoom)
@@ -87,9 +97,10 @@ class RelayerAccount:
         """Read nonce, balance, fees and role as of `block`, by its hash, so that no other branch answers."""
         address = "0x" + self.address.hex()
         at = {"blockHash": block.hash}
-        nonce, balance, tip, history, *roles = await rpc.batch(
+        nonce, pool, balance, tip, history, *roles = await rpc.batch(
             [
                 RpcCall("eth_getTransactionCount", (address, at)),
+                RpcCall("eth_getTransactionCount", (address, "pending")),
                 RpcCall("eth_getBalance", (address, at)),
                 RpcCall("eth_maxPriorityFeePerGas"),
                 RpcCall("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
@@ -100,9 +111,10 @@ class RelayerAccount:
             raise retryable_of(nonce, "eth_getTransactionCount")
         if isinstance(balance, RpcError):
             raise retryable_of(balance, "eth_getBalance")
-        floor = quantity(decode_result(nonce, str, "eth_getTransactionCount"))
-        if floor != self.nonce_floor:
-            self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
+        self._uses_nonces_below(quantity(decode_result(nonce, str, "eth_getTransactionCount")))
+        self.pool_end = self.nonce_floor
+        if not isinstance(pool, RpcError):
+            self._sees_pool(quantity(decode_result(pool, str, "eth_getTransactionCount")))
         self._has(quantity(decode_result(balance, str, "eth_getBalance")))
         advised, base_fee = _DEFAULT_TIP, block.next_base_fee
         if not isinstance(tip, RpcError):
@@ -118,6 +130,25 @@ class RelayerAccount:
             self.role.hear(roles)
         self.room.block_gas_limit = block.gas_limit
         self.head = block.number
+
+    def _uses_nonces_below(self, floor: int) -> None:
+        if floor != self.nonce_floor:
+            self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
+            self.searched = {nonce for nonce in self.searched if nonce < floor}
+
+    async def read_pools(self, rpcs: Iterable[Rpc]) -> None:
+        """Nonces that the pools of further nodes have. A node that does not answer has none."""
+        for rpc in rpcs:
+            with suppress(Retryable, RpcError):
+                count = await rpc.call("eth_getTransactionCount", "0x" + self.address.hex(), "pending")
+                self._sees_pool(quantity(count))
+
+    def _sees_pool(self, count: int) -> None:
+        """A count far beyond the account's own transactions is an error of the node: believed, it would leave a gap."""
+        if count <= self.nonce_floor + len(self.pending) + MAX_UNKNOWN:
+            self.pool_end = max(self.pool_end, count)
+        else:
+            log.warning("pending nonces not believed", count=count, used=self.nonce_floor)
 
     async def read_balance(self, rpc: Rpc) -> None:
         """Read the balance now: it may have been filled up without a block."""

@@ -8,7 +8,8 @@ from typing import Final
 import attrs
 
 from common.api.states import JobState
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 
 EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
 MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted

@@ -10,6 +10,7 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.adoption import adopt_forgotten, adopt_versions
 from coordinatord.chain.relayer.blocks import HeadBlock, blocks_by_number
 from coordinatord.chain.relayer.fees import replacement
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs
@@ -57,25 +58,37 @@ async def revive_unmined(
 @attrs.frozen(slots=True)
 class Findings:
     """Nonces that went wrong. `used`: below the chain's count although their transactions are pending: mined, or lost
-    to a foreign transaction. `suspects`: not pending although the chain waits for them."""
+    to a foreign transaction. `suspects`: not pending although the chain waits for them. `foreign`: used by bytes that
+    the database does not know."""
 
     used: tuple[int, ...]
     suspects: tuple[int, ...]
+    foreign: range
 
 
-def examine(floor: int, stored_next: int | None, pending: Iterable[int]) -> Findings:
+def examine(
+    floor: int, stored_next: int | None, pending: Iterable[int], pool_end: int = 0, lost: Iterable[int] = ()
+) -> Findings:
     """Return the nonces that went wrong.
 
     The chain's count is the floor. From there up to the highest nonce given out, every nonce must have a live
     transaction: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out,
     None for a new account, which starts at the floor.
+
+    Up to `pool_end`, nodes have bytes of the account. A failover made the database forget those that it does not know:
+    they are left to be mined, and never outbid. `lost`: nonces whose bytes the database knows, although foreign
+    transactions used them.
     """
-    waiting = set(pending)
-    following = floor if stored_next is None else stored_next
+    waiting, known = set(pending), set(lost)
+    taken = max(floor, pool_end)
+    following = taken if stored_next is None else stored_next
     last = min(following, floor + len(waiting) + _MAX_SUSPECTS)
     return Findings(
         used=tuple(sorted(nonce for nonce in waiting if nonce < floor)),
-        suspects=tuple(nonce for nonce in range(floor, last) if nonce not in waiting),
+        suspects=tuple(
+            nonce for nonce in range(floor, last) if nonce not in waiting and (nonce >= taken or nonce in known)
+        ),
+        foreign=range(following, max(following, floor)),
     )
 
 
@@ -83,12 +96,22 @@ async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount,
     """Repair the nonces of an account that was read at `block`. True when there is something to send or to sign."""
     async with term.transaction() as connection:
         stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
-    findings = examine(account.nonce_floor, stored_next, [tx.nonce for tx in account.pending])
+        unexplained = await transactions_sql.unexplained(
+            connection, account.chain_id, account.address, account.nonce_floor
+        )
+    own, lost = [tx.nonce for tx in account.pending], [tx.nonce for tx in account.lost]
+    findings = examine(account.nonce_floor, stored_next, own, account.pool_end, lost)
+    if findings.suspects or not account.pools_read:
+        await account.read_pools(rpc.others)
+        account.pools_read = True
+        findings = examine(account.nonce_floor, stored_next, own, account.pool_end, lost)
+    wanted = {*unexplained, *findings.foreign} - account.searched
+    adopted = await adopt_forgotten(term, rpc, account, block, wanted=wanted, foreign=findings.foreign) if wanted else 0
     await _find_lost(term, rpc, account, block)
-    lost = await _give_up_lost(term, rpc, account, block, findings.used) if findings.used else 0
+    given_up = await _give_up_lost(term, rpc, account, block, findings.used) if findings.used else 0
     unmade = await _undo_deep(term, rpc, account, findings.suspects) if findings.suspects else 0
     filled = await _close_gaps(term, account, findings.suspects) if findings.suspects else 0
-    return lost + unmade + filled > 0
+    return adopted + given_up + unmade + filled > 0
 
 
 async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
@@ -123,6 +146,9 @@ async def _give_up_lost(
     lost = [tx for tx in missing if tx.is_missing(now)]
     if lost and await _others_have(rpc, account, lost):
         return 0
+    if lost:
+        adopted = await adopt_versions(term, rpc, account, block, lost)
+        lost = [tx for tx in lost if tx.nonce not in adopted]
     if lost:
         log.warning("nonces lost to foreign transactions", nonces=[tx.nonce for tx in lost])
         async with term.transaction() as connection:

@@ -167,6 +167,24 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
     )
 
 
+async def carried_by(
+    connection: Connection, tx_id: int, target: bytes, calls: Sequence[tuple[bytes, int | None]]
+) -> int:
+    """Bind live relays to a transaction that turns out to carry them: (calldata, place in `relay`) each. Return their
+    number. They end with its receipt."""
+    bound: int = await connection.fetchval(
+        "with bound as (insert into relay_formers (relay_id, tx_id, call_index) select r.id, $1, c.place"
+        " from unnest($3::bytea[], $4::integer[]) as c(calldata, place)"
+        " join relays r on r.calldata = c.calldata and r.target = $2 and r.state in ('queued', 'signed')"
+        " on conflict do nothing returning relay_id) select count(*) from bound",
+        tx_id,
+        target,
+        [calldata for calldata, _ in calls],
+        [place for _, place in calls],
+    )
+    return bound
+
+
 async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
     """Record that foreign transactions used these nonces. The relays return to the queue, to be simulated again."""
     await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)

@@ -32,7 +32,7 @@ async def sign_planned(
     """Give out contiguous nonces, store the signed bytes and bind the relays to them. Return what was signed, and why
     the rest was not: an external signer may fail midway, and the relays of the rest stay queued."""
     stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
-    first = max(account.nonce_floor, stored_next or 0)
+    first = max(account.nonce_floor, account.pool_end, stored_next or 0)
     if stored_next is not None and first > stored_next:
         foreign = range(stored_next, first)
         log.warning("nonces used by foreign transactions", first=foreign.start, count=len(foreign))

@@ -82,6 +82,30 @@ async def insert_foreign(connection: Connection, chain_id: int, account: bytes, 
     )
 
 
+async def unexplained(connection: Connection, chain_id: int, account: bytes, below: int) -> list[int]:
+    """Nonces below `below` that were used, of late, by bytes that this database does not know."""
+    rows = await connection.fetch(
+        "select nonce from relay_txs where chain_id = $1 and account = $2 and nonce < $3 and lost"
+        " and purpose = 'foreign' and created_at > now() - interval '1 hour' order by nonce",
+        chain_id,
+        account,
+        below,
+    )
+    return [row["nonce"] for row in rows]
+
+
+async def adopt(connection: Connection, chain_id: int, account: bytes, tx: NewTx) -> int:
+    """Store the bytes that used a nonce after all as the account's own. Return the transaction's id. It stays lost
+    until its receipt is read."""
+    tx_id: int = await connection.fetchval(
+        "update relay_txs set target = $4, calldata = $5, gas = $6, priority = $7, purpose = 'relay'"
+        " where chain_id = $1 and account = $2 and nonce = $3 returning id",
+        *(chain_id, account, tx.nonce, tx.target, tx.calldata, tx.gas, tx.priority),
+    )
+    await add_versions(connection, [(tx_id, tx.version)])
+    return tx_id
+
+
 async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: Version) -> None:
     """Use a lost nonce, which a reorg freed, for a self-transfer."""
     await connection.execute("update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", tx_id, gas)

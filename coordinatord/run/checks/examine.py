@@ -26,18 +26,13 @@ from coordinatord.base.http_client import Http, NoResponse, open_http
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.chain import ChainLook
+from coordinatord.run.checks.database import database_rows
 from coordinatord.run.checks.nodes import NODE_REMEDY
 from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_parts, told, wrong
 from coordinatord.run.config import ANY_HOST, Config, read_config, unknown_settings, variables
 from coordinatord.run.dependencies import open_pins
-from coordinatord.run.descriptors import (
-    DATABASE_CONNECTIONS_BESIDE_POOL,
-    connections_within,
-    raise_descriptor_limit,
-)
+from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
 from coordinatord.run.environment import read_fields, set_variables
-from coordinatord.storage.database.connections import open_database, server_facts
-from coordinatord.storage.database.migration import compare, server_refusal
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
@@ -69,7 +64,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
     given = sum(field.metadata["variable"] in environ for field in variables())
     rows.insert(0, right("settings", f"{given} variables are set, the others have their defaults"))
     parts = [
-        CheckPart("database", lambda: _database(config), _DATABASE_REMEDY),
+        CheckPart("database", lambda: database_rows(config), _DATABASE_REMEDY),
         CheckPart("node", ChainLook(config).rows, NODE_REMEDY, seconds=60),
         CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, _STORE_SECONDS),
         CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
@@ -109,40 +104,6 @@ def _variables(environ: Mapping[str, str]) -> CheckRow:
         return right("variables", "none that looks like a setting and is none")
     names = ", ".join(name if near is None else f"{name} (did you mean {near}?)" for name, near in unknown.items())
     return wrong("variables", f"no setting: {names}", "correct or remove it; what it was to set has its default")
-
-
-async def _database(config: Config) -> AsyncIterator[CheckRow]:
-    async with (
-        open_database(config.database_url.reveal(), smallest=1, largest=2) as database,
-        database.connection() as connection,
-    ):
-        server, asked_at = await server_facts(connection), time.time()
-        state, major = await compare(connection), connection.get_server_version().major
-    version, most, ahead = server.version, server.max_connections, asked_at - server.clock
-    needed = config.database_pool_max + DATABASE_CONNECTIONS_BESIDE_POOL
-    if (refusal := server_refusal(major)) is not None:
-        yield wrong("database", f"PostgreSQL {version}", refusal)
-    elif needed > most:
-        remedy = "lower DATABASE_POOL_MAX or raise max_connections"
-        yield wrong("database", f"PostgreSQL {version} takes {most} connections, a process up to {needed}", remedy)
-    else:
-        yield right("database", f"PostgreSQL {version}; {most} connections, of which a process takes up to {needed}")
-    if abs(ahead) > _CLOCK_TOLERANCE:
-        yield wrong("clock and database", f"{ahead:+.1f} s", "synchronise both machines' clocks (timedatectl)")
-    if state.refusal is not None:
-        found, _, remedy = state.refusal.partition(": ")
-        yield wrong("migrations", found, remedy)
-    elif state.unknown:
-        yield told("migrations", f"newer, and this release may run: {', '.join(state.unknown)}")
-    elif not state.applied:
-        yield told(
-            "migrations", f"the database is empty: `coordinatord migrate` or a start applies {len(state.missing)}"
-        )
-    elif state.missing:
-        names = ", ".join(state.missing)
-        yield told("migrations", f"older: `coordinatord migrate` or a start applies {names}")
-    else:
-        yield right("migrations", f"all {state.applied} are applied")
 
 
 @attrs.frozen(slots=True)

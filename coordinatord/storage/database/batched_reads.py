@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 import attrs
 
-from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 K = TypeVar("K")

@@ -16,7 +16,10 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import DATABASE_ERRORS, Connection, Database
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.errors import DATABASE_ERRORS
+from coordinatord.storage.database.prepared import PreparedConnection
+from coordinatord.storage.database.terms_sql import begin_term
 
 log = structlog.get_logger(__name__)
 
@@ -30,21 +33,34 @@ def lock_key(role: str) -> int:
     return int.from_bytes(hashlib.sha256(role.encode()).digest()[:8], "big", signed=True)
 
 
-async def is_held(connection: Connection, role: str) -> bool:
+async def is_held(reader: "Connection | PreparedConnection", role: str) -> bool:
     """True when any process holds the role."""
-    held: bool = await connection.fetchval(
+    (row,) = await reader.fetch(
         "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 1 and granted"
         " and database = (select oid from pg_database where datname = current_database())"
-        " and (classid::bigint << 32 | objid::bigint) = $1)",
+        " and (classid::bigint << 32 | objid::bigint) = $1) as held",
         lock_key(role),
     )
-    return held
+    return bool(row["held"])
+
+
+async def holder(connection: Connection, role: str) -> str | None:
+    """Address and server process of the connection that holds the role; None when no process holds it."""
+    row = await connection.fetchrow(
+        "select coalesce(host(a.client_addr), 'local') as address, l.pid from pg_locks l"
+        " left join pg_stat_activity a on a.pid = l.pid where l.locktype = 'advisory' and l.objsubid = 1 and l.granted"
+        " and l.database = (select oid from pg_database where datname = current_database())"
+        " and (l.classid::bigint << 32 | l.objid::bigint) = $1",
+        lock_key(role),
+    )
+    return None if row is None else f"a process at {row['address']} (server process {row['pid']})"
 
 
 async def hold_role(
     database: Database, role: str, work: Callable[["asyncpg.Connection[asyncpg.Record]"], Awaitable[None]]
 ) -> None:
-    """Run `work` whenever this process holds `role`, until cancelled. `work` gets the connection with the lock."""
+    """Run `work` whenever this process holds `role`, until cancelled. `work` gets the connection with the lock. Each
+    term begins with a confirmed commit."""
     key = lock_key(role)
     while True:
         try:
@@ -65,6 +81,7 @@ async def _one_term(
     try:
         while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
             await anyio.sleep(CLAIM_INTERVAL)
+        await begin_term(connection)
         log.info("role taken", role=role)
         metrics.roles_held.labels(role).set(1)
         async with anyio.create_task_group() as term:

@@ -5,7 +5,7 @@ A file begins with the least release that runs on what it leaves behind:
     -- least release: 0.1.0
 
 The runner stores it beside the migration. An older process that starts later reads there whether it may run on a
-migration that it does not know. UPGRADING.md lists what a file may do to keep that number low.
+migration that it does not know. OPERATIONS.md lists what a file may do to keep that number low.
 
 Each file runs in a transaction, together with the row that records it. PostgreSQL runs some statements outside of a
 transaction only, such as `create index concurrently`. A file of those has a second line:
@@ -31,6 +31,7 @@ import structlog
 
 from common.daemon.process import RELEASE, Fatal
 from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +108,7 @@ async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
 async def _apply(connection: Connection, file: Migration) -> None:
     least = file.least_release
     if file.in_transaction:
-        async with connection.transaction():
+        async with transaction(connection):
             await connection.execute(file.sql)
             await _record(connection, file, least)
     else:
@@ -192,7 +193,7 @@ def _database_refusal(files: dict[int, Migration], applied: dict[int, Applied], 
         return None
     return (
         f"the database has migration {newest.number:04d}, which lets release {newest.least_release} or later run, and "
-        f"this is {release}: start that release, or go back to a backup of before it (UPGRADING.md)"
+        f"this is {release}: start that release, or go back to a backup of before it (OPERATIONS.md)"
     )
 
 

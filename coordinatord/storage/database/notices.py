@@ -19,7 +19,8 @@ import anyio
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import DATABASE_ERRORS, Connection, Database
+from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.errors import DATABASE_ERRORS
 
 INDEX_MOVED: Final = "index_moved"
 OUTBOX_MOVED: Final = "outbox_moved"
@@ -28,7 +29,7 @@ RELAY_ENDED: Final = "ended"
 JOB_OFFERED: Final = "offered"
 BATCH_MOVED: Final = "batch"
 RESET: Final = "reset"  # in place of a payload
-HEARTBEAT_TIMEOUT_S: Final = 5.0
+HEARTBEAT_TIMEOUT_S: Final = 2.0
 RECONNECT_AFTER_S: Final = 0.5
 _TOPICS: Final = (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, JOB_OFFERED, BATCH_MOVED)
 
@@ -43,7 +44,7 @@ async def notify_outbox(connection: Connection, topic: str, payload: str = "") -
 class Notices:
     """Delivers each entry to all subscribers of its topic: the index's log, or one kind of the outbox's entries."""
 
-    def __init__(self, heartbeat: float = 15.0) -> None:
+    def __init__(self, heartbeat: float = 3.0) -> None:
         """`heartbeat`: seconds after which the connection is tried."""
         self._heartbeat = heartbeat
         self._subscribers: dict[str, set[Callable[[str], None]]] = {topic: set() for topic in _TOPICS}

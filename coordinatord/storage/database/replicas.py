@@ -17,7 +17,9 @@ import structlog
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.batched_reads import FreshValue
-from coordinatord.storage.database.connections import DATABASE_ERRORS, Database, PreparedConnection, open_database
+from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.errors import DATABASE_ERRORS
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 log = structlog.get_logger(__name__)
@@ -115,7 +117,12 @@ async def open_replicas(urls: Sequence[str], *, largest: int, statement_timeout:
         replicas = []
         for url in urls:
             opened = open_database(
-                url, smallest=0, largest=largest, acquire_timeout=_PATIENCE, statement_timeout=statement_timeout
+                url,
+                smallest=0,
+                largest=largest,
+                acquire_timeout=_PATIENCE,
+                statement_timeout=statement_timeout,
+                standby=True,
             )
             parts = urlsplit(url)
             name = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)

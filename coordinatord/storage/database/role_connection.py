@@ -7,6 +7,7 @@ import anyio
 import asyncpg
 
 from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.transactions import transaction
 
 
 def role_of(chain_id: int, account: bytes) -> str:
@@ -23,5 +24,5 @@ class RoleConnection:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        async with self._turn, self._connection.transaction():
+        async with self._turn, transaction(self._connection):
             yield self._connection

@@ -4,7 +4,8 @@ import asyncpg
 import attrs
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import Connection, PreparedConnection
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 
 
 @attrs.frozen(slots=True)

@@ -2,6 +2,7 @@
 
 -- The database of a coordinator, grouped by capability:
 --
+--     server      the PostgreSQL cluster and timeline that this was written on
 --     index       position, journal of reorgs, jobs, counts of jobs, events, catalogue, providers, reliability
 --     outbox      relays, their transactions, gas budgets
 --     wallets     nonces, sessions
@@ -14,6 +15,17 @@
 --
 -- Times named `*_at` are timestamptz where the coordinator's clock set them, and Unix seconds where a block or a
 -- signature did. Amounts are numeric(39): a uint128 of the token's smallest unit. Addresses and hashes are bytea.
+
+
+-- Server ----------------------------------------------------------------------------------------------------------------
+
+-- Cluster and timeline of PostgreSQL that roles worked on last. A promotion raises the timeline. Every term of a role
+-- begins with a write to this row, so that its commit shows that the standby confirms commits.
+create table server_epoch (
+    only_row boolean primary key default true check (only_row), system_identifier bigint not null,
+    timeline bigint not null,
+    since timestamptz not null default clock_timestamp(), terms bigint not null default 1
+);
 
 
 -- Index: position and journal ------------------------------------------------------------------------------------------

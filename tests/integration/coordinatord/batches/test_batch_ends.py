@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import anyio
 import attrs
 import pytest
 
@@ -91,6 +92,22 @@ async def test_lines_that_chain_or_store_refuse_are_named(batching: Batching, cl
     await stage.world.anvil.call("anvil_setCode", client.address, "0x6001")
     done = await batching.until((await batching.create(of_code))["id"], status="completed")
     assert await errors(batching, done) == [(1, "payer_has_code", of_code["job_id"])]
+
+
+async def test_line_that_was_posted_before_a_failover_is_the_batchs_own(
+    batching: Batching, client: Party, stage: Stage
+) -> None:
+    """The failover lost the relay, so the line is posted again and refused as a duplicate."""
+    line = await client.paid()
+    assert (await stage.http.post("/v1/jobs", json=line)).status_code == 201
+    await stage.execute("update server_epoch set since = clock_timestamp() + interval '1 hour'")
+    created = await batching.create(line)
+    while not await stage.fetchval("select count(*) from relays where reason = 'DuplicateJob'"):  # noqa: ASYNC110 - the relayer's event
+        await anyio.sleep(0.02)
+    job = line["job_id"]
+    assert (await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))).status_code == 200
+    done = await batching.until(created["id"], status="completed")
+    assert await errors(batching, done) == [(1, "cancelled", job)]
 
 
 @shows("POST /v1/batches/{id}/cancel", 200)

@@ -12,8 +12,9 @@ from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
 from coordinatord.api.book.liveness_sql import SeenPoll, mark_seen
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
 from coordinatord.chain.indexer.expiry_sql import mark_all_expired
-from coordinatord.storage.database.connections import Connection, Database, PreparedConnection, open_database
+from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
+from coordinatord.storage.database.prepared import PreparedConnection
 from tests.integration.coordinatord.book.market_rows import (
     add_history,
     add_jobs,

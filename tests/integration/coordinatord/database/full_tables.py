@@ -67,8 +67,8 @@ FILLED: Final = {
 }
 # A fact of the deployment or of the catalogue each, or a sum of all: they stay as short as they begin.
 SHORT: Final = {
-    "index_position", "fees", "slas", "models", "migrations", "escrow_generations", "sessions_taken_back",
-    "webhook_position", "providers",
+    "index_position", "server_epoch", "fees", "slas", "models", "migrations", "escrow_generations",
+    "sessions_taken_back", "webhook_position", "providers",
 }  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 from collections.abc import AsyncIterator
 
+import anyio
 import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import Database, PreparedConnection, open_database
+from coordinatord.storage.database.connections import PREPARED_CONNECTIONS, Database, open_database
+from coordinatord.storage.database.prepared import PreparedConnection, PreparedPool
 
 pytestmark = pytest.mark.anyio
 
@@ -55,9 +57,34 @@ async def test_database_that_is_away_is_retryable_until_it_is_back(database: Dat
             raise Retryable("not_ready", "refused")
         return await database.connect()
 
-    line = PreparedConnection(connect)
+    pool = PreparedPool(connect, 1)
+    line = pool.reader()
     with pytest.raises(Retryable):
         await line.fetch(_OWN)
     away = False
     await line.fetch(_OWN)
-    line.drop()
+    await pool.end()
+
+
+async def test_readers_share_a_few_connections(database: Database) -> None:
+    readers = [database.prepared_connection() for _ in range(12)]
+    pids: set[int] = set()
+
+    async def read(reader: PreparedConnection) -> None:
+        (row,) = await reader.fetch("select pg_backend_pid() as pid, pg_sleep(0.05)")
+        pids.add(row["pid"])
+
+    async with anyio.create_task_group() as tasks:
+        for reader in readers:
+            tasks.start_soon(read, reader)
+    assert len(pids) == PREPARED_CONNECTIONS
+
+
+async def test_read_that_finds_every_connection_taken_is_given_up_in_its_time(database: Database) -> None:
+    slow, reader = database.prepared_connection(), database.prepared_connection(0.2)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(PREPARED_CONNECTIONS):
+            tasks.start_soon(slow.fetch, "select pg_sleep(1)")
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(Retryable), anyio.fail_after(0.9):
+            await reader.fetch(_OWN)

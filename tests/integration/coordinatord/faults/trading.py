@@ -184,12 +184,13 @@ async def trading(
     providers_url: str | None = None,
     process_environment: Mapping[str, str] | None = None,
     descriptors: int | None = None,
+    orders: int = _BODIES,
 ) -> AsyncIterator[TradingMarket]:
     """Start both daemons.
 
     `database_url` is the test's own way to the database, `coordinators_database_url` the coordinator's if that differs.
     `providers_url`: the coordinator's address as svcd has it. `process_environment`: variables of both daemons.
-    `descriptors`: how many each daemon may have.
+    `descriptors`: how many each daemon may have. `orders`: how many jobs clients can post.
     """
     account = world.cast.demo_provider
     extra = dict(process_environment or {})
@@ -213,7 +214,7 @@ async def trading(
             provider = subprocess.Popen(command, env=keys, stderr=provider_log)  # noqa: ASYNC220 - returns at once
             try:
                 client, load = party_at(world.cast.with_role("client")[0], http), Load([coordinator.base_url])
-                bodies = [await _designated(client, account, world) for _ in range(_BODIES)]
+                bodies = [await _designated(client, account, world) for _ in range(orders)]
                 market = TradingMarket(
                     world, book, folder, database_url, coordinator, provider, provider_port, http, load, bodies
                 )

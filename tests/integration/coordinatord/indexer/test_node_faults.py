@@ -4,7 +4,8 @@ Each fault is applied to a market that moves on meanwhile. The index must not mo
 not change, and must end equal to the registries' own account.
 """
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ import pytest
 
 from common.daemon.logs import log_task_failure
 from common.daemon.supervision import Supervisor
-from coordinatord.api.system.readiness import ReadinessCheck
+from coordinatord.api.system.readiness import RELAYER_ABSENT_S, ReadinessCheck
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.logs import Decoder
@@ -22,6 +23,9 @@ from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.relayer.role import RelayerRole, role_in
 from coordinatord.chain.rpc.client import Rpc, open_rpc
 from coordinatord.storage.database.connections import Connection, Database
+from coordinatord.storage.database.locks import lock_key
+from coordinatord.storage.database.role_connection import role_of
+from devnet.anvil import CHAIN_ID
 from devnet.world import World
 from tests.faults.rpc_proxy import (
     ErrorAnswer,
@@ -58,15 +62,19 @@ def relayer_of(world: World) -> RelayerRole:
     return role_in(address_book(world), bytes.fromhex(world.cast.with_role("relayer")[0].address[2:]))
 
 
-def readiness_of(database: Database, rpc: Rpc, world: World, patience: float = 3) -> ReadinessCheck:
+def readiness_of(
+    database: Database, rpc: Rpc, world: World, patience: float = 3, clock: Callable[[], float] = time.monotonic
+) -> ReadinessCheck:
     return ReadinessCheck(
         database,
         rpc,
         block_time_ms=0,
         ready_lag_blocks=2,
         role=relayer_of(world),
+        chain_id=CHAIN_ID,
         supervisor=Supervisor(lambda task, number: None, log_task_failure),
         patience=patience,
+        clock=clock,
     )
 
 
@@ -76,6 +84,22 @@ async def behind(scene: Scene, world: World, database: Database) -> AsyncIterato
         source = Source(rpc, Decoder(address_book(world)))
         readiness = readiness_of(database, rpc, world)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
+
+
+async def test_relayer_that_no_process_holds_makes_unready_after_a_while(
+    behind: Behind, world: World, database: Database, connection: Connection
+) -> None:
+    await behind.follower.catch_up(connection)
+    now = 100.0
+    async with open_rpc(world.anvil.rpc_url) as rpc:
+        readiness = readiness_of(database, rpc, world, clock=lambda: now)
+        faults = [(await readiness.report()).fault]
+        now += RELAYER_ABSENT_S
+        faults.append((await readiness.report()).fault)
+        await connection.execute("select pg_advisory_lock($1)", lock_key(role_of(CHAIN_ID, relayer_of(world).account)))
+        now += 1
+        faults.append((await readiness.report()).fault)
+        assert faults == [None, "relayer_absent", None]
 
 
 async def test_database_that_hangs_makes_unready_until_it_answers(

@@ -1,7 +1,10 @@
+import pytest
+
 from common.abi import dynamic, encode, selector, topic
 from common.artifacts import load
 from common.artifacts import selector as artifact_selector
-from coordinatord.chain.contracts.relayed_calls import ReceiptLog, refused_calls, relay
+from common.refusal import Refused
+from coordinatord.chain.contracts.relayed_calls import ReceiptLog, calls_of, refused_calls, relay
 
 REGISTRY, STRANGER = b"\x0a" * 20, b"\x0b" * 20
 REFUSED = "0x" + topic("CallRefused(uint256,bytes)").hex()
@@ -31,3 +34,12 @@ def test_logs_of_other_events_and_other_contracts_refuse_nothing() -> None:
 def test_a_garbled_reason_still_counts_as_refused() -> None:
     garbled = ReceiptLog(address="0x" + REGISTRY.hex(), topics=log(3).topics, data="0x1234")
     assert refused_calls([garbled], REGISTRY) == {3: b""}
+
+
+def test_calls_are_read_back() -> None:
+    calls = [b"", b"one", bytes(100)]
+    assert calls_of(relay(calls)) == calls
+    assert calls_of(relay([])) == []
+    assert calls_of(b"post") is None
+    with pytest.raises(Refused):
+        calls_of(relay(calls)[:-32])

@@ -2,7 +2,7 @@ import anyio
 import pytest
 
 from coordinatord.storage.database.batched_reads import BatchedReads
-from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.prepared import PreparedConnection
 
 pytestmark = pytest.mark.anyio
 

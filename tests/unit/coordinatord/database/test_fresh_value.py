@@ -2,7 +2,7 @@ import attrs
 import pytest
 
 from coordinatord.storage.database.batched_reads import RECENT, FreshValue
-from coordinatord.storage.database.connections import PreparedConnection
+from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 pytestmark = pytest.mark.anyio

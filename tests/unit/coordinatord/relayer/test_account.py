@@ -77,6 +77,7 @@ async def test_nonce_and_balance_are_those_of_the_block_and_the_market_what_bloc
     assert of.market == FeeMarket(20 * GWEI, 2 * GWEI)
     assert node.asked == [
         ("eth_getTransactionCount", [ADDRESS, AT]),
+        ("eth_getTransactionCount", [ADDRESS, "pending"]),
         ("eth_getBalance", [ADDRESS, AT]),
         ("eth_maxPriorityFeePerGas", []),
         ("eth_feeHistory", ["0x10", "latest", [60]]),
@@ -130,6 +131,16 @@ async def test_nonces_count_as_used_since_the_first_reading_that_said_so() -> No
     node.answers["eth_getTransactionCount"] = "0x6"
     await read(node, of)
     assert first <= of.nonce_floor_since <= anyio.current_time()
+
+
+async def test_pools_of_further_nodes_count_unless_they_are_far_off() -> None:
+    of = await read(Node(), account())
+    assert of.pool_end == of.nonce_floor == 5
+    pools = [Node({"eth_getTransactionCount": answer}) for answer in ("0x8", REFUSED, "0x6", "0xffff")]
+    await of.read_pools(Rpc(node.post) for node in pools)
+    assert of.pool_end == 8
+    await read(Node(), of)
+    assert of.pool_end == 5
 
 
 async def test_role_is_heard_with_the_block() -> None:

@@ -54,6 +54,11 @@ class Node:
     blocks: dict[int, HeadBlock] = attrs.field(factory=dict)
     others: list["Node"] = attrs.field(factory=list)
     asked: list[Sequence[bytes]] = attrs.field(factory=list)
+    pool: int = 0
+
+    async def call(self, method: str, *parameters: str) -> str:
+        assert (method, parameters) == ("eth_getTransactionCount", ("0x" + SIGNER.address.hex(), "pending"))
+        return hex(self.pool)
 
 
 @attrs.define
@@ -68,6 +73,9 @@ class Tables:
     lost: list[int] = attrs.field(factory=list)
     resolved: list[TxReceipt] = attrs.field(factory=list)
     versions: list[tuple[int, Version]] = attrs.field(factory=list)
+    unexplained: list[int] = attrs.field(factory=list)
+    sought: list[set[int]] = attrs.field(factory=list)
+    remembered: set[int] = attrs.field(factory=set)  # nonces whose bytes a block has by another version
     transactions: int = 0
     now: float = NOW
 
@@ -123,6 +131,17 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         rpc.asked.append(hashes)
         return await receipts_of(rpc, hashes), rpc.count
 
+    async def unexplained(to: Tables, chain: int, address: bytes, below: int) -> list[int]:
+        assert (chain, address) == (CHAIN, SIGNER.address)
+        return [nonce for nonce in to.unexplained if nonce < below]
+
+    async def adopt_forgotten(to: Tables, *_: object, wanted: set[int], foreign: range) -> int:
+        to.sought.append(wanted)
+        return len(wanted)
+
+    async def adopt_versions(to: Tables, *arguments: Any) -> set[int]:
+        return to.remembered & {tx.nonce for tx in arguments[-1]}
+
     async def blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
         return [rpc.blocks.get(number) for number in numbers]
 
@@ -130,6 +149,9 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     for name, fake in (("next_nonce", next_nonce), ("pending", pending), ("blocks_among", blocks_among)):
         monkeypatch.setattr(transactions_sql, name, fake)
     monkeypatch.setattr(transactions_sql, "gaps_among", gaps_among)
+    monkeypatch.setattr(transactions_sql, "unexplained", unexplained)
+    monkeypatch.setattr(repair, "adopt_forgotten", adopt_forgotten)
+    monkeypatch.setattr(repair, "adopt_versions", adopt_versions)
     monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
     for name, told in (("unmine", unmine), ("mark_lost", mark_lost)):
         monkeypatch.setattr(results_sql, name, told)
@@ -173,6 +195,30 @@ async def test_nonce_that_somebody_else_used_is_given_up_when_no_receipt_comes(t
     assert await missing_for_long(tables, node, of)
     assert (nonces(of.pending), nonces(of.lost), tables.lost) == ([6, 7], [5], [105])
     assert node.asked == [[version_of(5).hash]] * 2
+
+
+async def test_used_nonces_that_the_database_does_not_know_are_looked_for_once(tables: Tables) -> None:
+    tables.next, tables.unexplained, node = 6, [3, 5], Node()
+    of = account(8)
+    assert await repaired(tables, node, of)
+    assert tables.sought == [{3, 5, 6, 7}]
+    of.searched = {3, 5, 6, 7}
+    assert not await repaired(tables, node, of)
+
+
+async def test_nonce_that_a_forgotten_version_used_is_not_given_up(tables: Tables) -> None:
+    tables.next, tables.remembered, node = 7, {5}, Node(count=7)
+    of = account(7, tx(5), tx(6))
+    assert await missing_for_long(tables, node, of)
+    assert (nonces(of.pending), tables.lost) == ([5], [106])
+
+
+async def test_bytes_in_the_pool_of_another_node_are_not_outbid(tables: Tables) -> None:
+    tables.next, tables.gaps, node = 7, {5: None, 6: None}, Node(others=[Node(pool=6)])
+    of = account(5)
+    of.pool_end = 5
+    assert await repaired(tables, node, of)
+    assert nonces(of.pending) == [6]
 
 
 async def test_nonce_that_the_node_of_the_receipts_does_not_count_as_used_is_kept(tables: Tables) -> None:

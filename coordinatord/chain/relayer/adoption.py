@@ -1,0 +1,159 @@
+"""Transactions of ours that the database lost in a failover, found again in the chain's blocks.
+
+An asynchronous standby may lack the last transactions that the former primary stored and that were broadcast. Their
+nonces count as used by somebody else, and their relays wait in the queue, or are gone. Their bytes are in the blocks:
+they are stored again, and relays with the same call data end with them instead of being sent for a second time.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+import msgspec
+import structlog
+
+from common.refusal import Refused
+from common.transactions import Transaction
+from coordinatord.chain.contracts.relayed_calls import calls_of
+from coordinatord.chain.relayer import results_sql, transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.blocks import HeadBlock
+from coordinatord.chain.relayer.in_flight import PendingTx, Version
+from coordinatord.chain.relayer.transactions_sql import NewTx
+from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
+from coordinatord.chain.rpc.errors import RpcError
+from coordinatord.storage.database.role_connection import RoleConnection
+
+log = structlog.get_logger(__name__)
+
+MAX_BLOCKS: Final = 256  # that are read back from the head
+_BLOCKS_PER_REQUEST: Final = 8
+_PRIORITY: Final = 0
+
+
+class _MinedTx(msgspec.Struct, rename="camel"):
+    """A transaction as a block lists it. The members from `to` on are those of type 2."""
+
+    hash: str
+    nonce: str
+    input: str
+    gas: str
+    value: str
+    r: str
+    s: str
+    v: str
+    from_: str = msgspec.field(name="from")
+    to: str | None = None
+    max_fee_per_gas: str | None = None
+    max_priority_fee_per_gas: str | None = None
+
+
+class _Block(msgspec.Struct):
+    transactions: list[msgspec.Raw]
+
+
+class _Sender(msgspec.Struct):
+    from_: str = msgspec.field(name="from")
+
+
+@attrs.frozen(slots=True)
+class _Found:
+    nonce: int
+    target: bytes
+    calldata: bytes = attrs.field(repr=False)
+    gas: int
+    version: Version
+
+
+async def adopt_forgotten(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, head: HeadBlock, *, wanted: set[int], foreign: range
+) -> int:
+    """Look for the bytes of used nonces that the database does not know. `foreign`: those that it has no row of. Return
+    the number of relays that they carried."""
+    chain_id, address = account.chain_id, account.address
+    found = await _read_blocks(rpc, account, head, wanted)
+    if any(tx.nonce in foreign for tx in found):
+        async with term.transaction() as connection:
+            await transactions_sql.insert_foreign(connection, chain_id, address, foreign)
+    carried = 0
+    for tx in found:
+        async with term.transaction() as connection:
+            new = NewTx(tx.nonce, tx.target, tx.calldata, tx.gas, _PRIORITY, "relay", tx.version)
+            tx_id = await transactions_sql.adopt(connection, chain_id, address, new)
+            bound = await results_sql.carried_by(connection, tx_id, tx.target, _calls(tx.calldata))
+        account.lost.add(PendingTx(tx_id, tx.nonce, tx.target, tx.gas, [tx.version], tx.calldata))
+        log.warning("forgotten transaction adopted", nonce=tx.nonce, relays=bound)
+        carried += bound
+    account.searched |= wanted
+    return carried
+
+
+async def adopt_versions(
+    term: RoleConnection, rpc: Rpc, account: RelayerAccount, head: HeadBlock, missing: Sequence[PendingTx]
+) -> set[int]:
+    """Look for forgotten versions of transactions whose nonces were used by bytes that the database does not know.
+    Return the nonces of those found. Their receipts end them."""
+    forgotten = {tx.nonce: tx for tx in await _read_blocks(rpc, account, head, {tx.nonce for tx in missing})}
+    if not forgotten:
+        return set()
+    async with term.transaction() as connection:
+        same = [
+            (tx, found.version)
+            for tx in missing
+            if (found := forgotten.get(tx.nonce)) is not None
+            and (tx.target, tx.calldata) == (found.target, found.calldata)
+        ]
+        await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in same])
+    for tx, version in same:
+        account.pending.replace(tx, version)
+        log.warning("forgotten version adopted", nonce=tx.nonce)
+    return {tx.nonce for tx, _ in same}
+
+
+async def _read_blocks(rpc: Rpc, account: RelayerAccount, head: HeadBlock, wanted: set[int]) -> list[_Found]:
+    """The account's transactions with these nonces, from the head back."""
+    found: dict[int, _Found] = {}
+    last = head.number
+    while len(found) < len(wanted) and last >= 0 and last > head.number - MAX_BLOCKS:
+        first = max(0, last - _BLOCKS_PER_REQUEST + 1)
+        calls = [RpcCall("eth_getBlockByNumber", (hex(number), True)) for number in range(first, last + 1)]
+        for answer in await rpc.batch(calls):
+            if isinstance(answer, RpcError):
+                raise answer
+            block = decode_result(answer, _Block | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
+            for raw in [] if block is None else block.transactions:
+                tx = _ours(raw, account)
+                if tx is not None and tx.nonce in wanted and account.watched(tx.version.hash) is None:
+                    found[tx.nonce] = tx
+        last = first - 1
+    return list(found.values())
+
+
+def _ours(raw: msgspec.Raw, account: RelayerAccount) -> _Found | None:
+    """A transaction as the relayer makes them. Its hash proves that the node's members are the signed ones."""
+    if decode_result(raw, _Sender, "eth_getBlockByNumber").from_.lower() != "0x" + account.address.hex():
+        return None
+    tx = decode_result(raw, _MinedTx, "eth_getBlockByNumber")
+    if tx.to is None or tx.max_fee_per_gas is None or tx.max_priority_fee_per_gas is None or tx.input == "0x":
+        return None
+    try:
+        target, calldata = bytes.fromhex(tx.to[2:]), bytes.fromhex(tx.input[2:])
+        max_fee, max_tip = quantity(tx.max_fee_per_gas), quantity(tx.max_priority_fee_per_gas)
+        r, s = (int(word, 16).to_bytes(32, "big") for word in (tx.r, tx.s))
+        nonce, gas, parity = quantity(tx.nonce), quantity(tx.gas), int(tx.v, 16)
+        signed = Transaction(
+            account.chain_id, nonce, max_tip, max_fee, gas, target, quantity(tx.value), calldata
+        ).with_signature(parity, r, s)
+    except (ValueError, OverflowError):
+        return None
+    if "0x" + signed.hash.hex() != tx.hash.lower():
+        return None
+    return _Found(nonce, target, calldata, gas, Version(signed.hash, signed.raw, max_fee, max_tip, fills=False))
+
+
+def _calls(calldata: bytes) -> Sequence[tuple[bytes, int | None]]:
+    try:
+        calls = calls_of(calldata)
+    except Refused:
+        calls = None
+    return [(calldata, None)] if calls is None else [(call, place) for place, call in enumerate(calls)]

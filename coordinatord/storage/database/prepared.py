@@ -1,0 +1,116 @@
+"""Reads by key over a few connections that keep their statements prepared: the cheapest way to read.
+
+All readers of a process share the connections. A read takes the one that was used last, so that further ones are opened
+only when reads overlap.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from coordinatord.base.errors import Retryable
+from coordinatord.storage.database.errors import DATABASE_ERRORS, database_unavailable, is_our_bug
+
+if TYPE_CHECKING:
+    import asyncpg
+    from asyncpg.prepared_stmt import PreparedStatement
+
+    Connect = Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]
+
+READ_TIMEOUT_S: Final = 5.0
+_CLOSING_S: Final = 5.0
+
+
+class PreparedPool:
+    """Up to `size` connections, opened when first needed. `connect` raises Retryable while there is no database."""
+
+    def __init__(self, connect: "Connect", size: int) -> None:
+        self._idle = [_Line(connect) for _ in range(size)]
+        self._size = size
+        self._turns = anyio.Semaphore(size)
+        self._ended = False
+
+    def reader(self, timeout_s: float = READ_TIMEOUT_S) -> "PreparedConnection":
+        return PreparedConnection(self, timeout_s)
+
+    async def fetch(self, timeout_s: float, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
+        if self._ended:
+            raise Retryable("not_ready", "the database is not read any more: this process ends")
+        await self._wait_for_turn(timeout_s)
+        line = self._idle.pop()
+        try:
+            return await line.fetch(timeout_s, query, arguments)
+        finally:
+            self._idle.append(line)
+            self._turns.release()
+
+    async def _wait_for_turn(self, timeout_s: float) -> None:
+        try:
+            self._turns.acquire_nowait()
+        except anyio.WouldBlock:
+            try:
+                with anyio.fail_after(timeout_s):
+                    await self._turns.acquire()
+            except TimeoutError as error:
+                raise database_unavailable(error) from error
+
+    async def end(self) -> None:
+        """Close the connections once the reads under way are done: a read that is cut off would leave its statement
+        running in the database."""
+        self._ended = True
+        with anyio.move_on_after(_CLOSING_S, shield=True):
+            for _ in range(self._size):
+                await self._turns.acquire()
+        for line in self._idle:
+            line.drop()
+
+
+class PreparedConnection:
+    """One reader's view of the shared connections, with the timeout of its reads."""
+
+    def __init__(self, pool: PreparedPool, timeout_s: float) -> None:
+        self._pool = pool
+        self._timeout_s = timeout_s
+
+    async def fetch(self, query: str, *arguments: object) -> "list[asyncpg.Record]":
+        """Raise Retryable when the database does not answer, also after a second attempt on a new connection, and once
+        the pool has ended."""
+        return await self._pool.fetch(self._timeout_s, query, arguments)
+
+
+class _Line:
+    """A connection with its prepared statements. It connects when first used, and again when it was lost."""
+
+    def __init__(self, connect: "Connect") -> None:
+        self._connect = connect
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._statements: dict[str, PreparedStatement[asyncpg.Record]] = {}
+
+    async def fetch(self, timeout_s: float, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
+        kept = self._connection is not None
+        try:
+            return await self._fetch(timeout_s, query, arguments)
+        except DATABASE_ERRORS as error:
+            self.drop()
+            if is_our_bug(error):
+                raise
+            if not kept or isinstance(error, TimeoutError):
+                raise database_unavailable(error) from error
+        return await self.fetch(timeout_s, query, arguments)
+
+    async def _fetch(self, timeout_s: float, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
+        statement = self._statements.get(query)
+        if statement is None:
+            if self._connection is None:
+                self._connection = await self._connect()
+            statement = self._statements[query] = await self._connection.prepare(query, timeout=timeout_s)
+        rows: list[asyncpg.Record] = await statement.fetch(*arguments, timeout=timeout_s)
+        return rows
+
+    def drop(self) -> None:
+        """Close the connection; the next read opens another."""
+        if self._connection is not None:
+            self._connection.terminate()
+        self._connection = None
+        self._statements = {}

@@ -1,0 +1,199 @@
+"""Connections to the primary, whichever host of DATABASE_URL it is.
+
+DATABASE_URL may name several hosts: `postgresql://user:password@db1:5432,db2:5432/coordinatord`. Each attempt to
+connect tries all of them, the last good one first, and skips standbys.
+
+A promotion raises the server's timeline. Once this process has seen the new timeline, it refuses servers of an older
+one, and it terminates the connections that it still has there: a server that hangs would keep them until they time out.
+"""
+
+import socket
+from typing import Final, TypeAlias
+from urllib.parse import parse_qs, unquote, urlsplit
+from weakref import WeakSet
+
+import asyncpg
+import attrs
+import structlog
+
+from common.daemon.process import Fatal
+from coordinatord.storage.database.epoch import SYSTEM_IDENTIFIER, TIMELINE, Epoch
+from coordinatord.storage.database.errors import DATABASE_ERRORS, NoPrimary
+
+log = structlog.get_logger(__name__)
+
+# Several hosts share the time that a caller waits for a connection, so each gets this much of it.
+HOST_TIMEOUT_S: Final = 1.5
+# A peer that acknowledges nothing for so long is gone. The first is for bytes that were sent, the others for a
+# connection that waits. The kernel's own timeout is a quarter of an hour.
+_UNACKNOWLEDGED_S: Final = 20
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+# PgBouncer ignores unknown session settings in a start-up packet at best, so the timeout is set by a statement.
+_BEGIN_SESSION: Final = (
+    "select set_config('statement_timeout', $1, false), pg_backend_pid() as pid, pg_is_in_recovery() as standby,"
+    f" {SYSTEM_IDENTIFIER} as system, case when not pg_is_in_recovery() then {TIMELINE} end as timeline"
+)
+# Errors that a pooler in transaction mode causes when it moves a session to another server connection.
+_MOVED_SESSION: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+
+SessionConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+@attrs.frozen(slots=True)
+class Host:
+    """Host name, address or socket folder. None where DATABASE_URL leaves it to libpq's rules."""
+
+    name: str | None
+    port: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name or 'default host'}:{self.port or 'default port'}"
+
+
+@attrs.frozen(slots=True)
+class _Session:
+    connection: SessionConnection
+    epoch: Epoch | None  # None on a standby
+    is_pooled: bool  # the server process is not the one that answered the connection
+
+
+class Primary:
+    """`connect` to the primary of DATABASE_URL. `timeout_s`: for one attempt where DATABASE_URL names one host.
+    `standby`: the URL is a standby's, and the standby is what to connect to."""
+
+    def __init__(self, url: str, *, timeout_s: float, standby: bool = False) -> None:
+        self._url = url
+        self._hosts = hosts_of(url)
+        self._timeout_s = timeout_s if len(self._hosts) == 1 else HOST_TIMEOUT_S
+        self._standby = standby
+        self._epoch: Epoch | None = None
+        self._connections: WeakSet[SessionConnection] = WeakSet()
+
+    async def connect(self, statement_timeout_s: float | None, server_timeout_s: float = 0.0) -> SessionConnection:
+        """Connect to the first host that is the primary, the last good host first.
+
+        `statement_timeout_s`: asyncpg's, for each statement. `server_timeout_s`: after which the server itself ends a
+        statement; 0 for no limit. Raise NoPrimary where there are several hosts, or the one host's own error.
+        """
+        session = await self._open(statement_timeout_s, server_timeout_s)
+        return session.connection
+
+    async def refuse_transaction_pooling(self) -> None:
+        """Raise Fatal when a pooler lends one server connection to several sessions.
+
+        Two sessions that are open at the same time have the same server process only behind such a pooler.
+        """
+        sessions: list[_Session] = []
+        try:
+            sessions.append(await self._open(self._timeout_s))
+            if sessions[0].is_pooled:
+                sessions.append(await self._open(self._timeout_s))
+                pids = {await session.connection.fetchval("select pg_backend_pid()") for session in sessions}
+                if len(pids) < len(sessions):
+                    raise _transaction_pooling()
+        except _MOVED_SESSION:
+            raise _transaction_pooling() from None
+        finally:
+            for session in sessions:
+                session.connection.terminate()
+
+    async def _open(self, statement_timeout_s: float | None, server_timeout_s: float = 0.0) -> _Session:
+        reasons = []
+        for host in tuple(self._hosts):
+            try:
+                session = await self._open_at(host, statement_timeout_s, server_timeout_s)
+            except DATABASE_ERRORS as error:
+                if len(self._hosts) == 1:
+                    raise
+                reasons.append(f"{host}: {str(error) or type(error).__name__}")
+            else:
+                self._hosts.remove(host)
+                self._hosts.insert(0, host)
+                return session
+        raise NoPrimary("; ".join(reasons))
+
+    async def _open_at(self, host: Host, statement_timeout_s: float | None, server_timeout_s: float) -> _Session:
+        connection = await asyncpg.connect(
+            self._url,
+            host=host.name,
+            port=host.port,
+            timeout=self._timeout_s,
+            command_timeout=statement_timeout_s,
+        )
+        try:
+            _notice_silence(connection)
+            row = await connection.fetchrow(
+                _BEGIN_SESSION, str(round(server_timeout_s * 1000)), timeout=self._timeout_s
+            )
+            if row["standby"] and not self._standby and len(self._hosts) > 1:
+                raise NoPrimary("is a standby")
+            epoch = None
+            if row["timeline"] is not None:
+                epoch = Epoch(row["system"], row["timeline"])
+                self._accept(host, epoch)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._connections.add(connection)
+        return _Session(connection, epoch, row["pid"] != connection.get_server_pid())
+
+    def _accept(self, host: Host, epoch: Epoch) -> None:
+        """Remember the epoch. Raise NoPrimary for an older one, or for another cluster."""
+        newest = self._epoch
+        if newest is None or epoch == newest:
+            self._epoch = epoch
+        elif epoch.system_identifier != newest.system_identifier:
+            raise NoPrimary("is another database cluster: restart this process if that is intended")
+        elif epoch.timeline < newest.timeline:
+            raise NoPrimary(f"has timeline {epoch.timeline}, and a primary of timeline {newest.timeline} exists")
+        else:
+            log.warning("primary replaced", host=str(host), timeline=epoch.timeline, before=newest.timeline)
+            self._epoch = epoch
+            for connection in tuple(self._connections):
+                connection.terminate()
+            self._connections.clear()
+
+
+def hosts_of(url: str) -> list[Host]:
+    """Hosts that a PostgreSQL URL names, at least one. Raises ValueError for a port that is no number."""
+    parts = urlsplit(url)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    specs = parts.netloc.rpartition("@")[2] or query.get("host", "")
+    ports = query.get("port", "").split(",")
+    hosts = [_host_of(spec) for spec in specs.split(",")]
+    return [
+        Host(host.name, host.port or _port_of(ports[min(place, len(ports) - 1)])) for place, host in enumerate(hosts)
+    ]
+
+
+def _host_of(spec: str) -> Host:
+    if spec.startswith("["):  # IPv6
+        name, _, port = spec[1:].partition("]")
+        return Host(name, _port_of(port[1:]))
+    if spec.startswith("/"):
+        return Host(spec, None)
+    name, _, port = spec.partition(":")
+    return Host(unquote(name) or None, _port_of(port))
+
+
+def _port_of(text: str) -> int | None:
+    return int(text) if text else None
+
+
+def _transaction_pooling() -> Fatal:
+    return Fatal(
+        "DATABASE_URL: the pooler shares server connections between sessions (PgBouncer's transaction mode), which"
+        " breaks locks and notices: set pool_mode = session for this database, or connect to PostgreSQL itself"
+    )
+
+
+def _notice_silence(connection: SessionConnection) -> None:
+    """Set the kernel's timeouts of a TCP connection."""
+    # A private member: asyncpg has no public way to its socket. test_silent_database.py fails without it.
+    opened = connection._transport.get_extra_info("socket")
+    if opened.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_S * 1000)
+    for option, value in _KEEPALIVE:
+        opened.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,49 @@
+"""State of replication, as the primary shows it."""
+
+from typing import Final
+
+import attrs
+
+from coordinatord.storage.database.connections import Connection
+
+# A role without the rights of pg_read_all_stats sees the standbys without their states.
+_READ: Final = (
+    "select current_setting('synchronous_standby_names') as names, current_setting('synchronous_commit') as commits,"
+    " current_setting('fsync')::boolean as fsync, count(*) as standbys,"
+    " count(*) filter (where sync_state in ('sync', 'quorum')) as synchronous,"
+    " count(*) filter (where sync_state is null) as hidden,"
+    " coalesce(max(extract(epoch from replay_lag)), 0)::float8 as lag_s from pg_stat_replication"
+)
+_SYNCHRONOUS_COMMITS: Final = ("on", "remote_write", "remote_apply")
+
+
+@attrs.frozen(slots=True)
+class Replication:
+    """`standby_names`: synchronous_standby_names. `standbys`: connected ones; of `hidden` ones the state is not shown.
+    `lag_s`: of the standby that is furthest behind."""
+
+    standby_names: str
+    synchronous_commit: str
+    fsync: bool
+    standbys: int
+    synchronous: int
+    hidden: int
+    lag_s: float
+
+    @property
+    def is_required(self) -> bool:
+        """True when commits wait for a standby."""
+        return bool(self.standby_names) and self.synchronous_commit in _SYNCHRONOUS_COMMITS
+
+
+async def read_replication(connection: Connection) -> Replication:
+    row = await connection.fetchrow(_READ)
+    return Replication(
+        row["names"],
+        row["commits"],
+        row["fsync"],
+        row["standbys"],
+        row["synchronous"],
+        row["hidden"],
+        row["lag_s"],
+    )

@@ -1,0 +1,54 @@
+"""The beginning of each term of a role: a confirmed commit, and what a promotion of the database makes necessary.
+
+An asynchronous standby may lack the last commits of the primary that it replaces. Ids that those had would then be
+handed out again. So the first role holder after a promotion moves every sequence forward, and logs a `reset` event,
+which tells readers of events to read again what they follow.
+"""
+
+from typing import Final
+
+import structlog
+
+from common.api.events import EventKind
+from coordinatord.base import metrics
+from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.epoch import SYSTEM_IDENTIFIER, TIMELINE
+from coordinatord.storage.database.transactions import transaction
+
+log = structlog.get_logger(__name__)
+
+_SEQUENCE_STEP: Final = 1_000_000  # more ids than a standby can lag behind
+_MOVE_SEQUENCES: Final = (
+    "select setval(format('%I.%I', schemaname, sequencename), coalesce(last_value, 0) + $1) from pg_sequences"
+    " where schemaname = current_schema()"
+)
+_APPEND_RESET: Final = (
+    f"insert into events (kind, block_number, block_time) select {EventKind.RESET:d}, block_number, block_time"
+    " from index_position"
+)
+
+
+async def begin_term(connection: Connection) -> None:
+    """Write to the epoch's row and wait for the commit. On a new epoch, move the sequences and log a `reset` event.
+
+    A role calls this before it acts. With synchronous replication, the commit proves that the standby has everything
+    that was committed before, so the term cannot act on a row that a failover would take back. Raise CommitUnconfirmed
+    when it does not.
+    """
+    async with transaction(connection):
+        before = await connection.fetchrow("select system_identifier, timeline from server_epoch for update")
+        row = await connection.fetchrow(
+            "insert into server_epoch as e (system_identifier, timeline)"
+            f" values ({SYSTEM_IDENTIFIER}, {TIMELINE}) on conflict (only_row) do update set terms = e.terms + 1,"
+            " since = case when (e.system_identifier, e.timeline) = (excluded.system_identifier, excluded.timeline)"
+            " then e.since else clock_timestamp() end,"
+            " system_identifier = excluded.system_identifier, timeline = excluded.timeline"
+            " returning system_identifier, timeline"
+        )
+        promoted = before is not None and before != row
+        if promoted:
+            await connection.execute(_MOVE_SEQUENCES, _SEQUENCE_STEP)
+            await connection.execute(_APPEND_RESET)
+    if promoted:
+        metrics.database_promotions.inc()
+        log.warning("database promoted", timeline=row["timeline"], before=before["timeline"])

@@ -1,0 +1,84 @@
+"""Transactions whose commit is either confirmed or counts as lost.
+
+With synchronous replication a COMMIT waits for a standby. A cancel request ends that wait: PostgreSQL then reports
+success with a warning, although the standby may not have the transaction. asyncpg sends such a request when a statement
+times out or its task is cancelled. So a COMMIT is never cancelled: when its time is over, the socket is dropped.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import asyncpg
+
+from coordinatord.storage.database.errors import DATABASE_ERRORS
+
+if TYPE_CHECKING:
+    from coordinatord.storage.database.connections import Connection
+
+COMMIT_TIMEOUT_S: Final = 5.0
+_ROLLBACK_TIMEOUT_S: Final = 2.0
+_NO_TIMEOUT_S: Final = 3600.0  # for asyncpg, whose timeout would cancel
+
+
+class CommitUnconfirmed(TimeoutError):
+    """The transaction may have been committed, and a failover may still lose it. The connection is terminated."""
+
+
+@asynccontextmanager
+async def transaction(connection: "Connection") -> AsyncIterator[None]:
+    """Run the block in a transaction. Raise CommitUnconfirmed when the server did not confirm the commit in time."""
+    await connection.execute("BEGIN")
+    try:
+        yield
+    except BaseException:
+        await _roll_back(connection)
+        raise
+    await _commit(connection)
+
+
+async def _roll_back(connection: "Connection") -> None:
+    rolled_back = False
+    with anyio.move_on_after(_ROLLBACK_TIMEOUT_S, shield=True), suppress(*DATABASE_ERRORS):
+        await connection.execute("ROLLBACK")
+        rolled_back = True
+    if not rolled_back:
+        _terminate(connection)
+
+
+async def _commit(connection: "Connection") -> None:
+    doubts: list[str] = []
+
+    def give_up() -> None:
+        doubts.append(f"no answer in {COMMIT_TIMEOUT_S:g} s")
+        _terminate(connection)
+
+    def hear(_: object, message: asyncpg.PostgresLogMessage) -> None:
+        if message.severity_en == "WARNING":
+            doubts.append(str(message))
+
+    connection.add_log_listener(hear)
+    timer = asyncio.get_running_loop().call_later(COMMIT_TIMEOUT_S, give_up)
+    try:
+        with anyio.CancelScope(shield=True):
+            await connection.execute("COMMIT", timeout=_NO_TIMEOUT_S)
+    except DATABASE_ERRORS as error:
+        if doubts:
+            raise CommitUnconfirmed(doubts[0]) from error
+        raise
+    finally:
+        timer.cancel()
+        with suppress(asyncpg.InterfaceError):  # of a closed connection
+            connection.remove_log_listener(hear)
+    # The warning was delivered before the answer: both are callbacks of the loop, in the order of the messages.
+    if doubts:
+        _terminate(connection)
+        raise CommitUnconfirmed(doubts[0])
+
+
+def _terminate(connection: "Connection") -> None:
+    """Drop the socket. No request to cancel is sent."""
+    with suppress(asyncpg.InterfaceError):  # a pooled connection that is closed already
+        connection.terminate()
