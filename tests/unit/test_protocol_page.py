@@ -164,8 +164,8 @@ def test_number_is_that_of_the_sources(sentence: str) -> None:
 
 
 def test_capacity_is_computed_as_the_contract_does() -> None:
-    assert "record.reputation / POINT * granted / FULL_REPUTATION" in SOLIDITY["ProviderRegistry"]
-    assert "Math.min(record.requested, record.ceiling)" in SOLIDITY["ProviderRegistry"]
+    assert "reputation / POINT * granted / FULL_REPUTATION" in SOLIDITY["ProviderRegistry"]
+    assert "Math.min(requested, ceiling)" in SOLIDITY["ProviderRegistry"]
 
 
 def test_tags_of_frames_are_those_of_the_library() -> None:

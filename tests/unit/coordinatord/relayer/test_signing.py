@@ -189,6 +189,13 @@ async def test_nonces_that_somebody_else_used_are_noted_and_not_given_out(
     assert ([tx.nonce for tx in tables.inserted], tables.foreign) == ([first], foreign)
 
 
+async def test_nonces_start_behind_unknown_bytes_in_a_pool(tables: Tables) -> None:
+    of = account()
+    of.nonce_floor, of.pool_end = 5, 7
+    await sign_planned(CONNECTION, of, [planned(1)])
+    assert [tx.nonce for tx in tables.inserted] == [7]
+
+
 async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables) -> None:
     of = account()
     await sign_planned(CONNECTION, of, [planned(1)])
