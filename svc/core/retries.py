@@ -1,8 +1,8 @@
-"""Retries: when a request is repeated, and after how long.
+"""Retries: when a request is repeated, and how long the client waits before.
 
-The coordinator's header decides, never the type or the status. Submissions, uploads and batch creation are not repeated
-after any error status. When no answer came, a read is repeated at once, and a write only after its state was read
-back.
+Only the coordinator's header decides, never the error's type or status. Submissions, uploads and batch creation are not
+repeated after an error status. If there was no answer, a read is repeated at once, and a write only after its state was
+looked up.
 """
 
 import random
@@ -17,11 +17,11 @@ GATEWAY_PAUSE: Final = 1.5
 
 @attrs.frozen(slots=True)
 class RetryPolicy:
-    """`most` retries beyond the first attempt."""
+    """At most `most` retries after the first attempt."""
 
     most: int = 3
     jitter: Callable[[float, float], float] = random.uniform
 
     def pause(self, attempt: int) -> float:
-        """Seconds before retry number `attempt`, counted from 0: 0.5·2^attempt + uniform(0, 0.25)."""
+        """Return the seconds before retry `attempt`, counted from 0: 0.5·2^attempt + uniform(0, 0.25)."""
         return 0.5 * 2.0**attempt + self.jitter(0.0, 0.25)
