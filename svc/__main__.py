@@ -1,4 +1,4 @@
-"""The program `svc`: its command line, or the extra that it needs."""
+"""Program `svc`. It runs the command line, or names the missing extra."""
 
 import sys
 

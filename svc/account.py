@@ -1,6 +1,6 @@
-"""One wallet at one coordinator: what all parts of a client share.
+"""State that all parts of a client share: one wallet at one coordinator.
 
-What is read of the coordinator once (the deployment) or seldom (models, the escrow's key) is kept here.
+The deployment is read once. Models and the escrow's key are cached.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,27 +30,29 @@ from svc.wire.transport import Transport
 
 T = TypeVar("T")
 
-_FRESH_SECONDS: Final = 60.0  # how long a model or the escrow's key is taken as read
+_CACHE_SECONDS: Final = 60.0  # for models and the escrow's key
 
 
 @attrs.define(eq=False)
 class Account:
+    """Wallet, transport and caches of a client."""
+
     settings: Settings
     transport: Transport
     gateways: CheckedReads
     signer: Signer | None
     vouching: Vouching
-    charges: FeeTerms | None = None  # those of the last payment that was signed here
-    tells_progress: bool | None = None  # whether the coordinator tells of jobs before their blocks; None: not known
+    charges: FeeTerms | None = None  # charges of the last signed payment
+    supports_progress: bool | None = None  # None: not known yet
     _market: Market | None = None
     _windows: tuple[int, ...] | None = None
     _derived: SecretKey | None = None
     _sessions: Sessions | None = None
-    _kept: dict[str, tuple[float, Any]] = attrs.field(factory=dict)
+    _cache: dict[str, tuple[float, Any]] = attrs.field(factory=dict)
     _deriving: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     async def market(self) -> Market:
-        """The deployment, read once, and held against what vouches for it."""
+        """Return the deployment, read once and verified."""
         if self._market is None:
             await self.deployment()
         if self._market is None:
@@ -58,48 +60,50 @@ class Account:
         return self._market
 
     async def deployment(self) -> Deployment:
-        """The deployment as the coordinator tells it now; one that may be signed for."""
+        """Read the deployment and verify it. It may then be signed for."""
         answer = await self.transport.get("/evm/chain", Deployment)
         self._market = await self.vouching.market(answer)
         self._windows = answer.windows
         return answer
 
-    async def told_windows(self, wanted: int) -> tuple[int, ...] | None:
-        """Windows that the coordinator says the network takes, in seconds, asked again for one that is not among them;
-        None where it does not say."""
+    async def reported_windows(self, window: int) -> tuple[int, ...] | None:
+        """Return the allowed windows in seconds, as the coordinator reports them, or None if it does not.
+
+        The list is read again if `window` is not in it.
+        """
         await self.market()
-        if self._windows is not None and wanted not in self._windows:
+        if self._windows is not None and window not in self._windows:
             await self.deployment()
         return self._windows
 
     async def model(self, name: str) -> Model:
         await self.market()
         path = f"/v1/models/{quote(name)}"
-        read, answer = await self._read(path, Model)
-        if read:
+        is_new, answer = await self._read(path, Model)
+        if is_new:
             if answer.id != name:
-                raise OrderRefused(f"asked for the model {name!r}, told of {answer.id!r}", param="model")
+                raise OrderRefused(f"requested model {name!r}, got {answer.id!r}", param="model")
             await self.vouching.model(answer)
-            self._keep(path, answer)
+            self._store(path, answer)
         return answer
 
     async def escrow(self) -> EscrowKey:
-        """What the escrow says of itself, verified. Raises EscrowUntrusted."""
+        """Return the escrow's answer, verified. Raises EscrowUntrusted."""
         await self.market()
-        read, answer = await self._read("/key", EscrowKey)
+        is_new, answer = await self._read("/key", EscrowKey)
         await self.vouching.escrow_key(answer)
-        if read:
-            self._keep("/key", answer)
+        if is_new:
+            self._store("/key", answer)
         return answer
 
     async def escrow_key(self) -> PublicKey:
-        """The key to seal to, verified. Raises EscrowUntrusted."""
+        """Return the escrow's key, verified. Raises EscrowUntrusted."""
         return await self.vouching.escrow_key(await self.escrow())
 
-    async def box_key(self, provider: int, told: str) -> PublicKey:
-        """A provider's key to seal to, as it was told, verified. Raises MarketChanged, ChainContradicts."""
+    async def box_key(self, provider: int, reported: str) -> PublicKey:
+        """Verify a provider's reported key. Raises MarketChanged and ChainContradicts."""
         await self.market()
-        return await self.vouching.box_key(provider, told)
+        return await self.vouching.box_key(provider, reported)
 
     async def order_ceiling(self, given: int | None) -> Ceiling:
         await self.market()
@@ -114,32 +118,32 @@ class Account:
         return batch_ceiling(self.vouching.token(), given, self.settings.max_batch_amount)
 
     def wallet(self) -> Signer:
-        """Whoever signs; OrderRefused for a client that has no wallet."""
+        """Return the signer. Raises OrderRefused for a client without a wallet."""
         if self.signer is None:
             raise OrderRefused(NO_WALLET, param="SVC_WALLET_KEY_FILE")
         return self.signer
 
     async def result_keys(self) -> tuple[SecretKey, ...]:
-        """Every key that a result of ours may be sealed to; new jobs name the first."""
+        """Return every key that a result may be sealed to. New jobs use the first."""
         given, first = self.settings.cipher_key, self.settings.cipher_key_first
         async with self._deriving:
             if self._derived is None and self.signer is not None and self.signer.deterministic:
                 signature = await self.signer.sign(sealing.to_sign((await self.market()).domains))
                 self._derived = result_key_from_signature(signature)
-        keys = sealing.key_order(self._derived, given, given_first=first)
+        keys = sealing.order_keys(self._derived, given, given_first=first)
         if not keys:
             if self.signer is None:
                 raise OrderRefused(NO_WALLET, param="SVC_WALLET_KEY_FILE")
             message = (
-                "results are sealed to a key of yours: set SVC_CIPHER_KEY (32 bytes of hex), or say that the wallet"
-                " signs the same way each time with SVC_SIGNER_DETERMINISTIC=1 (deterministic=True of a signer)"
+                "no key to seal results to: set SVC_CIPHER_KEY (32 bytes of hex), or set SVC_SIGNER_DETERMINISTIC=1"
+                " (deterministic=True) if the wallet always signs the same way"
             )
             raise OrderRefused(message, param="SVC_CIPHER_KEY")
         return keys
 
-    async def authorised(self, ask: Callable[[dict[str, str]], Awaitable[T]]) -> T:
-        """`ask` under this wallet's session."""
-        return await self.sessions().authorised(ask)
+    async def authorised(self, send: Callable[[dict[str, str]], Awaitable[T]]) -> T:
+        """Call `send` with this wallet's session."""
+        return await self.sessions().authorised(send)
 
     def sessions(self) -> Sessions:
         if self._sessions is None:
@@ -152,11 +156,11 @@ class Account:
         return {"address": hex_of(signer.address), "nonce": nonce, "signature": hex_of(signature)}
 
     async def _read(self, path: str, kind: type[T]) -> tuple[bool, T]:
-        """A kept answer or a fresh one; True with the fresh, which is to be kept once it was found to be good."""
-        read_at, kept = self._kept.get(path, (-_FRESH_SECONDS, None))
-        if kept is not None and anyio.current_time() - read_at < _FRESH_SECONDS:
-            return False, kept
+        """Return a cached answer, or a new one and True. The caller stores a new answer after verifying it."""
+        read_at, cached = self._cache.get(path, (-_CACHE_SECONDS, None))
+        if cached is not None and anyio.current_time() - read_at < _CACHE_SECONDS:
+            return False, cached
         return True, await self.transport.get(path, kind)
 
-    def _keep(self, path: str, answer: object) -> None:
-        self._kept[path] = (anyio.current_time(), answer)
+    def _store(self, path: str, answer: object) -> None:
+        self._cache[path] = (anyio.current_time(), answer)

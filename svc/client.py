@@ -1,10 +1,10 @@
-"""The client: sealed jobs, bought with one call or step by step. Works on asyncio and on trio.
+"""Client that buys sealed jobs, with one call or step by step. Works on asyncio and on trio.
 
     async with Client() as client:
         result = await client.run("demo/text-small", "Write a haiku about seals.", window="async")
         print(result.output, result.cost)
 
-What it is not told it takes from the environment, see `svc.settings`. `SyncClient` is the same without `await`.
+Options that are not given come from the environment, see `svc.settings`. `SyncClient` is the same without `await`.
 """
 
 import warnings
@@ -30,8 +30,8 @@ from svc.core.windows import DEFAULT_WINDOW
 from svc.error_conversion import raises_svc_errors
 from svc.errors import OrderRefused
 from svc.files import Files
-from svc.jobs import Jobs, JobSeen
-from svc.known_markets import KnownMarkets, place_of
+from svc.jobs import Jobs, OnJobChange
+from svc.known_markets import KnownMarkets, known_markets_path
 from svc.market import Market, Models
 from svc.orders import Orders, Submitted
 from svc.progress import ProvisionalResults
@@ -52,11 +52,11 @@ from svc.wire.transport import REQUEST_SECONDS, Transport, read
 
 @raises_svc_errors
 class Client:
-    """One wallet at one coordinator. Use it as an async context manager, or end it with `aclose()`.
+    """One wallet at one coordinator. Use it as an async context manager, or call `aclose()`.
 
-    `models`, `jobs`, `files`, `batches`, `webhooks` and `market` hold the routes; the methods here are the way of one
-    job, `orders` its first steps for whoever remembers what was asked before.
-    `vouching` is what the coordinator's words are held against: address book, known markets, nodes of the chain.
+    `models`, `jobs`, `files`, `batches`, `webhooks` and `market` are the routes. The methods here are the steps of one
+    job. `orders` has the first steps for callers that cache models, candidates and charges. `vouching` checks the
+    coordinator's answers against the address book, known markets and nodes of the chain.
     """
 
     models: Models
@@ -69,7 +69,7 @@ class Client:
     webhooks: Webhooks
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
-        """For the options see `ClientOptions`. Raises OrderRefused for a setting that is malformed."""
+        """Create a client with the options of `ClientOptions`. Raises OrderRefused for an invalid setting."""
         self.settings = _settings(base_url, options)
         given = options.get("http")
         pool = open_client(base_url=self.settings.base_url, timeout=REQUEST_SECONDS) if given is None else given
@@ -87,7 +87,7 @@ class Client:
             escrow=trust,
             chain=Chain([Node(url, pool) for url in self.settings.rpc_urls]) if self.settings.rpc_urls else None,
             require_known=options.get("require_known_market", False),
-            tell=options.get("on_first_use", _warn),
+            report=options.get("on_first_use", _warn),
         )
         self.vouching = vouching
         self._clock = ServerClock()
@@ -117,24 +117,22 @@ class Client:
 
     @property
     def signer(self) -> Signer | None:
-        """Whoever signs; None for a client without a wallet."""
+        """Signer of the wallet, or None for a client without a wallet."""
         return self._account.signer
 
     @property
     def address(self) -> str:
-        """The wallet's, in hex. Raises OrderRefused for a client without one."""
+        """Address of the wallet in hex. Raises OrderRefused for a client without a wallet."""
         return "0x" + self._account.wallet().address.hex()
 
     async def receipt(self, job_id: str) -> bytes:
-        """The receipt of a job that has ended, as a file that anybody can check. It is made from `rpc_url`'s nodes."""
+        """Return the receipt of an ended job: a file that anyone can check. It is read from the nodes of `rpc_url`."""
         chain = self.vouching.chain
         if chain is None:
-            message = "--rpc-url, SVC_RPC_URL or rpc_url= must name a node: a receipt is made of its blocks"
+            message = "a receipt is read from the chain: set rpc_url=, SVC_RPC_URL or --rpc-url to a node"
             raise OrderRefused(message, param="SVC_RPC_URL")
         row, market = await self.jobs.row(job_id), await self._account.market()
         return await Receipts(chain.later(), market.for_receipts).make(read_job_id(row.job_id), row.posted_block)
-
-    # --- the way of one job -----------------------------------------------------------------------------------
 
     async def run(
         self,
@@ -149,21 +147,21 @@ class Client:
         endpoint: str | None = None,
         custom_id: str | None = None,
         max_amount: int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
-        on_change: JobSeen | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the job continues, and may be waited for again
+        on_change: OnJobChange | None = None,
         final: bool = False,
     ) -> Result:
-        """Buy one result: probe, pin, quote, sign, submit, wait, open.
+        """Buy one result: probe, prepare, quote, submit, wait and open.
 
-        `window`: `async` (1 h), `batch` (24 h, the default), or `<n>h`, `<n>m`, `<n>s`. Without rates the market's
-        best ask is taken; `provider` names who is to do it; with rates and no provider the order is open to all,
-        sealed to the escrow. Rates are base units of the payment token per 10^6 units. `max_amount` bounds what is
-        authorised, charges included; without it the client's `max_amount` does, or one token.
+        `window`: `async` (1 h), `batch` (24 h, the default), or `<n>h`, `<n>m`, `<n>s`. Without rates, the order takes
+        the best ask; `provider` names a provider. With rates and no provider, the order is open to all providers and
+        sealed to the escrow. Rates are base units of the payment token per 10^6 units. `max_amount` limits the
+        authorised amount, charges included; it defaults to the client's `max_amount`, or one token.
 
-        The result comes as soon as its settle is stored, before its block: `provisional` says so, and `settled` waits
-        for the chain, which alone decides. With `final` it is the chain's, blocks later.
+        The result is returned as soon as the coordinator has stored its settle, before its block: `provisional` is then
+        True, and `settled` waits for the chain. With `final`, it is returned after its block.
 
-        Raises an SvcError; JobFailed when the job ended without a result, and was refunded.
+        Raises SvcError; JobFailed if the job ended without a result and was refunded.
         """
         self.require_readable()
         prepared = await self.prepare(
@@ -186,9 +184,9 @@ class Client:
         return found if isinstance(found, Result) else await self.open(found)
 
     def require_readable(self) -> None:
-        """Raises OrderRefused (`reads_disabled`) where a result could be bought and not be read: before it is paid."""
+        """Raises OrderRefused (`reads_disabled`) if no result could be read, before anything is paid."""
         if not self.settings.gateways:
-            message = "no gateway is set, so that no result could be read: `submit` orders without reading one"
+            message = "no gateway is set, so the result could not be read: set one, or order with `submit`"
             raise OrderRefused(message, code="reads_disabled", param="SVC_PIN_GATEWAY")
 
     async def probe(
@@ -201,7 +199,7 @@ class Client:
         units_out: int | None = None,
         endpoint: str | None = None,
     ) -> tuple[Candidate, ...]:
-        """Who would take this now, and at what rates; the best first."""
+        """Return the providers that would accept this now with their rates, best first."""
         return await self.orders.probe(
             OrderRequest(model, input, window, provider, units_out=units_out, endpoint=endpoint)
         )
@@ -219,24 +217,24 @@ class Client:
         endpoint: str | None = None,
         custom_id: str | None = None,
     ) -> PreparedOrder:
-        """Choose whom to bid to, seal the payload and sign the order. Nothing is owed yet; `id` is the job's id.
+        """Choose a provider, seal the payload and sign the order. Nothing is owed yet; `id` is the job's id.
 
-        A parameter that the model's schema does not list is warned of (UnlistedParameter) and sent.
+        Warns (UnlistedParameter) of a parameter that the model's schema does not list. The parameter is sent.
         """
         return await self.orders.prepare(
             OrderRequest(model, input, window, provider, rate_in, rate_out, units_out, endpoint, custom_id)
         )
 
     async def quote(self, prepared: PreparedOrder) -> Quoted:
-        """What it comes to, and which live providers it would suit."""
+        """Return the price, and the live providers that would accept it."""
         return await self.orders.quote(prepared)
 
     async def check(self, prepared: PreparedOrder) -> Checked:
-        """All that would keep the order from being posted, at once. Nothing is posted, and no payment is signed."""
+        """Return everything that would prevent the post. Nothing is posted, and no payment is signed."""
         return await self.orders.check(prepared)
 
     async def check_quote(self, prepared: PreparedOrder, quoted: Quoted, *, max_amount: int | None = None) -> int:
-        """The amount that `submit` would authorise. Raises QuoteRefused, OverCeiling, ChainContradicts."""
+        """Return the amount that `submit` would authorise. Raises QuoteRefused, OverCeiling and ChainContradicts."""
         return await self.orders.payable(prepared, quoted.quote, max_amount)
 
     async def submit(
@@ -247,9 +245,10 @@ class Client:
         max_amount: int | None = None,
         final: bool = False,
     ) -> Submitted:
-        """Sign the payment and post the job. May be called again with the same order: it is one job.
+        """Sign the payment and post the job. Repeating the call with the same order makes no second job.
 
-        Returns once the coordinator has stored it and will post it, as `rests_on` says; with `final`, once it is mined.
+        Returns once the coordinator has stored the order; `rests_on` says how far it is. With `final`, returns once the
+        job is mined.
         """
         return await self.orders.submit(prepared, quoted, max_amount, final=final)
 
@@ -257,54 +256,52 @@ class Client:
         self,
         prepared: PreparedOrder,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
-        on_change: JobSeen | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the job continues, and may be waited for again
+        on_change: OnJobChange | None = None,
     ) -> Result | Job:
-        """A provisional result of a submitted order as soon as it opens, else the job once it has ended, for `open`.
+        """Return a provisional result of a submitted order, or the ended job for `open`.
 
-        `on_change` is told of the job at each new status, as it will be once the steps under way are mined. Raises
-        WaitTimedOut; PostRefused for an order that was stored and could not be posted.
+        `on_change` is called with the expected job at each new status. Raises WaitTimedOut; PostRefused if the stored
+        order could not be posted.
         """
         return await self._provisional.first(prepared, timeout=timeout, on_change=on_change)
 
     async def settled(self, result: Result, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109
-        """A provisional result once the chain has settled it, as `result.settled`. Raises ResultTakenBack."""
+        """Wait until the chain has settled a provisional result, as `result.settled`. Raises ResultTakenBack."""
         return await result.settled(timeout)
 
     async def wait(
         self,
         job_id: str,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
-        on_change: JobSeen | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the job continues, and may be waited for again
+        on_change: OnJobChange | None = None,
     ) -> Job:
-        """The job once it has ended, however it ended."""
+        """Wait for the end of a job, and return it."""
         return await self.jobs.wait(job_id, timeout=timeout, on_change=on_change)
 
     async def open(self, job: Job | str) -> Result:
-        """Fetch and open a settled job's result."""
+        """Read and open the result of a settled job."""
         return await self.results.open(job if isinstance(job, Job) else await self.jobs.get(job))
 
     async def save(self, job: Job | str, path: Path) -> int:
-        """Open a result of any size straight into a file; how many bytes of JSON it has."""
+        """Write the result of any size to a file. Return its size in bytes."""
         return await self.results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
 
     async def verify(self, job_id: str) -> Verified:
-        """Each fact of a job with who vouches for it. Raises ChainContradicts."""
+        """Return each fact of a job and how it is verified. Raises ChainContradicts."""
         return await Verification(self._account, self.jobs).verify(job_id)
 
     async def cancel(self, job_id: str) -> Cancelled:
-        """Take back a job that nobody has claimed yet."""
+        """Cancel a job that no provider has claimed yet."""
         return await self.jobs.cancel(job_id)
 
-    # --- the coordinator itself -------------------------------------------------------------------------------
-
     async def chain(self) -> Deployment:
-        """The deployment. Raises MarketChanged where it is not the market that is pinned or known."""
+        """Return the deployment. Raises MarketChanged if it is not the pinned or known one."""
         return await self._account.deployment()
 
-    async def told_deployment(self) -> Deployment:
-        """The deployment that the coordinator tells, held against nothing: to be shown, and never signed for."""
+    async def reported_deployment(self) -> Deployment:
+        """Return the deployment that the coordinator reports, unverified. Show it, but never sign for it."""
         return await self._account.transport.get("/evm/chain", Deployment)
 
     async def readiness(self) -> Readiness:
@@ -312,26 +309,29 @@ class Client:
         return read(answer, Readiness)
 
     async def escrow(self) -> EscrowKey:
-        """The escrow's key, verified. Raises EscrowUntrusted; InvalidRequest (`escrow_unavailable`) without one."""
+        """Return the verified key of the escrow.
+
+        Raises EscrowUntrusted; InvalidRequest (`escrow_unavailable`) without one.
+        """
         return await self._account.escrow()
 
     async def session(self) -> Session:
-        """This wallet's session, minted if need be."""
+        """Return this wallet's session, creating it if needed."""
         return await self._account.sessions().current()
 
     def now(self) -> int:
-        """The coordinator's clock, in Unix seconds."""
+        """Return the coordinator's time in Unix seconds."""
         return self._account.transport.clock.now()
 
     def clock_skew(self) -> float:
-        """Seconds that the coordinator's clock was ahead of ours at its last answer."""
+        """Return how many seconds the coordinator's clock was ahead of ours at its last answer."""
         return self._clock.skew
 
 
 def _settings(base_url: str | None, options: ClientOptions) -> Settings:
     pool = options.get("http")
     if pool is not None and str(pool.base_url):
-        base_url = str(pool.base_url)  # that is where the requests go
+        base_url = str(pool.base_url)  # requests go to the pool's address
     return Settings.resolve(
         base_url=base_url,
         gateways=options.get("gateways"),
@@ -350,9 +350,9 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
 
 
 def _known(options: ClientOptions, settings: Settings) -> KnownMarkets:
-    given = options.get("known_markets", place_of(settings.environment))
+    given = options.get("known_markets", known_markets_path(settings.environment))
     return given if isinstance(given, KnownMarkets) else KnownMarkets(Path(given) if given else None)
 
 
-def _warn(told: str) -> None:
-    warnings.warn(told, MarketRemembered, stacklevel=2)
+def _warn(fact: str) -> None:
+    warnings.warn(fact, MarketRemembered, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Options that both clients are made with."""
+"""Options of both clients."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,26 +15,26 @@ from svc.signers import Signer
 
 
 class ClientOptions(TypedDict, total=False):
-    """All optional. Of the keys, one way each: what is given here wins over the environment."""
+    """Options of a client, all optional. An option overrides the environment. Give a wallet in one way only."""
 
-    signer: Signer | None  # a wallet that is asked, see svc.signers
+    signer: Signer | None  # a wallet that signs on request, see svc.signers
     wallet_key: str | bytes | Wallet | None  # a private key in this process
-    without_wallet: bool  # none is looked for in the environment: for what needs no signature
-    cipher_key: str | bytes | SecretKey | None  # an X25519 secret that results are sealed to
-    gateways: str | Sequence[str] | None  # that results are read from; empty disables reads
-    settlement_margin: int | None  # seconds that an order outlives its window
-    addresses: AddressBook | Path | str | None  # the address book (or its file): another deployment is refused
-    known_markets: KnownMarkets | Path | str | None  # what first uses are remembered in; none: in this client alone
-    require_known_market: bool  # refuse a market that is neither pinned by `addresses` nor known already
-    on_first_use: Callable[[str], object]  # told what was remembered; else it is a warning, MarketRemembered
-    rpc_url: str | Sequence[str] | None  # nodes of the chain that what is told is held against; they must agree
-    max_amount: int | None  # the most that one order, or line of a batch, may come to, in base units
-    max_batch_amount: int | None  # the most that a batch may come to in all
-    insecure_http: bool | None  # take http:// to other machines
-    profile: str | None  # of the file of profiles, see svc.profiles
-    escrow_keys: Collection[str]  # pins the escrow's key: another is refused
-    allow_mock_escrow: bool  # for tests: a development escrow
-    allow_debug_escrow: bool  # for tests: a debug build
+    without_wallet: bool  # use no wallet, not even one from the environment
+    cipher_key: str | bytes | SecretKey | None  # the X25519 secret that opens results
+    gateways: str | Sequence[str] | None  # to read results from; empty disables reading
+    settlement_margin: int | None  # seconds from the end of the window to the order's expiry
+    addresses: AddressBook | Path | str | None  # address book or its file; rejects other contracts
+    known_markets: KnownMarkets | Path | str | None  # file of known markets; None: keep them in memory
+    require_known_market: bool  # reject a market that is neither in `addresses` nor known
+    on_first_use: Callable[[str], object]  # called with each remembered fact, instead of the warning MarketRemembered
+    rpc_url: str | Sequence[str] | None  # nodes of the chain to check the coordinator against; they must agree
+    max_amount: int | None  # maximum amount of an order or a batch line, in base units
+    max_batch_amount: int | None  # maximum amount of a whole batch
+    insecure_http: bool | None  # allow plain http:// to other machines
+    profile: str | None  # name of a profile, see svc.profiles
+    escrow_keys: Collection[str]  # accepted keys of the escrow; any other is rejected
+    allow_mock_escrow: bool  # for tests: accept a development escrow
+    allow_debug_escrow: bool  # for tests: accept a debug build
     retries: RetryPolicy
-    http: httpx.AsyncClient  # the connection pool, with the coordinator as base_url; closed by whoever made it
-    environment: Mapping[str, str]  # instead of the process's
+    http: httpx.AsyncClient  # connection pool with the coordinator as base_url; the caller closes it
+    environment: Mapping[str, str]  # replaces the process's environment

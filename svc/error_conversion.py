@@ -14,7 +14,7 @@ def raises_svc_errors(kind: type[T]) -> type[T]:
     """Class decorator: public methods raise every expected error as an SvcError."""
     for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, _converting(method))
+            setattr(kind, name, _convert_errors(method))
     return kind
 
 
@@ -22,7 +22,7 @@ def raises_svc_errors(kind: type[T]) -> type[T]:
 def _as_svc_errors() -> Iterator[None]:
     try:
         yield
-    except (SvcError, ConnectionError):  # of a caller's callback, such as a closed output
+    except (SvcError, ConnectionError):  # errors of a caller's callback, such as a closed output
         raise
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
@@ -32,25 +32,25 @@ def _as_svc_errors() -> Iterator[None]:
         raise OrderRefused(str(error), code="invalid_value") from error
 
 
-def _converting(method: Callable[..., Any]) -> Callable[..., Any]:
+def _convert_errors(method: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isasyncgenfunction(method):
 
         @wraps(method)
         async def iterate(*args: Any, **kwargs: Any) -> Any:
             with _as_svc_errors():
-                async with aclosing(method(*args, **kwargs)) as each:
-                    async for one in each:
-                        yield one
+                async with aclosing(method(*args, **kwargs)) as results:
+                    async for result in results:
+                        yield result
 
         return iterate
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)
-        async def act(*args: Any, **kwargs: Any) -> Any:
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
             with _as_svc_errors():
                 return await method(*args, **kwargs)
 
-        return act
+        return call_async
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,24 +1,24 @@
-"""Errors of the client, one family: every error says `type`, `code`, `param`, `request_id` and `retryable`.
+"""Errors of the client. Every error has `type`, `code`, `param`, `request_id` and `retryable`.
 
     SvcError
-    ├── ApiError                the coordinator answered with an error: one class per type, see below
+    ├── ApiError                the coordinator returned an error: one class per type, see below
     ├── ConnectionFailed        no answer
-    │   └── OutcomeUnknown      an order or a batch was sent, and whether it was taken could not be found out
-    ├── OrderRefused            refused here, before anything was signed or sent; `param` names the field
+    │   └── OutcomeUnknown      an order or a batch was sent, and may or may not have been accepted
+    ├── OrderRefused            rejected here, before anything was signed or sent; `param` names the field
     ├── FileFailed              a local file cannot be read or written
-    ├── NoProvider              nobody live takes the order
-    ├── PlanShort               the network cannot take the batch in its window now
+    ├── NoProvider              no live provider accepts the order
+    ├── PlanShort               the network has no capacity for the whole batch in its window
     ├── EscrowUntrusted         the escrow's key could not be verified
     ├── MarketChanged           the market is not the known one: other contracts, another key of a provider
-    ├── ChainContradicts        the chain says otherwise than the coordinator
-    ├── NodeFailed              a node of the chain did not answer, or two of them disagree
-    ├── QuoteRefused            the quote is not what the order comes to, or more than allowed
-    ├── SigningFailed           the wallet gave no signature of its own
-    ├── JobFailed, BatchFailed  it ended without a result
-    │   └── PostRefused         the order was stored, and then could not be posted
-    ├── ResultTakenBack         a provisional result that the chain did not confirm
-    ├── WaitTimedOut            it did not end in time; it goes on without us
-    └── ResultUnreadable        no gateway gave the result, or it did not open
+    ├── ChainContradicts        the chain contradicts the coordinator
+    ├── NodeFailed              a node of the chain did not answer, or two nodes disagree
+    ├── QuoteRefused            the quote does not match the order, or exceeds the ceiling
+    ├── SigningFailed           the wallet did not return a valid signature
+    ├── JobFailed, BatchFailed  the job or batch ended without a result
+    │   └── PostRefused         the order was stored, but its post was rejected
+    ├── ResultTakenBack         the chain did not confirm a provisional result
+    ├── WaitTimedOut            the job or batch did not end in time; it continues
+    └── ResultUnreadable        no gateway returned the result, or it did not open
 
 Branch on the class and on `code`, never on the message.
 """
@@ -27,17 +27,26 @@ from typing import ClassVar, TypeVar
 
 from common.refusal import Refused
 
+# The payment is collected when the job is claimed, and refunded whenever a claimed job ends without a result.
+NO_RESULT_MONEY = {
+    "provider_fail": "the provider could not run it; fully refunded",
+    "reclaim": "the provider missed the deadline; fully refunded",
+    "cancelled": "no provider had claimed it; nothing was paid",
+    "expired": "no provider claimed it in time; nothing was paid",
+}
+_NOT_PAID = "no provider was paid"
+
 E = TypeVar("E", bound="ApiError")
 T = TypeVar("T")
 
 NO_WALLET = (
-    "no wallet: set SVC_WALLET_KEY_FILE to a key file, SVC_KEYSTORE to an encrypted one, SVC_SIGNER_COMMAND to a"
+    "no wallet: set SVC_WALLET_KEY_FILE to a key file, SVC_KEYSTORE to an encrypted keystore, SVC_SIGNER_COMMAND to a"
     " program that signs, or SVC_WALLET_KEY to the key itself"
 )
 
 
 class SvcError(Exception):
-    """`type` is the coordinator's error type, or `client_error` for what happened on this side."""
+    """Base class. `type` is the coordinator's error type, or `client_error` for an error of the client itself."""
 
     type: str = "client_error"
 
@@ -59,7 +68,7 @@ class SvcError(Exception):
 
 
 class ApiError(SvcError):
-    """The coordinator's own error. `status` is of HTTP; `retryable` is what its header says."""
+    """Error returned by the coordinator. `status` is the HTTP status, `retryable` the value of its header."""
 
     _by_type: ClassVar[dict[str, "type[ApiError]"]] = {}
 
@@ -83,7 +92,7 @@ class ApiError(SvcError):
 
     @classmethod
     def class_of(cls, type_: str) -> "type[ApiError]":
-        """The class of an error type; `ApiError` itself for a type that is not known here."""
+        """Return the class of an error type, or `ApiError` for an unknown type."""
         return cls._by_type.get(type_, ApiError)
 
 
@@ -124,7 +133,7 @@ class PinnerUnavailable(ApiError):
 
 
 class ReceiptTimeout(ApiError):
-    """Broadcast, but not mined within a minute; `code` is the transaction's hash. Poll, do not send again."""
+    """The transaction was broadcast but not mined within a minute. `code` is its hash. Poll, do not resend."""
 
     type = "receipt_timeout"
 
@@ -134,33 +143,37 @@ class InternalError(ApiError):
 
 
 class ConnectionFailed(SvcError):
-    """The coordinator did not answer, or a proxy answered in its place, which is not retryable. What was sent may have
-    arrived."""
+    """The coordinator did not answer, or a proxy answered instead, which is not retryable.
+
+    The request may still have arrived.
+    """
 
     def __init__(self, message: str, *, code: str = "connection_failed", retryable: bool = True) -> None:
         super().__init__(message, code=code, retryable=retryable)
 
 
 class OutcomeUnknown(ConnectionFailed):
-    """It was sent, no answer came, and it could not be looked up either: it may be under way. Look for it before
-    anything is ordered anew: a new order is another job, and paid as well."""
+    """The request was sent, and neither an answer nor a look-up showed whether it was accepted.
+
+    Look for the job or batch before you order again: a new order is another job, which is paid too.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="outcome_unknown", retryable=False)
 
 
 class OrderRefused(SvcError):
-    """Refused before it was signed: nothing was sent and nothing is owed."""
+    """Rejected before signing. Nothing was sent and nothing is owed."""
 
     @classmethod
     def because(cls, refusal: Refused, place: str | None = None) -> "OrderRefused":
-        """`place`: where the refused field stands, `line 7` of a file for one."""
+        """Convert a Refused. `place` is where the field is, for example `line 7` of a file."""
         message = f"{place}: {refusal.message}" if place else refusal.message
         return cls(message, code=refusal.code, param=refusal.param)
 
 
 class FileFailed(SvcError, OSError):
-    """A local file cannot be read or written."""
+    """A local file could not be read or written."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error), code="file_failed")
@@ -168,54 +181,64 @@ class FileFailed(SvcError, OSError):
 
 
 class NoProvider(SvcError):
-    """Nobody who is live has an ask for the model and window, or the provider that was named is not live."""
+    """No live provider has an ask for the model and window, or the named provider is not live."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="no_live_provider", retryable=True)
 
 
 class PlanShort(SvcError):
-    """The market would take `planned` of the `wanted` lines; nothing was signed."""
+    """The market has capacity for `planned` of the `wanted` lines. Nothing was signed."""
 
     def __init__(self, model: str, planned: int, wanted: int) -> None:
-        message = f"the network takes {planned} of {wanted} lines for {model} in this window now"
+        message = f"the network has capacity for {planned} of {wanted} lines for {model} in this window now"
         super().__init__(message, code="plan_short", retryable=True)
         self.planned = planned
         self.wanted = wanted
 
 
 class EscrowUntrusted(SvcError):
-    """`code`: `escrow_malformed`, `escrow_binding`, `escrow_debug`, `escrow_mock`, `escrow_not_pinned`, or
-    `escrow_changed` for a key that is not among the known ones of this market."""
+    """The escrow's key is not accepted.
+
+    `code`: `escrow_malformed`, `escrow_binding`, `escrow_debug`, `escrow_mock`, `escrow_not_pinned`, or
+    `escrow_changed` for a key that is not a known one.
+    """
 
 
 class MarketChanged(SvcError):
-    """Refused, since the coordinator tells another market than is known at its address. `code`: `deployment_changed`,
-    `box_key_changed`, or `market_unknown` where only a pinned or known market is taken."""
+    """The coordinator reports another market than the known one.
+
+    `code`: `deployment_changed`, `box_key_changed`, or `market_unknown` if only pinned or known markets are accepted.
+    """
 
 
 class ChainContradicts(SvcError):
-    """The coordinator said one thing and the chain another. `code`: `chain_contradicts`; `param` names the fact."""
+    """The chain contradicts the coordinator. `code`: `chain_contradicts`; `param` names the fact."""
 
-    def __init__(self, fact: str, told: object, on_chain: object) -> None:
-        message = f"{fact}: the coordinator says {told}, the chain {on_chain}"
+    def __init__(self, fact: str, reported: object, on_chain: object) -> None:
+        message = f"{fact}: the coordinator reports {reported}, the chain {on_chain}"
         super().__init__(message, code="chain_contradicts", param=fact)
 
 
 class NodeFailed(SvcError):
-    """A node did not answer what was asked, or several answered differently: nothing was taken unchecked."""
+    """A node did not answer, or several nodes disagreed. Nothing was accepted without a check."""
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message, code="node_failed", param="SVC_RPC_URL", retryable=retryable)
 
 
 class QuoteRefused(SvcError):
-    """`code`: `quote_mismatch`, `over_max_amount`, or `price_changed` when it changed under every attempt."""
+    """The quote is not accepted.
+
+    `code`: `quote_mismatch`, `over_max_amount`, or `price_changed` if the price changed before every attempt.
+    """
 
 
 class OverCeiling(QuoteRefused):
-    """The order or batch comes to `amount`, above the ceiling; `default`: nobody had set one, so that whoever
-    watches may be asked."""
+    """The order or batch costs `amount`, which exceeds the ceiling.
+
+    `default`: the ceiling is the default one, so an interactive user may be asked.
+    """
 
     def __init__(self, message: str, *, amount: int, default: bool) -> None:
         super().__init__(message, code="over_max_amount", param="max_amount")
@@ -224,24 +247,24 @@ class OverCeiling(QuoteRefused):
 
 
 class SigningFailed(SvcError):
-    """The wallet refused, or what it gave is not its signature over what was asked."""
+    """The wallet refused to sign, or returned a signature that does not match."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="signing_failed")
 
 
 class JobFailed(SvcError):
-    """A job that ended without a result. `code`: `cancelled`, `provider_fail`, `reclaim` or `expired`."""
+    """The job ended without a result. `code`: `cancelled`, `provider_fail`, `reclaim` or `expired`."""
 
     def __init__(self, job_id: str, code: str, returned: str | None = None) -> None:
-        """`returned`: the payment that came back, in words, where it is known."""
-        money = NO_RESULT_MONEY.get(code, _NOT_PAID) + (f": {returned}" if returned is not None else "")
-        super().__init__(f"job {job_id} ended without a result: {code}; {money}", code=code)
+        """`returned` is the refunded amount in words, if known."""
+        money = NO_RESULT_MONEY.get(code, _NOT_PAID) + (f" ({returned})" if returned is not None else "")
+        super().__init__(f"job {job_id} failed ({code}): {money}", code=code)
         self.job_id = job_id
 
 
 class PostRefused(JobFailed):
-    """An order that was stored, and then not posted. `code` is the contract's error, or the coordinator's reason."""
+    """The order was stored, but its post was rejected. `code` is the contract's error or the coordinator's reason."""
 
     def __init__(self, job_id: str, reason: str) -> None:
         super().__init__(job_id, reason)
@@ -250,40 +273,34 @@ class PostRefused(JobFailed):
 
 
 class ResultTakenBack(SvcError):
-    """A result that was given before its block, and that the chain did not settle. `code`: how the job ended, as of
-    JobFailed, or `other_result` where another one was settled: `open` reads that."""
+    """The chain did not settle a provisional result.
+
+    `code`: how the job ended, as in JobFailed, or `other_result` if another result was settled, which `open` reads.
+    """
 
     def __init__(self, job_id: str, code: str, how: str) -> None:
-        super().__init__(f"a provisional result was taken back: {how}", code=code)
+        super().__init__(f"the provisional result was not confirmed: {how}", code=code)
         self.job_id = job_id
 
 
-# Where the money of a job without a result is: collected at the claim alone, and returned whole by every such end.
-_RETURNED = "the whole payment, charges included, came back to the wallet"
-_NOT_PAID = "no provider was paid"
-NO_RESULT_MONEY = {
-    "provider_fail": f"its provider gave up, and {_RETURNED}",
-    "reclaim": f"its provider missed the window, and {_RETURNED}",
-    "cancelled": "it was taken back before anybody claimed it: nothing was collected",
-    "expired": "nobody claimed it in time: nothing was collected",
-}
-
-
 class BatchFailed(SvcError):
-    """The input file of a batch was refused as a whole. `code` is of the first reason given."""
+    """The input file of a batch was rejected. `code` is that of the first reason."""
 
     def __init__(self, batch_id: str, message: str, code: str | None) -> None:
-        super().__init__(f"batch {batch_id} was refused: {message}", code=code)
+        super().__init__(f"batch {batch_id} was rejected: {message}", code=code)
         self.batch_id = batch_id
 
 
 class WaitTimedOut(SvcError):
-    """What was waited for did not end in time. It goes on; wait again with the same id."""
+    """The job or batch did not end in time. It continues; wait again with the same id."""
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(f"{what} did not end within {seconds:g} s", code="wait_timed_out", retryable=True)
 
 
 class ResultUnreadable(SvcError):
-    """`code`: `no_result`, `reads_disabled`, `gateway_unavailable`, `gateway_status`, or why it did not open
-    (`unseal_failed` when it was sealed to another key)."""
+    """The result cannot be read.
+
+    `code`: `no_result`, `reads_disabled`, `gateway_unavailable`, `gateway_status`, or why it did not open
+    (`unseal_failed` if it was sealed to another key).
+    """

@@ -1,4 +1,4 @@
-"""Jobs as the coordinator knows them: status, waiting, cancelling, the book."""
+"""Routes of jobs: get, wait, cancel, and the public list of jobs."""
 
 from collections.abc import Callable
 from typing import Final, Literal
@@ -16,64 +16,77 @@ from svc.results import read_job_id
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
 from svc.wire.pages import paged
 
-FIRST_PAUSE: Final = 0.25
-LONGEST_PAUSE: Final = 5.0
-_STORED_PAUSE: Final = 1.0  # between looks at a job whose post is under way: no stream tells of its block
-_APPEARS_SECONDS: Final = 300.0  # a broadcast post may be mined late, and the index follows the chain
-_GRACE_SECONDS: Final = 600.0  # for a missed window to be noticed and ended
-_LONGEST_SECONDS: Final = 2 * 86_400 + _GRACE_SECONDS  # of any order: a day until its claim, a day for its window
-_NO_SUCH_JOB: Final = "NotTheOwner"  # or the job is not in a block yet
-_POSTING_SECONDS: Final = 60.0  # until a post that is stored has its block, for what needs that
+FIRST_POLL_SECONDS: Final = 0.25
+MAX_POLL_SECONDS: Final = 5.0
+_STORED_POLL_SECONDS: Final = 1.0  # no event reports the block of a stored post
+_APPEARANCE_SECONDS: Final = 300.0  # until a broadcast post is mined and indexed
+_RECLAIM_GRACE_SECONDS: Final = 600.0  # until a missed deadline is noticed and reclaimed
+_MAX_JOB_SECONDS: Final = 2 * 86_400 + _RECLAIM_GRACE_SECONDS  # at most a day until the claim, and a day for the window
+_NO_SUCH_JOB: Final = "NotTheOwner"  # also returned for a job that is in no block yet
+_POSTING_SECONDS: Final = 60.0  # until a stored post is mined
 
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
-JobSeen = Callable[[Job], object]
+OnJobChange = Callable[[Job], object]
 
 
 @raises_svc_errors
 @attrs.frozen
 class Jobs:
+    """Routes of jobs."""
+
     account: Account
 
     async def get(self, job_id: str) -> Job:
-        """Raises NotFound until the coordinator has a record of the job."""
-        asked = hex_of(read_job_id(job_id))
-        job = await self.account.transport.get(f"/v1/jobs/{asked}", Job)
-        if (job.id.lower(), job.svc.job_id.lower()) != (asked, asked):  # what is opened next would be another's result
-            raise InternalError(f"asked for job {asked}, told of {job.id}", type_=InternalError.type, status=200)
+        """Return a job. Raises NotFound until the coordinator has a record of it."""
+        expected_id = hex_of(read_job_id(job_id))
+        job = await self.account.transport.get(f"/v1/jobs/{expected_id}", Job)
+        # Otherwise another job's result would be opened next.
+        if (job.id.lower(), job.svc.job_id.lower()) != (expected_id, expected_id):
+            raise InternalError(f"requested job {expected_id}, got {job.id}", type_=InternalError.type, status=200)
         return job
 
     async def progress(self, job_id: str) -> Progress:
-        """A job with all that is under way of it, before its blocks. Raises NotFound for one that is not known, and by
-        a coordinator that tells no progress."""
-        asked = hex_of(read_job_id(job_id))
+        """Return a job with its steps that are in no block yet.
+
+        Raises NotFound for an unknown job, or if the coordinator does not support progress.
+        """
+        expected_id = hex_of(read_job_id(job_id))
         try:
-            told = await self.account.transport.get(f"/v1/jobs/{asked}/progress", Progress)
+            progress = await self.account.transport.get(f"/v1/jobs/{expected_id}/progress", Progress)
         except NotFound:
-            if self.account.tells_progress is None:
-                self.account.tells_progress = False
+            if self.account.supports_progress is None:
+                self.account.supports_progress = False
             raise
-        if told.job_id.lower() != asked:
-            raise InternalError(f"asked for job {asked}, told of {told.job_id}", type_=InternalError.type, status=200)
-        self.account.tells_progress = True
-        return told
+        if progress.job_id.lower() != expected_id:
+            raise InternalError(
+                f"requested job {expected_id}, got {progress.job_id}", type_=InternalError.type, status=200
+            )
+        self.account.supports_progress = True
+        return progress
 
-    async def wait(self, job_id: str, *, timeout: float | None = None, on_change: JobSeen | None = None) -> Job:  # noqa: ASYNC109 - the wait goes on for whoever calls again
-        """The job once it has ended, however it ended. `on_change` is told of the job at first and at each new status.
-        It looks when the coordinator tells of a change, and now and then besides; at one that tells none, ever less.
+    async def wait(
+        self,
+        job_id: str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the wait may be repeated
+        on_change: OnJobChange | None = None,
+    ) -> Job:
+        """Wait for the end of a job, and return it. `on_change` is called with the job at first and at each new status.
 
-        Without a `timeout` it waits as long as the job can last: until its order expires, and its window after that.
-        Raises WaitTimedOut; PostRefused for an order that was stored and could not be posted.
+        Reads the job when the coordinator reports a change and at intervals, or with increasing pauses if it reports no
+        changes. Without `timeout`, waits as long as the job can last: until its order expires, plus its window. Raises
+        WaitTimedOut; PostRefused if the stored order could not be posted.
         """
         path = f"/v1/jobs/{hex_of(read_job_id(job_id))}/events"
-        ignored = () if on_change is not None else LIVE_JOB  # who waits for the end alone
+        ignored = () if on_change is not None else LIVE_JOB  # without on_change, only the end matters
         async with changes_of(self.account.transport, path, unauthorised, ignored=ignored) as changes:
             return await self._until_ended(job_id, changes, timeout, on_change)
 
     async def _until_ended(
-        self, job_id: str, changes: ToldChanges, patience: float | None, on_change: JobSeen | None
+        self, job_id: str, changes: ToldChanges, timeout_seconds: float | None, on_change: OnJobChange | None
     ) -> Job:
-        began, pause = anyio.current_time(), FIRST_PAUSE
-        most = _APPEARS_SECONDS if patience is None else patience
+        started, pause = anyio.current_time(), FIRST_POLL_SECONDS
+        max_seconds = _APPEARANCE_SECONDS if timeout_seconds is None else timeout_seconds
         while True:
             job = await self._find(job_id)
             if job is not None:
@@ -81,41 +94,43 @@ class Jobs:
                     changes.status = job.status
                     if on_change is not None:
                         on_change(job)
-                    if patience is None:
+                    if timeout_seconds is None:
                         order = job.svc
                         now = self.account.transport.clock.now()
-                        left = seconds_left(now, job.in_progress_at, order.expires_at, order.sla_secs)
-                        most = anyio.current_time() - began + left
+                        remaining = seconds_left(now, job.in_progress_at, order.expires_at, order.sla_secs)
+                        max_seconds = anyio.current_time() - started + remaining
                 if job.ended:
                     return job
                 changes.listen()
-            elif (told := await self._under_way(job_id)) is not None:
-                require_posted(told)
-                pause = min(pause, _STORED_PAUSE)
-            left = began + most - anyio.current_time()
-            if left <= 0:
-                raise WaitTimedOut(f"job {job_id}", most)
-            await changes.pause(min(pause, left), min(QUIET, left))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            elif (progress := await self._read_progress(job_id)) is not None:
+                require_posted(progress)
+                pause = min(pause, _STORED_POLL_SECONDS)
+            remaining = started + max_seconds - anyio.current_time()
+            if remaining <= 0:
+                raise WaitTimedOut(f"job {job_id}", max_seconds)
+            await changes.pause(min(pause, remaining), min(QUIET, remaining))
+            pause = min(pause * 1.5, MAX_POLL_SECONDS)
 
     async def cancel(self, job_id: str) -> Cancelled:
-        """Take an open job back; one whose post is stored, once that has its block. One that ended already stays as it
-        is; a claimed one is InvalidRequest with code `NotCancellable`."""
+        """Cancel an open job. If its post is only stored, wait for its block first.
+
+        An ended job stays as it is. A claimed job raises InvalidRequest with code `NotCancellable`.
+        """
         raw = read_job_id(job_id)
         try:
             return await self._cancel(raw)
-        except (NotFound, InvalidRequest) as refused:
-            unknown = isinstance(refused, NotFound) or refused.code == _NO_SUCH_JOB
-            if not (unknown and await self._posted(hex_of(raw))):
+        except (NotFound, InvalidRequest) as error:
+            unknown = isinstance(error, NotFound) or error.code == _NO_SUCH_JOB
+            if not (unknown and await self._wait_for_post(hex_of(raw))):
                 raise
         return await self._cancel(raw)
 
     async def _cancel(self, raw: bytes) -> Cancelled:
         market, signer = await self.account.market(), self.account.wallet()
-        issued_at = self.account.transport.clock.now()  # after an answer: before the first, the clock is only ours
+        issued_at = self.account.transport.clock.now()  # the first answer has set the clock by now
         signature = await signer.sign(cancellation(market, raw, issued_at))
         body = {"issued_at": issued_at, "signature": hex_of(signature)}
-        # Cancelling twice is cancelling once.
+        # Cancelling is idempotent.
         return await self.account.transport.post(f"/v1/jobs/{hex_of(raw)}/cancel", Cancelled, body, safe=True)
 
     async def book(
@@ -132,7 +147,7 @@ class Jobs:
         limit: int | None = 100,
         offset: int = 0,
     ) -> list[BookRow]:
-        """Rows of the job book, everybody's."""
+        """Return rows of the public list of jobs."""
         query = {
             "state": state,
             "model": model,
@@ -147,7 +162,7 @@ class Jobs:
         return await paged(transport, "/evm/jobs", "jobs", BookRow, limit=limit, offset=offset, params=query)
 
     async def mine(self, *, limit: int | None = 100, offset: int = 0) -> list[BookRow]:
-        """This wallet's jobs, the newest first."""
+        """Return this wallet's jobs, newest first."""
         owner = hex_of(self.account.wallet().address)
         return await self.book(owner=owner, order="newest", limit=limit, offset=offset)
 
@@ -155,11 +170,11 @@ class Jobs:
         return await self.account.transport.get(f"/evm/jobs/{hex_of(read_job_id(job_id))}", BookRow)
 
     async def why(self, job_id: str) -> Why:
-        """Why nobody has claimed a job, provider by provider, and what would change that."""
+        """Explain why a job is unclaimed, provider by provider, and what would change that."""
         return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}/why", Why)
 
     async def summary(self, owner: str | None = None) -> Summary:
-        """Totals of an owner's jobs, this wallet's unless another is named."""
+        """Return totals of an owner's jobs, by default this wallet's."""
         address = owner if owner is not None else hex_of(self.account.wallet().address)
         return await self.account.transport.get("/evm/jobs/summary", Summary, {"owner": address})
 
@@ -168,39 +183,39 @@ class Jobs:
             return await self.get(job_id)
         except NotFound:
             return None
-        except (ApiError, ConnectionFailed) as failed:
-            if not (failed.retryable or isinstance(failed, ConnectionFailed)):
+        except (ApiError, ConnectionFailed) as error:
+            if not (error.retryable or isinstance(error, ConnectionFailed)):
                 raise
-            return None  # a coordinator that is away for a while is what waiting is for
+            return None  # an unreachable coordinator: keep waiting
 
-    async def _under_way(self, job_id: str) -> Progress | None:
-        """None where nothing is told."""
-        if self.account.tells_progress is False:
+    async def _read_progress(self, job_id: str) -> Progress | None:
+        """Return the progress of a job, or None if it cannot be read."""
+        if self.account.supports_progress is False:
             return None
         try:
             return await self.progress(job_id)
         except (ApiError, ConnectionFailed):
             return None
 
-    async def _posted(self, job_id: str) -> bool:
-        """True once a job whose post was under way has its block; False for any other."""
+    async def _wait_for_post(self, job_id: str) -> bool:
+        """Return True once a job with a stored post has its block, and False for any other job."""
         with anyio.move_on_after(_POSTING_SECONDS):
-            while (told := await self._under_way(job_id)) is not None:
-                require_posted(told)
+            while (progress := await self._read_progress(job_id)) is not None:
+                require_posted(progress)
                 if await self._find(job_id) is not None:
                     return True
-                await self.account.transport.sleep(FIRST_PAUSE)
+                await self.account.transport.sleep(FIRST_POLL_SECONDS)
         return False
 
 
 def seconds_left(now: int, claimed_at: int | None, expires_at: int, sla_secs: int) -> float:
-    """How long a job can still last."""
-    begins = claimed_at if claimed_at is not None else expires_at
-    return min(max(0.0, begins + sla_secs + _GRACE_SECONDS - now), _LONGEST_SECONDS)
+    """Return how long a job can still last."""
+    start = claimed_at if claimed_at is not None else expires_at
+    return min(max(0.0, start + sla_secs + _RECLAIM_GRACE_SECONDS - now), _MAX_JOB_SECONDS)
 
 
-def require_posted(told: Progress) -> None:
-    """Raises PostRefused for a job whose post will not happen."""
-    if told.status == "refused":
-        reasons = [step.reason for step in told.steps if step.op == "post" and step.reason is not None]
-        raise PostRefused(told.job_id, reasons[0] if reasons else "refused")
+def require_posted(progress: Progress) -> None:
+    """Raises PostRefused if the job's post was rejected."""
+    if progress.status == "refused":
+        reasons = [step.reason for step in progress.steps if step.op == "post" and step.reason is not None]
+        raise PostRefused(progress.job_id, reasons[0] if reasons else "refused")

@@ -1,4 +1,4 @@
-"""Key files of this client: one wallet key in hex, readable only by its owner."""
+"""Key files: one private key in hex, readable only by its owner."""
 
 import os
 import stat
@@ -10,13 +10,12 @@ from common.keystores import new_key, write_keystore
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_LONGEST: Final = 1 << 16
+_OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
+_MAX_FILE_BYTES: Final = 1 << 16
 
 
 def create_wallet(path: Path, password: str | None = None) -> Wallet:
-    """A fresh wallet, its key stored at `path`, encrypted where there is a password. Never overwrites: a lost key is
-    lost money."""
+    """Create a wallet, and write its key to `path`, encrypted if there is a password. Never overwrites a file."""
     secret = new_key()
     text = f"0x{secret.hex()}\n" if password is None else write_keystore(secret, password)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
@@ -27,28 +26,31 @@ def create_wallet(path: Path, password: str | None = None) -> Wallet:
 
 
 def read_wallet(path: Path) -> Wallet:
-    """The wallet of a key file that is its owner's alone. Raises Refused, naming what is wrong with it."""
+    """Return the wallet of a key file that only its owner can read. Raises Refused."""
     return wallet_in(path, *read_key_text(path))
 
 
-def wallet_in(path: Path, text: str, others_read: bool) -> Wallet:
-    key = require_own_file(path, text, others_read).strip().removeprefix("0x")
+def wallet_in(path: Path, text: str, readable_by_others: bool) -> Wallet:
+    key = require_own_file(path, text, readable_by_others).strip().removeprefix("0x")
     try:
         return Wallet(bytes.fromhex(key))
-    except ValueError:  # Refused, for a number that is no key, among them
+    except ValueError:  # includes Refused, for a number that is not a valid key
         raise Refused(f"{path} does not hold a private key in hex", param=str(path)) from None
 
 
 def read_key_text(path: Path) -> tuple[str, bool]:
-    """Its text, read once since it may be a pipe; and True for a file that others can read."""
+    """Return the text of a file, and True if other users can read the file.
+
+    The file is read once, because it may be a pipe.
+    """
     with path.open(encoding="utf-8", errors="replace") as file:
         mode = os.fstat(file.fileno()).st_mode
-        # A pipe has nobody else at its end, and Windows no permissions in the mode.
-        others_read = sys.platform != "win32" and stat.S_ISREG(mode) and bool(mode & _OTHERS)
-        return file.read(_LONGEST), others_read
+        # Only one process reads a pipe, and Windows no permissions in the mode.
+        readable_by_others = sys.platform != "win32" and stat.S_ISREG(mode) and bool(mode & _OTHERS_MODE)
+        return file.read(_MAX_FILE_BYTES), readable_by_others
 
 
-def require_own_file(path: Path, text: str, others_read: bool) -> str:
-    if others_read:
-        raise Refused(f"{path} must be readable by its owner alone (chmod 600 {path})", param=str(path))
+def require_own_file(path: Path, text: str, readable_by_others: bool) -> str:
+    if readable_by_others:
+        raise Refused(f"{path} must be readable only by its owner (chmod 600 {path})", param=str(path))
     return text

@@ -1,10 +1,10 @@
-"""The file of known markets: what the coordinators told at their first use, in the user's configuration folder.
+"""File of known markets: each coordinator's first report, in the user's configuration folder.
 
-    <folder>/svc/known_markets.json       0600 in a folder of 0700
-    <folder>/svc/known_markets.lock       held while it is read and written anew
+    <folder>/svc/known_markets.json       mode 0600, in a folder with mode 0700
+    <folder>/svc/known_markets.lock       held while the file is read and replaced
 
-It says who is paid, and is kept as such (see svc.own_files); two commands that remember at the same time keep what each
-of them found.
+The file decides who is paid, and is protected as such (see svc.own_files). Two commands at the same time keep each
+other's entries.
 """
 
 import json
@@ -18,19 +18,18 @@ from common.refusal import Refused
 from svc.core.known_market import KnownMarket, markets_as_json, read_markets
 from svc.own_files import OwnFile, configuration_folder
 
-VARIABLE: Final = "SVC_KNOWN_MARKETS"
-_LONGEST: Final = 16 << 20
+PATH_VARIABLE: Final = "SVC_KNOWN_MARKETS"
+_MAX_FILE_BYTES: Final = 16 << 20
 
 Change = Callable[[KnownMarket | None], KnownMarket | None]
 
 
-def place_of(environment: Mapping[str, str]) -> Path | None:
-    """The place of the file: as SVC_KNOWN_MARKETS names it, else in the user's configuration folder.
+def known_markets_path(environment: Mapping[str, str]) -> Path | None:
+    """Return the path in SVC_KNOWN_MARKETS, or in the user's configuration folder.
 
-    None where there is no such place (no home) or the variable is set to nothing: known is then what this process has
-    seen.
+    Returns None if the variable is empty or there is no home folder: markets are then kept in memory.
     """
-    named = environment.get(VARIABLE)
+    named = environment.get(PATH_VARIABLE)
     if named is not None:
         return Path(named) if named else None
     folder = configuration_folder(environment)
@@ -39,41 +38,41 @@ def place_of(environment: Mapping[str, str]) -> Path | None:
 
 @attrs.define(eq=False)
 class KnownMarkets:
-    """Markets by the address of their coordinator. Without a path they are known to this object alone."""
+    """Known markets by the address of their coordinator. Without a path they are kept in memory."""
 
     path: Path | None = None
-    _held: dict[str, KnownMarket] = attrs.field(factory=dict)
+    _in_memory: dict[str, KnownMarket] = attrs.field(factory=dict)
 
     def get(self, url: str) -> KnownMarket | None:
         return self.all().get(url)
 
     def all(self) -> dict[str, KnownMarket]:
-        """Raises Refused for a file that must not be believed, OSError for one that cannot be read."""
+        """Return all markets. Raises Refused for an unsafe file, and OSError for an unreadable one."""
         if self.path is None:
-            return dict(self._held)
-        return _parsed(self.path, _file(self.path).read())
+            return dict(self._in_memory)
+        return _parse(self.path, _file(self.path).read())
 
     def change(self, url: str, change: Change) -> KnownMarket | None:
-        """Makes anew what is known of a market, by `change` (None forgets it), while no other command writes.
+        """Replace a market by the result of `change` (None forgets it), under the lock.
 
-        Raises Refused and OSError as `all` does, and OSError where nothing can be written.
+        Raises as `all`, and OSError if the file cannot be written.
         """
         if self.path is None:
-            return _applied(self._held, url, change)
+            return _apply(self._in_memory, url, change)
         with _file(self.path).changing() as file:
-            markets = _parsed(self.path, file.read())
-            before = dict(markets)
-            changed = _applied(markets, url, change)
-            if markets != before:
+            markets = _parse(self.path, file.read())
+            old = dict(markets)
+            changed = _apply(markets, url, change)
+            if markets != old:
                 file.write(json.dumps(markets_as_json(markets), indent=2, sort_keys=True) + "\n")
             return changed
 
 
 def _file(path: Path) -> OwnFile:
-    return OwnFile(path, VARIABLE, _LONGEST)
+    return OwnFile(path, PATH_VARIABLE, _MAX_FILE_BYTES)
 
 
-def _applied(markets: dict[str, KnownMarket], url: str, change: Change) -> KnownMarket | None:
+def _apply(markets: dict[str, KnownMarket], url: str, change: Change) -> KnownMarket | None:
     changed = change(markets.get(url))
     if changed is None:
         markets.pop(url, None)
@@ -82,10 +81,12 @@ def _applied(markets: dict[str, KnownMarket], url: str, change: Change) -> Known
     return changed
 
 
-def _parsed(path: Path, raw: bytes | None) -> dict[str, KnownMarket]:
+def _parse(path: Path, raw: bytes | None) -> dict[str, KnownMarket]:
     if raw is None:
         return {}
     try:
         return read_markets(raw)
     except Refused as refusal:
-        raise Refused(f"{path}: {refusal.message}; move it away, or set {VARIABLE} to another file", VARIABLE) from None
+        raise Refused(
+            f"{path}: {refusal.message}; move it away, or set {PATH_VARIABLE} to another file", PATH_VARIABLE
+        ) from None

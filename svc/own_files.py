@@ -1,11 +1,10 @@
-"""Files of this user that say who is paid: known markets and profiles, in the configuration folder.
+"""Files of this user that decide who is paid: known markets and profiles, in the configuration folder.
 
-Whoever can write such a file can have payments signed for contracts of their own. On POSIX neither the file nor its
-folder may hence be a link, another user's, or writable by others; on Windows the folder of application data is the
-user's own by its access list. A file is written anew beside its place and takes it whole; a lock beside it is held from
-the reading on, so that of two commands neither undoes what the other wrote.
+Anyone who can write such a file can redirect payments. On POSIX, neither the file nor its folder may be a link, belong
+to another user or be writable by others. On Windows, the access list of the application data folder protects it. A file
+is replaced atomically, under a lock that is held from the read to the write.
 
-The one module that knows how platforms differ in this. What a command writes for its user appears whole as well.
+This is the only module that handles the differences between platforms. It also writes other output files atomically.
 """
 
 import os
@@ -29,11 +28,11 @@ else:
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _LOCK_SECONDS: Final = 10.0
-_PAUSE: Final = 0.05
+_RETRY_SECONDS: Final = 0.05
 
 
 def configuration_folder(environment: Mapping[str, str]) -> Path | None:
-    """The folder `svc` of the user's configuration; None without a home."""
+    """Return the folder `svc` in the user's configuration, or None without a home folder."""
     if sys.platform == "win32":
         folder = environment.get("APPDATA")
         return Path(folder, "svc") if folder else None
@@ -45,41 +44,47 @@ def configuration_folder(environment: Mapping[str, str]) -> Path | None:
 
 @attrs.frozen
 class OwnFile:
-    """`variable` names another file, in refusals. `longest` is of what is read, in bytes."""
+    """File that only its owner may write.
+
+    `variable` is the setting of its path, for errors. At most `max_bytes` are read.
+    """
 
     path: Path
     variable: str
-    longest: int
+    max_bytes: int
 
     def read(self) -> bytes | None:
-        """Its content; None where there is none. Raises Refused for a file that must not be believed, OSError for one
-        that cannot be read."""
+        """Return the content, or None if the file is missing.
+
+        Raises Refused for an unsafe file, and OSError for an unreadable one.
+        """
         try:
-            with _opened_folder(self) as folder:
-                return _content(folder, self)
+            with _open_folder(self) as folder:
+                return _read(folder, self)
         except FileNotFoundError:
             return None
 
     @contextmanager
     def changing(self) -> Iterator["Change"]:
-        """The file, while no other command of this user changes it. Raises as `read` does, OSError where nothing can be
-        written."""
+        """Lock the file against other commands of this user. Raises as `read`, and OSError if it cannot be written."""
         _make_folder(self.path.parent)
-        with _opened_folder(self) as folder, _locked(folder, self.path.with_suffix(".lock")):
+        with _open_folder(self) as folder, _locked(folder, self.path.with_suffix(".lock")):
             yield Change(self, folder)
 
-    def unsafe(self, what: str, place: Path | None = None) -> Refused:
-        message = f"{place or self.path} {what}: it says who is paid; {self.variable} names another file"
+    def unsafe(self, problem: str, path: Path | None = None) -> Refused:
+        message = f"{path or self.path} {problem}: it decides who is paid; set {self.variable} to use another file"
         return Refused(message, self.variable)
 
 
 @attrs.frozen
 class Change:
+    """Locked file that may be read and written."""
+
     file: OwnFile
     _folder: int
 
     def read(self) -> bytes | None:
-        return _content(self._folder, self.file)
+        return _read(self._folder, self.file)
 
     def write(self, text: str) -> None:
         _write(self._folder, self.file.path, text)
@@ -98,21 +103,21 @@ def _partial(path: Path) -> str:
 if sys.platform == "win32":
 
     @contextmanager
-    def _opened_folder(file: OwnFile) -> Iterator[int]:
+    def _open_folder(file: OwnFile) -> Iterator[int]:
         if not file.path.parent.is_dir():
             raise FileNotFoundError(file.path.parent)
-        yield 0  # folders have no numbers there
+        yield 0  # no folder descriptors on Windows
 
-    def _content(_: int, file: OwnFile) -> bytes | None:
+    def _read(_: int, file: OwnFile) -> bytes | None:
         if file.path.is_symlink() or (file.path.exists() and not file.path.is_file()):
             raise file.unsafe("must be a file and not a link")
         try:
-            with file.path.open("rb") as opened:
-                raw = opened.read(file.longest + 1)
+            with file.path.open("rb") as file_:
+                raw = file_.read(file.max_bytes + 1)
         except FileNotFoundError:
             return None
-        if len(raw) > file.longest:
-            raise file.unsafe(f"must be a file of at most {file.longest >> 10} KiB")
+        if len(raw) > file.max_bytes:
+            raise file.unsafe(f"must be a file of at most {file.max_bytes >> 10} KiB")
         return raw
 
     def _write(_: int, path: Path, text: str) -> None:
@@ -122,13 +127,13 @@ if sys.platform == "win32":
                 target.write(text)
                 target.flush()
                 os.fsync(target.fileno())
-            _replaced(partial, path)
+            _replace(partial, path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
 
-    def _replaced(partial: Path, path: Path) -> None:
-        """A file that somebody reads at this moment cannot be replaced there: a moment later it can."""
+    def _replace(partial: Path, path: Path) -> None:
+        """Replace a file. On Windows, retry while another process reads it."""
         until = time.monotonic() + _LOCK_SECONDS
         while True:
             try:
@@ -136,13 +141,13 @@ if sys.platform == "win32":
             except PermissionError:
                 if time.monotonic() > until:
                     raise
-                time.sleep(_PAUSE)
+                time.sleep(_RETRY_SECONDS)
 
     @contextmanager
     def _locked(_: int, path: Path) -> Iterator[None]:
         with path.open("ab") as lock:
             lock.seek(0)
-            msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK, 1)  # tries for ten seconds
+            msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK, 1)  # retries for ten seconds
             try:
                 yield
             finally:
@@ -152,7 +157,7 @@ if sys.platform == "win32":
 else:
 
     @contextmanager
-    def _opened_folder(file: OwnFile) -> Iterator[int]:
+    def _open_folder(file: OwnFile) -> Iterator[int]:
         path = file.path.parent
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -164,10 +169,10 @@ else:
         finally:
             os.close(folder)
 
-    def _content(folder: int, file: OwnFile) -> bytes | None:
+    def _read(folder: int, file: OwnFile) -> bytes | None:
         path = file.path
         try:
-            # Non-blocking: a pipe in the file's place would be waited for.
+            # Non-blocking, so that a pipe at this path cannot block.
             number = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             return None
@@ -175,12 +180,12 @@ else:
             if path.is_symlink():
                 raise file.unsafe("must be a file and not a link") from None
             raise error
-        with os.fdopen(number, "rb") as opened:
+        with os.fdopen(number, "rb") as file_:
             status = os.fstat(number)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > file.longest:
-                raise file.unsafe(f"must be a file of at most {file.longest >> 10} KiB")
+            if not stat.S_ISREG(status.st_mode) or status.st_size > file.max_bytes:
+                raise file.unsafe(f"must be a file of at most {file.max_bytes >> 10} KiB")
             _require_own(status, file, path)
-            return opened.read(file.longest)
+            return file_.read(file.max_bytes)
 
     def _write(folder: int, path: Path, text: str) -> None:
         partial = _partial(path)
@@ -202,7 +207,7 @@ else:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         lock = os.open(path.name, flags, 0o600, dir_fd=folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held for as long as a small file is written
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held briefly
             yield
         finally:
             os.close(lock)
@@ -215,11 +220,11 @@ else:
 
 
 @contextmanager
-def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, readable by its owner alone; it takes its name when the block ends without an error.
+def open_atomic(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing, readable only by its owner. It gets its name when the block ends without an error.
 
-    A device or a pipe is written to as it is, and a link at the named place is followed: to take their place would be
-    to remove them. Until then the bytes are in a file whose name nobody can guess, so that no link can lie in wait.
+    Devices and pipes are written directly, and a link is followed, because replacing them would remove them. Until then
+    the bytes are in a file with an unpredictable name, so that no link can be prepared for it.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as device:

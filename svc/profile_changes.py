@@ -9,31 +9,31 @@ from tomlkit.items import AbstractTable
 
 from common.refusal import Refused
 from common.scalars import read_decimal
-from svc.profiles import FILE_VARIABLE, KEYS, NAME_VARIABLE, as_variables, own_file, parsed
+from svc.profiles import FILE_VARIABLE, KEYS, NAME_VARIABLE, as_variables, own_file, parse_profiles
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_NUMBERS: Final = frozenset({"settlement_margin", "max_amount", "max_batch_amount"})
+_PROFILE_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_NUMBER_KEYS: Final = frozenset({"settlement_margin", "max_amount", "max_batch_amount"})
 _FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_FLAGGED: Final = frozenset({"insecure_http", "signer_deterministic"})
+_FLAG_KEYS: Final = frozenset({"insecure_http", "signer_deterministic"})
 
 
 def change_setting(path: Path, profile: str, key: str, value: str | None) -> None:
     """Set a key of a profile, or remove it. Raise Refused, and OSError where nothing can be written."""
     if key not in KEYS:
-        raise Refused(f"there is no setting {key!r} (there are: {', '.join(KEYS)})", key)
-    if not _NAME.fullmatch(profile):
+        raise Refused(f"unknown setting {key!r}: use one of {', '.join(KEYS)}", key)
+    if not _PROFILE_NAME_PATTERN.fullmatch(profile):
         raise Refused("a profile's name must have 1 to 64 letters, digits, - and _", NAME_VARIABLE)
     typed = None if value is None else _typed(key, value)
     with own_file(path).changing() as file:
         raw = file.read() or b""
-        wanted = {name: dict(table) for name, table in parsed(path, raw).items()}
+        wanted = {name: dict(table) for name, table in parse_profiles(path, raw).items()}
         if typed is not None:
             wanted.setdefault(profile, {})[key] = typed
         elif wanted.get(profile, {}).pop(key, None) is None:
             return
         try:
             text = _edited(raw, profile, key, typed)
-            if parsed(path, text.encode()) != wanted:
+            if parse_profiles(path, text.encode()) != wanted:
                 raise ValueError
         except ValueError:  # such as a new profile in an inline table, which tomlkit cannot write
             raise Refused(
@@ -68,9 +68,9 @@ def _set(table: AbstractTable, key: str, value: str | int | bool) -> None:
 
 
 def _typed(key: str, value: str) -> str | int | bool:
-    if key in _NUMBERS:
+    if key in _NUMBER_KEYS:
         return read_decimal(value, 256, key)
-    if key in _FLAGGED:
+    if key in _FLAG_KEYS:
         if value.lower() not in _FLAGS:
             raise Refused(f"{key} must be true or false", key)
         return _FLAGS[value.lower()]

@@ -1,13 +1,13 @@
-"""Results before their blocks: a posted order is followed by its progress, and opened once its settle is stored.
+"""Provisional results: the progress of a posted order is followed, and its result opened once its settle is stored.
 
-    post stored ─► claim stored ─► settle stored ─► opened ─► provisional ─► the chain has it: final
-                                        │              │           └─► it came to nothing: taken back, and told
-                                        └──────────────┴─► none, or it does not open: the chain's is waited for
+    post stored ─► claim stored ─► settle stored ─► opened ─► provisional ─► confirmed by the chain: final
+                                        │              │           └─► rejected by the chain: ResultTakenBack
+                                        └──────────────┴─► missing or unreadable: wait for the chain
 
-Progress is the coordinator's word alone. What it names is opened with the checks of any result (its content id, the
-job's own key, the job that its body names), so that a false word can give an answer of somebody who knows that key, and
-no other; it costs nothing, since the money moves by the chain alone. Whoever is given such a result is told what it
-rests on, and learns its end from `settled`.
+Progress is unverified: only the coordinator reports it. Its result is checked like any other (content id, job key, job
+id in the body), so a false report can at most show an answer sealed by someone who knows the job's key. Such an answer
+costs nothing, because only the chain moves money. A provisional result says what it rests on, and `settled` waits for
+its confirmation.
 """
 
 from typing import Final
@@ -21,37 +21,50 @@ from common.scalars import hex_of
 from svc.account import Account
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
-from svc.jobs import FIRST_PAUSE, LONGEST_PAUSE, Jobs, JobSeen, require_posted, seconds_left
+from svc.jobs import FIRST_POLL_SECONDS, MAX_POLL_SECONDS, Jobs, OnJobChange, require_posted, seconds_left
 from svc.orders import Orders
 from svc.records import ENDED_BECAUSE, ENDED_JOB, LIVE_JOB, Job, JobDetails, Progress, ProgressStep
 from svc.results import Result, Results
 from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
 
+_PROVIDER_STEPS: Final = frozenset({"claim", "settle"})
+_STATES: Final = {
+    "queued": (JobState.OPEN, EndedBecause.NOT_ENDED),
+    "in_progress": (JobState.CLAIMED, EndedBecause.NOT_ENDED),
+    "completed": (JobState.SETTLED, EndedBecause.SETTLE),
+    "failed": (JobState.CANCELLED, EndedBecause.PROVIDER_FAIL),
+    "cancelled": (JobState.CANCELLED, EndedBecause.CANCEL),
+}
+if set(_STATES) != LIVE_JOB | ENDED_JOB:
+    raise AssertionError("each status of a job has its state")
+
 
 @attrs.define(eq=False)
-class _NewestProgress:
-    """What a stream told last of a job, until it is looked at."""
+class _LatestProgress:
+    """Latest unread progress of a job from its event stream."""
 
     job_id: str
-    told: Progress | None = None
+    progress: Progress | None = None
 
-    def take(self, data: bytes) -> bool:
-        """False for any other message."""
+    def store(self, data: bytes) -> bool:
+        """Store a progress message. Return False for any other message."""
         try:
-            told = msgspec.json.decode(data, type=Progress, strict=False)
+            progress = msgspec.json.decode(data, type=Progress, strict=False)
         except msgspec.MsgspecError:
             return False
-        if told.job_id.lower() == self.job_id:
-            self.told = told
+        if progress.job_id.lower() == self.job_id:
+            self.progress = progress
         return True
 
-    def look(self) -> Progress | None:
-        told, self.told = self.told, None
-        return told
+    def pop(self) -> Progress | None:
+        progress, self.progress = self.progress, None
+        return progress
 
 
 @attrs.frozen
 class ProvisionalResults:
+    """Follows orders and opens provisional results."""
+
     account: Account
     jobs: Jobs
     orders: Orders
@@ -61,103 +74,111 @@ class ProvisionalResults:
         self,
         prepared: PreparedOrder,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the job goes on for whoever waits again
-        on_change: JobSeen | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the job continues, and may be waited for again
+        on_change: OnJobChange | None = None,
     ) -> Result | Job:
-        """A provisional result as soon as one opens, or the job once it has ended. Raises WaitTimedOut, PostRefused."""
-        began, told_status = anyio.current_time(), [""]
+        """Return the first provisional result that opens, or the ended job. Raises WaitTimedOut and PostRefused."""
+        started, last_status = anyio.current_time(), [""]
 
         def changed(job: Job) -> None:
-            if on_change is not None and job.status != told_status[0]:
+            if on_change is not None and job.status != last_status[0]:
                 on_change(job)
-            told_status[0] = job.status
+            last_status[0] = job.status
 
-        if self.account.tells_progress is not False:
+        if self.account.supports_progress is not False:
             result = await self._provisional(prepared, timeout, changed)
             if result is not None:
                 return result
-        left = None if timeout is None else max(0.0, began + timeout - anyio.current_time())
+        remaining = None if timeout is None else max(0.0, started + timeout - anyio.current_time())
         try:
-            return await self.jobs.wait(prepared.id, timeout=left, on_change=changed)
+            return await self.jobs.wait(prepared.id, timeout=remaining, on_change=changed)
         except WaitTimedOut:
             if timeout is None:
                 raise
-            raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # in all
+            raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # report the whole timeout
 
-    async def _provisional(self, prepared: PreparedOrder, patience: float | None, seen: JobSeen) -> Result | None:
-        """None once the chain has the job's end, where no progress is told, or where the result that is told does not
-        open: then the job is waited for as ever."""
-        newest = _NewestProgress(prepared.id)
+    async def _provisional(
+        self, prepared: PreparedOrder, timeout_seconds: float | None, on_status: OnJobChange
+    ) -> Result | None:
+        """Return a provisional result, or None if the job must be waited for on the chain.
+
+        That is the case once the job has ended, if there is no progress, or if the result does not open.
+        """
+        latest = _LatestProgress(prepared.id)
         path = f"/v1/jobs/{prepared.id}/events?provisional=1"
-        async with changes_of(self.account.transport, path, unauthorised, newest.take) as changes:
+        async with changes_of(self.account.transport, path, unauthorised, latest.store) as changes:
             changes.listen()
-            return await self._follow(prepared, patience, seen, newest, changes)
+            return await self._follow(prepared, timeout_seconds, on_status, latest, changes)
 
     async def _follow(
         self,
         prepared: PreparedOrder,
-        patience: float | None,
-        seen: JobSeen,
-        newest: _NewestProgress,
+        timeout_seconds: float | None,
+        on_status: OnJobChange,
+        latest: _LatestProgress,
         changes: ToldChanges,
     ) -> Result | None:
-        began, pause = anyio.current_time(), FIRST_PAUSE
-        most = self._longest(prepared) if patience is None else patience
+        started, pause = anyio.current_time(), FIRST_POLL_SECONDS
+        max_seconds = self._max_seconds(prepared) if timeout_seconds is None else timeout_seconds
         while True:
             try:
-                told = newest.look() or await self.jobs.progress(prepared.id)
-            except (ApiError, ConnectionFailed) as failed:
-                if not (failed.retryable or isinstance(failed, ConnectionFailed)):
+                progress = latest.pop() or await self.jobs.progress(prepared.id)
+            except (ApiError, ConnectionFailed) as error:
+                if not (error.retryable or isinstance(error, ConnectionFailed)):
                     return None
-                told = None  # a coordinator that is away for a while is what waiting is for
-            if told is not None:
-                require_posted(told)
-                changes.status = told.status
-                job = job_of(prepared, told)
-                seen(job)
-                if job.ended and not told.provisional:
+                progress = None  # an unreachable coordinator: keep waiting
+            if progress is not None:
+                require_posted(progress)
+                changes.status = progress.status
+                job = job_of(prepared, progress)
+                on_status(job)
+                if job.ended and not progress.provisional:
                     return None
                 if job.result_cid is not None:
-                    result = await self._opened(prepared, job, told)
-                    # None: no more of them are asked for. Else it holds, unless it was taken back meanwhile.
-                    if result is None or newest.told is None or _cid_of(prepared, newest.told) == job.result_cid:
+                    result = await self._open(prepared, job, progress)
+                    # None ends the search for provisional results. A result counts unless newer progress withdrew it.
+                    if (
+                        result is None
+                        or latest.progress is None
+                        or _settled_cid(prepared, latest.progress) == job.result_cid
+                    ):
                         return result
-            left = began + most - anyio.current_time()
-            if left <= 0:
-                raise WaitTimedOut(f"job {prepared.id}", most)
-            if newest.told is None:
-                await changes.pause(min(pause, left), min(QUIET, left))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            remaining = started + max_seconds - anyio.current_time()
+            if remaining <= 0:
+                raise WaitTimedOut(f"job {prepared.id}", max_seconds)
+            if latest.progress is None:
+                await changes.pause(min(pause, remaining), min(QUIET, remaining))
+            pause = min(pause * 1.5, MAX_POLL_SECONDS)
 
-    async def _opened(self, prepared: PreparedOrder, job: Job, told: Progress) -> Result | None:
-        """None where it is not to be had, or does not open: then the chain's is waited for."""
+    async def _open(self, prepared: PreparedOrder, job: Job, progress: Progress) -> Result | None:
+        """Return the opened result, or None if it is unavailable or does not open."""
 
-        async def confirm(result: Result, patience: float | None) -> Result:
-            return await self._settled(prepared, result, patience)
+        async def confirm(result: Result, timeout_seconds: float | None) -> Result:
+            return await self._wait_for_settle(prepared, result, timeout_seconds)
 
         try:
             result = await self.results.open(job)
         except ResultUnreadable:
             return None
-        rests_on = next(step.rests_on for step in told.steps if step.op == "settle")
+        rests_on = next(step.rests_on for step in progress.steps if step.op == "settle")
         return attrs.evolve(result, rests_on=rests_on, provisional=True, confirm=confirm)
 
-    async def _settled(self, prepared: PreparedOrder, result: Result, patience: float | None) -> Result:
+    async def _wait_for_settle(self, prepared: PreparedOrder, result: Result, timeout_seconds: float | None) -> Result:
         try:
-            job = await self.jobs.wait(prepared.id, timeout=patience)
-        except PostRefused as refused:
-            raise ResultTakenBack(prepared.id, refused.code or "refused", refused.message) from None
+            job = await self.jobs.wait(prepared.id, timeout=timeout_seconds)
+        except PostRefused as error:
+            raise ResultTakenBack(prepared.id, error.code or "refused", error.message) from None
         require_settled(job, result.job.result_cid)
         await self.orders.require_on_chain(prepared)
         return attrs.evolve(result, job=job, rests_on="block", provisional=False, confirm=None)
 
-    def _longest(self, prepared: PreparedOrder) -> float:
+    def _max_seconds(self, prepared: PreparedOrder) -> float:
         terms = prepared.terms
         return seconds_left(self.account.transport.clock.now(), None, terms.expires_at, terms.sla_secs)
 
 
 def require_settled(job: Job, result_cid: str | None) -> None:
-    """Raises ResultTakenBack for a job that ended otherwise than with this result."""
+    """Raises ResultTakenBack if the job ended without this result."""
     if job.status != "completed":
         because = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
         raise ResultTakenBack(job.id, because, f"job {job.id} ended without a result: {because}")
@@ -166,15 +187,19 @@ def require_settled(job: Job, result_cid: str | None) -> None:
         raise ResultTakenBack(job.id, "other_result", message)
 
 
-def job_of(prepared: PreparedOrder, told: Progress) -> Job:
-    """The job as it will be once every step that is under way has taken effect. Its order is the one that was signed;
-    of what the coordinator tells, only its progress is taken."""
-    order, settle = prepared.sealed_order.order, _settle_of(prepared, told)
-    status = told.status if told.status != "refused" else "cancelled"
-    if status == "completed" and settle is None:  # by nobody who may, or for more than was ordered: not that yet
+def job_of(prepared: PreparedOrder, progress: Progress) -> Job:
+    """Return the job as it will be once all steps are mined.
+
+    The order is the signed one; only the progress comes from the coordinator.
+    """
+    order, settle = prepared.sealed_order.order, _find_settle(prepared, progress)
+    status = progress.status if progress.status != "refused" else "cancelled"
+    if status == "completed" and settle is None:  # the settle is by another provider, or for more than was ordered
         status = "in_progress"
     state, because = _STATES[status]
-    providers = [step.provider_id for step in told.steps if step.op in _OF_PROVIDERS and step.provider_id is not None]
+    providers = [
+        step.provider_id for step in progress.steps if step.op in _PROVIDER_STEPS and step.provider_id is not None
+    ]
     details = JobDetails(
         job_id=prepared.id,
         owner=hex_of(prepared.sealed_order.owner),
@@ -196,23 +221,11 @@ def job_of(prepared: PreparedOrder, told: Progress) -> Job:
     return Job(prepared.id, prepared.terms.model, status, None, cid, details)
 
 
-_OF_PROVIDERS: Final = frozenset({"claim", "settle"})
-_STATES: Final = {
-    "queued": (JobState.OPEN, EndedBecause.NOT_ENDED),
-    "in_progress": (JobState.CLAIMED, EndedBecause.NOT_ENDED),
-    "completed": (JobState.SETTLED, EndedBecause.SETTLE),
-    "failed": (JobState.CANCELLED, EndedBecause.PROVIDER_FAIL),
-    "cancelled": (JobState.CANCELLED, EndedBecause.CANCEL),
-}
-if set(_STATES) != LIVE_JOB | ENDED_JOB:
-    raise AssertionError("each status of a job has its state")
-
-
-def _settle_of(prepared: PreparedOrder, told: Progress) -> ProgressStep | None:
-    """The settle that names a result, by somebody who may and for no more than was ordered."""
+def _find_settle(prepared: PreparedOrder, progress: Progress) -> ProgressStep | None:
+    """Return the settle that names a result, if its provider may settle and it charges no more than was ordered."""
     terms = prepared.terms
-    for step in told.steps:
-        if told.status == "completed" and step.op == "settle" and step.rests_on != "refused":
+    for step in progress.steps:
+        if progress.status == "completed" and step.op == "settle" and step.rests_on != "refused":
             units, provider = step.completion_tok, step.provider_id
             allowed = not terms.designated or provider in (None, terms.designated)
             if allowed and step.result_cid is not None and units is not None and units <= terms.units.units_out:
@@ -220,6 +233,6 @@ def _settle_of(prepared: PreparedOrder, told: Progress) -> ProgressStep | None:
     return None
 
 
-def _cid_of(prepared: PreparedOrder, told: Progress) -> str | None:
-    settle = _settle_of(prepared, told)
+def _settled_cid(prepared: PreparedOrder, progress: Progress) -> str | None:
+    settle = _find_settle(prepared, progress)
     return None if settle is None else settle.result_cid

@@ -1,6 +1,6 @@
-"""Records that the coordinator answers with, as frozen values: the API's shapes, with integers for decimal strings.
+"""Records returned by the coordinator: the API's shapes with integers instead of decimal strings.
 
-Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text, as every other tool shows them.
+Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text.
 """
 
 from common.api import batches, chain, escrow, files, jobs, market, progress, states, why
@@ -44,7 +44,7 @@ ProgressStep = progress.ProgressStep[int]
 
 
 class Job(jobs.ClientJobFields[int], frozen=True):
-    """A job as its owner follows it."""
+    """Job as its owner sees it."""
 
 
 Contracts = chain.ContractsShape

@@ -1,4 +1,4 @@
-"""Results: read from a gateway, opened here, held against their job."""
+"""Results: read from a gateway, opened, and checked against their job."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,18 +16,18 @@ from svc.account import Account
 from svc.core.sealing import ResultReader, read_body
 from svc.error_conversion import raises_svc_errors
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
-from svc.own_files import appearing
+from svc.own_files import open_atomic
 from svc.records import ENDED_BECAUSE, Job, RestsOn
 
-_SMALL: Final = 1 << 15  # bytes of JSON that are read in less time than the way to a thread takes
+_MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # parsing this much is faster than starting a thread
 
 
 @attrs.frozen(slots=True)
 class Result:
-    """What the model gave. `usage` is the provider's own count; what is charged stands in the job.
+    """Output of the model. `usage` is the provider's count; the job has the charged units.
 
-    `provisional`: the coordinator has the settle that names it, and the chain has not, or not for sure; `rests_on` says
-    how far it is, and `job` is the job as it will be. `settled` waits for the chain.
+    `provisional`: the settle that names this result is not final yet. `rests_on` says how far the settle is, and `job`
+    is the expected job. `settled` waits for the chain.
     """
 
     job: Job
@@ -40,9 +40,11 @@ class Result:
         default=None, repr=False, eq=False
     )
 
-    async def settled(self, timeout: float | None = None) -> "Result":  # noqa: ASYNC109 - it goes on
-        """The same result once the chain has settled it, with what was paid. Raises ResultTakenBack where the job ended
-        without it, WaitTimedOut."""
+    async def settled(self, timeout: float | None = None) -> "Result":  # noqa: ASYNC109 - it may be repeated
+        """Return the result once the chain has settled it, with what was paid.
+
+        Raises ResultTakenBack if the job ended without this result, and WaitTimedOut.
+        """
         return self if self.confirm is None else await self.confirm(self, timeout)
 
     @property
@@ -51,18 +53,18 @@ class Result:
 
     @property
     def cost(self) -> int | None:
-        """What the job cost its owner in all, in base units; None if the coordinator does not report the charges."""
+        """Cost of the job in base units, or None if the coordinator does not report the charges."""
         parts = self.cost_parts
         return None if parts is None else parts.total
 
     @property
     def cost_parts(self) -> CostParts | None:
-        """The parts of `cost`: the provider's pay, the protocol's fee, the relay charge."""
+        """Parts of `cost`: the provider's pay, the protocol fee and the relay charge."""
         return cost_parts_of(self.job, self.charges)
 
 
-def provider_part(job: Job) -> int:
-    """Return what a settled job's provider is paid."""
+def provider_cost(job: Job) -> int:
+    """Return the pay of a settled job's provider."""
     order = job.svc
     return quotes.cost(
         order.rate_in, order.rate_out, order.units_in, order.units_out, completion_tok=order.completion_tok
@@ -70,13 +72,13 @@ def provider_part(job: Job) -> int:
 
 
 def cost_parts_of(job: Job, charges: FeeTerms | None = None) -> CostParts | None:
-    """Return the parts of a completed job's cost as reported, or computed from `charges`. None if both are unknown."""
-    told = job.svc.cost_parts
+    """Return the parts of a completed job's cost, as reported or computed from `charges`. None if unknown."""
+    reported = job.svc.cost_parts
     if job.status != "completed":
         return None
-    if told is not None:
-        return CostParts(told.provider, told.fee, told.gas_fee)
-    return None if charges is None else quotes.cost_parts(provider_part(job), charges)
+    if reported is not None:
+        return CostParts(reported.provider, reported.fee, reported.gas_fee)
+    return None if charges is None else quotes.cost_parts(provider_cost(job), charges)
 
 
 def read_job_id(job_id: str) -> bytes:
@@ -89,60 +91,62 @@ def read_job_id(job_id: str) -> bytes:
 @raises_svc_errors
 @attrs.frozen
 class Results:
+    """Reads results from gateways."""
+
     account: Account
 
     async def open(self, job: Job) -> Result:
-        """Raises JobFailed for a job that ended without a result, ResultUnreadable for one that cannot be had."""
+        """Return the result of a job. Raises JobFailed if it ended without one, and ResultUnreadable."""
         body = await self.read(job.id, self._cid(job))
         return Result(job, body.output, body.usage, charges=self.account.charges)
 
     async def read(self, job_id: str, cid: str) -> ResultBody:
-        """The result of this content id, which must be of this job. Raises ResultUnreadable."""
+        """Read the result with this content id, which must be of this job. Raises ResultUnreadable."""
         raw = read_job_id(job_id)
         plaintext = bytearray()
 
-        def begin() -> ResultReader:
+        def open_reader() -> ResultReader:
             plaintext.clear()
             return ResultReader(market, keys, raw)
 
-        def take(reader: ResultReader, piece: bytes) -> None:
-            plaintext.extend(reader.pull(piece))
+        def feed(reader: ResultReader, chunk: bytes) -> None:
+            plaintext.extend(reader.pull(chunk))
 
-        def end(reader: ResultReader) -> None:
+        def finish_reader(reader: ResultReader) -> None:
             plaintext.extend(reader.finish())
 
         market, keys = await self.account.market(), await self.account.result_keys()
-        await self.account.gateways.read(cid, begin, take, end)
-        if len(plaintext) <= _SMALL:
+        await self.account.gateways.read(cid, open_reader, feed, finish_reader)
+        if len(plaintext) <= _MAX_INLINE_PARSE_BYTES:
             return read_body(bytes(plaintext), raw)
         return await to_thread.run_sync(read_body, bytes(plaintext), raw)
 
     async def save(self, job: Job, path: Path) -> int:
-        """Open a result of any size into a file, which appears once it is whole; how many bytes it has.
+        """Write a result of any size to a file, which appears once it is complete. Return its size in bytes.
 
-        The file holds the result's JSON, `{"job_id", "output", "usage", "v"}`. It opens for its own job alone.
+        The file holds the result's JSON, `{"job_id", "output", "usage", "v"}`.
         """
         raw, cid = read_job_id(job.id), self._cid(job)
         market, keys = await self.account.market(), await self.account.result_keys()
-        with appearing(path) as target:
+        with open_atomic(path) as target:
 
-            def begin() -> ResultReader:
+            def open_reader() -> ResultReader:
                 target.seek(0)
                 target.truncate()
                 return ResultReader(market, keys, raw)
 
-            def take(reader: ResultReader, piece: bytes) -> None:
-                target.write(reader.pull(piece))
+            def feed(reader: ResultReader, chunk: bytes) -> None:
+                target.write(reader.pull(chunk))
 
-            def end(reader: ResultReader) -> None:
+            def finish_reader(reader: ResultReader) -> None:
                 target.write(reader.finish())
 
-            await self.account.gateways.read(cid, begin, take, end)
+            await self.account.gateways.read(cid, open_reader, feed, finish_reader)
             return target.tell()
 
     def _cid(self, job: Job) -> str:
         if job.status in {"failed", "cancelled"}:
             raise JobFailed(job.id, ENDED_BECAUSE.get(job.svc.ended_because, job.status))
         if job.result_cid is None:
-            raise ResultUnreadable(f"job {job.id} is {job.status}: it has no result yet", code="no_result")
+            raise ResultUnreadable(f"job {job.id} is {job.status} and has no result yet", code="no_result")
         return job.result_cid

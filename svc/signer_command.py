@@ -1,10 +1,10 @@
-"""Wallets behind a program that signs: a hardware wallet's tool, an agent, a service's client.
+"""Wallets behind a program that signs: a tool of a hardware wallet, an agent, or the client of a service.
 
-    SVC_SIGNER_COMMAND         the program, with its arguments
-    SVC_WALLET_ADDRESS         the account that it signs for; every signature is checked to be its own
-    SVC_SIGNER_DETERMINISTIC   1: it signs as RFC 6979 has it
+    SVC_SIGNER_COMMAND         the program and its arguments
+    SVC_WALLET_ADDRESS         the account that it signs for; every signature is checked
+    SVC_SIGNER_DETERMINISTIC   1: its signatures follow RFC 6979
 
-Its standard input is EIP-712 JSON, its standard output a signature: 65 bytes as 0x-hex.
+The program reads EIP-712 JSON from standard input and writes the signature to standard output: 65 bytes as 0x-hex.
 """
 
 import json
@@ -24,51 +24,55 @@ from svc.signers import RemoteSigner, Signer
 COMMAND: Final = "SVC_SIGNER_COMMAND"
 ADDRESS: Final = "SVC_WALLET_ADDRESS"
 DETERMINISTIC: Final = "SVC_SIGNER_DETERMINISTIC"
-_PATIENCE: Final = 300.0  # seconds: somebody may have to find the device and press its button
+_TIMEOUT_SECONDS: Final = 300.0  # a person may have to press a button on a device
 
 
 @attrs.frozen
 class SignerCommand:
-    """A program that reads EIP-712 JSON (as eth_signTypedData_v4 takes it) and prints a signature in hex. It is run
-    without a shell, and what it says on standard error is seen."""
+    """Program that signs. It runs without a shell, and its standard error is shown."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
 
     def sign(self, typed_data: dict[str, Any]) -> str:
         try:
-            ran = subprocess.run(  # noqa: S603 - the user's own setting
-                self.words,
+            completed = subprocess.run(  # noqa: S603 - the user's own setting
+                self.command,
                 input=json.dumps(typed_data).encode(),
                 stdout=subprocess.PIPE,
-                timeout=_PATIENCE,
+                timeout=_TIMEOUT_SECONDS,
                 check=False,
             )
         except OSError as error:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]}: {error.strerror}") from None
+            raise SigningFailed(f"{COMMAND}: {self.command[0]}: {error.strerror}") from None
         except subprocess.TimeoutExpired:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]} gave no signature within {_PATIENCE:g} s") from None
-        if ran.returncode:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]} ended with {ran.returncode} and signed nothing")
-        answer = ran.stdout.decode("ascii", "replace").strip()
+            raise SigningFailed(
+                f"{COMMAND}: {self.command[0]} returned no signature within {_TIMEOUT_SECONDS:g} s"
+            ) from None
+        if completed.returncode:
+            raise SigningFailed(f"{COMMAND}: {self.command[0]} failed with exit code {completed.returncode}")
+        answer = completed.stdout.decode("ascii", "replace").strip()
         try:
             read_hex(answer, 65, COMMAND)
         except Refused:
-            raise SigningFailed(f"{COMMAND}: {self.words[0]} must print a signature: 65 bytes as 0x-hex") from None
+            raise SigningFailed(f"{COMMAND}: {self.command[0]} must print a signature: 65 bytes as 0x-hex") from None
         return answer
 
 
 def signer_by_command(environment: Mapping[str, str]) -> Signer:
-    posix = sys.platform != "win32"  # where backslashes are parts of paths
+    posix = sys.platform != "win32"  # on Windows, backslashes are parts of paths
     try:
-        words = tuple(word if posix else word.strip('"') for word in shlex.split(environment[COMMAND], posix=posix))
-    except ValueError as wrong:
-        raise Refused(f"{COMMAND} must be a command line: {wrong}", COMMAND) from None
-    if not words:
+        command = tuple(word if posix else word.strip('"') for word in shlex.split(environment[COMMAND], posix=posix))
+    except ValueError as error:
+        raise Refused(f"{COMMAND} must be a command line: {error}", COMMAND) from None
+    if not command:
         raise Refused(f"{COMMAND} must name a program", COMMAND)
     address = environment.get(ADDRESS)
     if not address:
-        raise Refused(f"{ADDRESS} must be the address that {COMMAND} signs for: each signature is checked", ADDRESS)
+        raise Refused(
+            f"{ADDRESS} must be the address that {COMMAND} signs for: each signature is checked",
+            ADDRESS,
+        )
     deterministic = environment.get(DETERMINISTIC, "").strip().lower() in {"1", "true", "yes", "on"}
     return RemoteSigner(
-        read_hex(address, 20, ADDRESS), by_typed_data=SignerCommand(words).sign, deterministic=deterministic
+        read_hex(address, 20, ADDRESS), by_typed_data=SignerCommand(command).sign, deterministic=deterministic
     )

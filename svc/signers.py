@@ -1,7 +1,6 @@
-"""Signers: a private key in this process, or any wallet that can be asked.
+"""Signers: a private key in this process, or a remote or hardware wallet.
 
-A signer has an address and signs what it is asked to. What a remote or hardware wallet returns is checked before it is
-used: it must be a signature by that address over exactly what was asked.
+The signature of a remote wallet is verified before use: it must be by its address over exactly the requested message.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,7 @@ from svc.errors import SigningFailed
 if TYPE_CHECKING:
     from svc.core.typed_data import SigningRequest
 
-_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+_CURVE_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 Signed = bytes | str
 DigestSigning = Callable[[bytes], Signed | Awaitable[Signed]]
@@ -26,7 +25,7 @@ TypedDataSigning = Callable[[dict[str, Any]], Signed | Awaitable[Signed]]
 
 
 class Signer(Protocol):
-    """`deterministic`: the same request always gives the same signature (RFC 6979), so keys may be derived from one."""
+    """Wallet that signs. `deterministic`: equal requests give equal signatures (RFC 6979), so keys may be derived."""
 
     @property
     def address(self) -> bytes: ...
@@ -35,13 +34,13 @@ class Signer(Protocol):
     def deterministic(self) -> bool: ...
 
     async def sign(self, request: "SigningRequest") -> bytes:
-        """65 bytes: r ‖ s ‖ v, s in the lower half, v 27 or 28. Raises SigningFailed."""
+        """Return 65 bytes: r ‖ s ‖ v, with s in the lower half and v 27 or 28. Raises SigningFailed."""
         ...
 
 
 @attrs.frozen(slots=True)
 class LocalSigner:
-    """A private key in this process.
+    """Signer with a private key in this process.
 
     >>> LocalSigner(Wallet(bytes(31) + b"\\x01")).address.hex()
     '7e5f4552091a69125d5dfcb7b8c2659029395bdf'
@@ -63,11 +62,11 @@ class LocalSigner:
 
 @attrs.frozen(slots=True)
 class RemoteSigner:
-    """A wallet that is asked through a callable, by digest or by EIP-712 JSON; give one of the two.
+    """Wallet behind a callable, which gets a digest (`by_digest`) or EIP-712 JSON (`by_typed_data`); give one of them.
 
-    The callable returns 65 bytes or their 0x-hex, at once or to be awaited. It is called in a thread, since devices
-    take their time. `deterministic=True` says that the wallet follows RFC 6979; without it the client derives no
-    result key from it and wants a `cipher_key`.
+    The callable returns 65 bytes or their 0x-hex, or an awaitable. It runs in a thread, because devices are slow.
+    `deterministic=True` declares that the wallet follows RFC 6979; without it, the client derives no result key and
+    needs a `cipher_key`.
 
     >>> from common.secp256k1 import Wallet
     >>> device = Wallet(bytes(31) + b"\\x01")
@@ -85,34 +84,34 @@ class RemoteSigner:
 
     async def sign(self, request: "SigningRequest") -> bytes:
         try:
-            signature = _usual_form(await self._ask(request))
+            signature = _normalize(await self._request_signature(request))
         except SigningFailed:
             raise
-        except Exception as refused:  # whatever a wallet's library raises, it means that there is no signature
-            raise SigningFailed(f"the wallet did not sign the {request.purpose}: {refused}") from refused
+        except Exception as error:  # any error of a wallet's library means that there is no signature
+            raise SigningFailed(f"the wallet did not sign the {request.purpose}: {error}") from error
         if recover(request.digest, signature) != self.address:
-            raise SigningFailed(f"what the wallet returned does not sign the {request.purpose} for its address")
+            raise SigningFailed(f"the wallet's signature of the {request.purpose} does not match its address")
         return signature
 
-    async def _ask(self, request: "SigningRequest") -> Signed:
-        def ask() -> tuple[Signed | Awaitable[Signed]]:  # in a tuple: threads hand no coroutine over as such
+    async def _request_signature(self, request: "SigningRequest") -> Signed:
+        def call_wallet() -> tuple[Signed | Awaitable[Signed]]:  # in a tuple, because threads cannot return a coroutine
             if self.by_digest is not None:
                 return (self.by_digest(request.digest),)
             if self.by_typed_data is not None:
                 return (self.by_typed_data(request.typed_data()),)
-            raise AssertionError("checked when it was made")
+            raise AssertionError("checked at creation")
 
-        (answer,) = await to_thread.run_sync(ask)
+        (answer,) = await to_thread.run_sync(call_wallet)
         return await answer if isawaitable(answer) else answer
 
 
-def _usual_form(signed: Signed) -> bytes:
-    """Devices write v as 0 or 1, and some an s in the upper half: the same signature, not in the accepted form."""
+def _normalize(signed: Signed) -> bytes:
+    """Return the signature with s in the lower half and v 27 or 28. Devices may use v 0 or 1, or a high s."""
     raw = read_hex(signed, SIGNATURE_LENGTH, "signature") if isinstance(signed, str) else bytes(signed)
     if len(raw) != SIGNATURE_LENGTH:
         raise SigningFailed(f"a signature has {SIGNATURE_LENGTH} bytes, not {len(raw)}")
     parity = raw[64] - 27 if raw[64] >= 27 else raw[64]
     s = int.from_bytes(raw[32:64], "big")
-    if s > _ORDER // 2:
-        s, parity = _ORDER - s, 1 - parity
+    if s > _CURVE_ORDER // 2:
+        s, parity = _CURVE_ORDER - s, 1 - parity
     return raw[:32] + s.to_bytes(32, "big") + bytes((27 + parity,)) if parity in {0, 1} and s > 0 else raw

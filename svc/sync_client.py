@@ -1,9 +1,9 @@
-"""The client for code that does not await: the same methods with the same arguments.
+"""Client without `await`: the same methods with the same arguments.
 
     with SyncClient() as client:
         print(client.run("demo/text-small", "Write a haiku about seals.", window="async").output)
 
-An event loop runs in a thread of its own; calls may come from any thread.
+An event loop runs in its own thread; calls may come from any thread.
 """
 
 import weakref
@@ -30,13 +30,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _end(stack: ExitStack) -> None:
-    """End a client that nobody closed. An exception cancels what other threads still wait for."""
+def _close_unclosed(stack: ExitStack) -> None:
+    """Close a client that was not closed. The exception cancels calls that other threads still wait for."""
     with suppress(BaseException):
         stack.__exit__(SystemExit, SystemExit(), None)
 
 
-class _Face(Protocol):
+class _SyncObject(Protocol):
     @property
     def _inner(self) -> Any: ...
     @property
@@ -44,30 +44,30 @@ class _Face(Protocol):
 
 
 def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
-    """The method of the inner object of that name, called in the event loop's thread and waited for."""
+    """Return a method that runs `method` in the event loop's thread and waits for it."""
 
     @wraps(method)
-    def call(face: _Face, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(sync_object: _SyncObject, /, *args: P.args, **kwargs: P.kwargs) -> T:
         async def run() -> T:
-            return await method(face._inner, *args, **kwargs)
+            return await method(sync_object._inner, *args, **kwargs)
 
-        return face._portal.call(run)
+        return sync_object._portal.call(run)
 
     return call
 
 
-class _Part:
+class _SyncRoutes:
     def __init__(self, inner: object, portal: BlockingPortal) -> None:
         self._inner = inner
         self._portal = portal
 
 
-class SyncModels(_Part):
+class SyncModels(_SyncRoutes):
     list = blocking(Models.list)
     get = blocking(Models.get)
 
 
-class SyncMarket(_Part):
+class SyncMarket(_SyncRoutes):
     asks = blocking(Market.asks)
     floors = blocking(Market.floors)
     windows = blocking(Market.windows)
@@ -76,7 +76,7 @@ class SyncMarket(_Part):
     allowlist = blocking(Market.allowlist)
 
 
-class SyncJobs(_Part):
+class SyncJobs(_SyncRoutes):
     get = blocking(Jobs.get)
     wait = blocking(Jobs.wait)
     progress = blocking(Jobs.progress)
@@ -88,21 +88,21 @@ class SyncJobs(_Part):
     summary = blocking(Jobs.summary)
 
 
-class SyncFiles(_Part):
+class SyncFiles(_SyncRoutes):
     upload = blocking(Files.upload)
     get = blocking(Files.get)
     content = blocking(Files.content)
     save = blocking(Files.save)
 
 
-class SyncWebhooks(_Part):
+class SyncWebhooks(_SyncRoutes):
     add = blocking(Webhooks.add)
     list = blocking(Webhooks.list)
     remove = blocking(Webhooks.remove)
     test = blocking(Webhooks.test)
 
 
-class SyncBatches(_Part):
+class SyncBatches(_SyncRoutes):
     plan = blocking(Batches.plan)
     prepare = blocking(Batches.prepare)
     create = blocking(Batches.create)
@@ -112,30 +112,30 @@ class SyncBatches(_Part):
     wait = blocking(Batches.wait)
 
     def results(self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None) -> Iterator[BatchResult]:
-        """As `Batches.results`, one after the other."""
-        inner: Batches = self._inner  # type: ignore[assignment] # made with one
+        """Yield the results of `Batches.results`."""
+        inner: Batches = self._inner  # type: ignore[assignment] # always a Batches
         results = inner.results(batch, custom_ids=custom_ids)
 
-        async def following() -> BatchResult | None:
+        async def next_result() -> BatchResult | None:
             return await anext(results, None)
 
         try:
-            while (result := self._portal.call(following)) is not None:
+            while (result := self._portal.call(next_result)) is not None:
                 yield result
         finally:
             self._portal.call(results.aclose)
 
 
 class SyncClient:
-    """Takes what `Client` takes. Use it as a context manager, or end it with `close()`.
+    """Client with the options of `Client`. Use it as a context manager, or call `close()`.
 
-    One call buys a result; `max_amount` bounds what is paid for it, in base units of the payment token:
+    One call buys a result; `max_amount` limits its price, in base units of the payment token:
 
     >>> result = client.run("demo/text-small", "sealed jobs", window="async", max_amount=100_000)
     >>> result.job.status, result.cost <= 100_000
     ('completed', True)
 
-    Step by step, with a provider of one's choice and rates of one's own:
+    Step by step, with a chosen provider and rates:
 
     >>> best = client.probe("demo/text-small", "sealed jobs", window="async")[0]
     >>> order = client.prepare(
@@ -154,7 +154,7 @@ class SyncClient:
     >>> client.open(job).job_id == order.id
     True
 
-    Many at once, each sealed and paid for by itself:
+    Many jobs, each sealed and paid separately:
 
     >>> lines = [{"custom_id": f"page {n}", "body": {"model": "demo/text-small", "input": f"{n}"}} for n in (1, 2)]
     >>> prepared = client.batches.prepare(lines, window="1h")
@@ -174,8 +174,8 @@ class SyncClient:
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._inner = Client(base_url, **options)
         self._stack = ExitStack()
-        # At exit, or with the last reference. The event loop's thread stands still once Python tears modules down.
-        weakref.finalize(self, _end, self._stack)
+        # Close at exit or with the last reference, before Python tears down the event loop's thread.
+        weakref.finalize(self, _close_unclosed, self._stack)
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._stack.enter_context(self._portal.wrap_async_context_manager(self._inner))
         self.models = SyncModels(self._inner.models, self._portal)
@@ -191,7 +191,7 @@ class SyncClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # With its error: what other threads wait for is then cancelled, so that Ctrl-C ends the program.
+        # The error cancels calls that other threads wait for, so that Ctrl-C ends the program.
         self._stack.__exit__(kind, error, trace)
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class SyncClient:
     verify = blocking(Client.verify)
     receipt = blocking(Client.receipt)
     chain = blocking(Client.chain)
-    told_deployment = blocking(Client.told_deployment)
+    reported_deployment = blocking(Client.reported_deployment)
     readiness = blocking(Client.readiness)
     escrow = blocking(Client.escrow)
     session = blocking(Client.session)

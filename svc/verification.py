@@ -1,4 +1,4 @@
-"""Verification of a job, fact by fact: a signature vouches for it, the chain, or the coordinator alone."""
+"""Verification of a job, fact by fact: by a signature, by the chain, or not at all."""
 
 from typing import Final
 
@@ -21,8 +21,8 @@ from svc.results import read_job_id
 from svc.vouching import Voucher
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
-_LOOKS: Final = 8  # at nodes that are some blocks behind
-_LOOK_PAUSE: Final = 0.75
+_READ_ATTEMPTS: Final = 8  # nodes may be some blocks behind
+_READ_PAUSE_SECONDS: Final = 0.75
 _STATES: Final = {
     "JobSettled": (_SETTLED, None),
     "JobCancelled": (3, "cancelled"),
@@ -33,7 +33,7 @@ _STATES: Final = {
 
 @attrs.frozen(slots=True)
 class Vouched:
-    """One fact of a job, and who says so."""
+    """Fact of a job, and what verifies it."""
 
     fact: str
     value: str
@@ -42,7 +42,7 @@ class Vouched:
 
 @attrs.frozen(slots=True)
 class Verified:
-    """`checked_on_chain`: a node was asked; without one nearly all of it is the coordinator's word."""
+    """Facts of a job. `checked_on_chain` is False without a node: then nearly all facts are unverified."""
 
     job_id: str
     facts: tuple[Vouched, ...]
@@ -51,11 +51,13 @@ class Verified:
 
 @attrs.frozen
 class Verification:
+    """Verifies jobs."""
+
     account: Account
     jobs: Jobs
 
     async def verify(self, job_id: str) -> Verified:
-        """Raises ChainContradicts where the coordinator says of the job what the chain does not."""
+        """Return the facts of a job. Raises ChainContradicts if the coordinator contradicts the chain."""
         raw = read_job_id(job_id)
         market = await self.account.market()
         row = await self.jobs.row(job_id)
@@ -64,27 +66,30 @@ class Verification:
         deployment = Vouched("deployment", registry, self.account.vouching.deployment_voucher())
         chain = self.account.vouching.chain
         if chain is None:
-            return Verified(hex_of(raw), (deployment, *_told(row)), checked_on_chain=False)
+            return Verified(hex_of(raw), (deployment, *_unverified_facts(row)), checked_on_chain=False)
         found = await self._on_chain(await self._caught_up(chain), market, raw, row)
         return Verified(hex_of(raw), (deployment, *found, _container(row)), checked_on_chain=True)
 
     async def _caught_up(self, chain: Chain) -> Chain:
-        """The nodes at a block that is not before the coordinator's: else they would seem to contradict it."""
-        told = (await self.account.deployment()).head_block
-        for attempt in range(_LOOKS):
+        """Return the nodes at a block that is not older than the coordinator's.
+
+        An older one would seem to contradict it.
+        """
+        reported = (await self.account.deployment()).head_block
+        for attempt in range(_READ_ATTEMPTS):
             if attempt:
-                await self.account.transport.sleep(_LOOK_PAUSE)
-            later = chain.later()
-            if await later.head() >= told:
-                return later
-        raise NodeFailed(f"the nodes are behind the coordinator, which is at block {told}")
+                await self.account.transport.sleep(_READ_PAUSE_SECONDS)
+            snapshot = chain.later()
+            if await snapshot.head() >= reported:
+                return snapshot
+        raise NodeFailed(f"the nodes are behind the coordinator's block {reported}")
 
     async def _on_chain(self, chain: Chain, market: Market, raw: bytes, row: BookRow) -> list[Vouched]:
         registry = market.job_registry
-        first = row.posted_block  # a hint: what the chain has before it is no event of this job
+        first = row.posted_block  # unverified: where to start the search
         posted = await facts.posted_job(chain, registry, raw, first)
         if posted is None:
-            raise ChainContradicts(f"job {hex_of(raw)}", f"that it was posted in block {first}", "shows no such job")
+            raise ChainContradicts(f"job {hex_of(raw)}", f"a post in block {first}", "has no such job")
         _require_same_order(posted, row)
         amount, voucher = self._amount(market, posted, raw), Voucher.CHAIN
         if amount is not None:
@@ -92,23 +97,27 @@ class Verification:
         order = posted.order
         found = [
             Vouched("owner", hex_of(posted.owner), Voucher.CHAIN),
-            Vouched("order", f"model {order.model_id}, {order.sla_secs} s, {_whom(order.designated)}", Voucher.CHAIN),
+            Vouched(
+                "order",
+                f"model {order.model_id}, {order.sla_secs} s, {_describe_designated(order.designated)}",
+                Voucher.CHAIN,
+            ),
             Vouched("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units", Voucher.CHAIN),
             Vouched("units", f"{order.units_in} in, at most {order.units_out} out", Voucher.CHAIN),
             Vouched("fees", f"{posted.fees.fee_bps} basis points and {posted.fees.gas_fee}", Voucher.CHAIN),
-            Vouched("amount", _most(posted) if amount is None else f"{amount} base units at most", voucher),
+            Vouched("amount", _describe_amount(posted) if amount is None else f"{amount} base units at most", voucher),
             Vouched("posted", f"block {posted.block}, {hex_of(posted.transaction)}", Voucher.CHAIN),
         ]
         claimed = await facts.claimed_by(chain, registry, raw, posted.block)
         ended = await facts.ended_job(chain, registry, raw, posted.block)
         if row.provider_id != (claimed or 0) and row.state != _OPEN:
-            raise ChainContradicts(f"provider of job {hex_of(raw)}", row.provider_id or "nobody", claimed or "nobody")
+            raise ChainContradicts(f"provider of job {hex_of(raw)}", row.provider_id or "none", claimed or "none")
         if claimed is not None:
             found.append(Vouched("claimed by", f"provider {claimed}", Voucher.CHAIN))
         return found + _end(ended, raw, row)
 
     def _amount(self, market: Market, posted: PostedJob, raw: bytes) -> int | None:
-        """The most that the owner's signature pays for this job; None where the event has no such signature."""
+        """Return the amount authorised by the owner's signature, or None if the event has no such signature."""
         order = posted.order
         amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
         payment = job_payment(posted.owner, market.job_registry, amount, order.expires_at, raw)
@@ -120,13 +129,13 @@ class Verification:
 
 
 def _require_own_id(raw: bytes, row: BookRow) -> None:
-    """Checks that the row is of the job which was asked for: its id is made of its owner and commitment."""
+    """Check that the row is of the requested job: its id is the hash of its owner and commitment."""
     try:
-        made_of = quotes.derive_job_id(read_hex(row.owner, 20, "owner"), read_hex(row.c, 32, "c"))
+        derived_id = quotes.derive_job_id(read_hex(row.owner, 20, "owner"), read_hex(row.c, 32, "c"))
     except Refused:
-        made_of = b""
-    if made_of != raw or row.job_id.lower() != hex_of(raw):
-        message = f"asked for job {hex_of(raw)}, told of another: its owner and commitment do not make this id"
+        derived_id = b""
+    if derived_id != raw or row.job_id.lower() != hex_of(raw):
+        message = f"requested job {hex_of(raw)}, got another: owner and commitment do not hash to this id"
         raise InternalError(message, type_=InternalError.type, status=200)
 
 
@@ -145,29 +154,29 @@ def _require_same_order(posted: PostedJob, row: BookRow) -> None:
         "expires_at": (row.expires_at, order.expires_at),
         "task_cid": (row.task_cid, posted.task_cid),
     }
-    for name, (told, on_chain) in pairs.items():
-        if told != on_chain:
-            raise ChainContradicts(f"{name} of job {row.job_id}", told, on_chain)
+    for name, (reported, on_chain) in pairs.items():
+        if reported != on_chain:
+            raise ChainContradicts(f"{name} of job {row.job_id}", reported, on_chain)
 
 
 def _end(ended: EndedJob | None, raw: bytes, row: BookRow) -> list[Vouched]:
     name = hex_of(raw)
     if ended is None:
         if row.state == _SETTLED:
-            raise ChainContradicts(f"state of job {name}", "that it was settled", "that it was not")
-        return [Vouched("state", "not ended by any event", Voucher.CHAIN)]
+            raise ChainContradicts(f"state of job {name}", "settled", "not settled")
+        return [Vouched("state", "not ended", Voucher.CHAIN)]
     state, because = _STATES[ended.event]
     settled = state == _SETTLED
-    told, values = ENDED_BECAUSE.get(row.ended_because, "settled"), ended.values
-    if settled != (row.state == _SETTLED) and row.state not in {_OPEN, _CLAIMED}:  # in those it may be behind
-        raise ChainContradicts(f"state of job {name}", told, ended.event)
+    reported, values = ENDED_BECAUSE.get(row.ended_because, "settled"), ended.values
+    if settled != (row.state == _SETTLED) and row.state not in {_OPEN, _CLAIMED}:  # the coordinator may be behind
+        raise ChainContradicts(f"state of job {name}", reported, ended.event)
     if not settled:
-        return [Vouched("state", f"ended by {because}; the payment came back or was never collected", Voucher.CHAIN)]
+        return [Vouched("state", f"ended by {because}; refunded or never collected", Voucher.CHAIN)]
     result = f"{values['resultCid']} of {values['completionTok']} units"
-    told = f"{row.result_cid} of {row.completion_tok} units"
-    if row.state == _SETTLED and told != result:
-        raise ChainContradicts(f"result of job {name}", told, result)
-    shares = f"{values['cost']} to the provider, {values['treasuryShare']} in fees, {values['refund']} came back"
+    reported = f"{row.result_cid} of {row.completion_tok} units"
+    if row.state == _SETTLED and reported != result:
+        raise ChainContradicts(f"result of job {name}", reported, result)
+    shares = f"{values['cost']} to the provider, {values['treasuryShare']} in fees, {values['refund']} refunded"
     return [
         Vouched("state", f"settled in block {ended.block}", Voucher.CHAIN),
         Vouched("result", f"{result}, named by its provider", Voucher.CHAIN),
@@ -175,30 +184,30 @@ def _end(ended: EndedJob | None, raw: bytes, row: BookRow) -> list[Vouched]:
     ]
 
 
-def _told(row: BookRow) -> tuple[Vouched, ...]:
-    """All that can be said without a node: the id binds owner and container, the rest is taken at the word."""
-    word = Voucher.WORD
+def _unverified_facts(row: BookRow) -> tuple[Vouched, ...]:
+    """Return the facts that are known without a node."""
+    unverified = Voucher.WORD
     return (
-        Vouched("id", "made of the owner and commitment that are told", word),
-        Vouched("owner", row.owner, word),
-        Vouched("order", f"model {row.model_id}, {row.sla_secs} s, {_whom(row.designated)}", word),
-        Vouched("rates", f"{row.rate_in} in, {row.rate_out} out, per 10^6 units", word),
-        Vouched("units", f"{row.units_in} in, at most {row.units_out} out", word),
-        Vouched("claimed by", f"provider {row.provider_id}" if row.provider_id else "nobody", word),
-        Vouched("result", row.result_cid or "none", word),
+        Vouched("id", "hash of the reported owner and commitment", unverified),
+        Vouched("owner", row.owner, unverified),
+        Vouched("order", f"model {row.model_id}, {row.sla_secs} s, {_describe_designated(row.designated)}", unverified),
+        Vouched("rates", f"{row.rate_in} in, {row.rate_out} out, per 10^6 units", unverified),
+        Vouched("units", f"{row.units_in} in, at most {row.units_out} out", unverified),
+        Vouched("claimed by", f"provider {row.provider_id}" if row.provider_id else "none", unverified),
+        Vouched("result", row.result_cid or "none", unverified),
         _container(row),
     )
 
 
 def _container(row: BookRow) -> Vouched:
-    return Vouched("container", f"{row.task_cid}; whoever opens it holds it against the commitment", Voucher.WORD)
+    return Vouched("container", f"{row.task_cid}; checked against the commitment by those who open it", Voucher.WORD)
 
 
-def _whom(designated: int) -> str:
-    return f"for provider {designated} alone" if designated else "open to all, sealed to the escrow"
+def _describe_designated(designated: int) -> str:
+    return f"for provider {designated} only" if designated else "open to all, sealed to the escrow"
 
 
-def _most(posted: PostedJob) -> str:
+def _describe_amount(posted: PostedJob) -> str:
     order = posted.order
     amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
     return f"{amount} base units at most, as the registry computes it"

@@ -1,12 +1,12 @@
-"""Holding what a coordinator tells of its market against an address book, what is known of it, and the chain.
+"""Checks of a coordinator's reports about its market: against an address book, known markets and the chain.
 
-    deployment      the address book, else what was told at the first use; the chain: code, signing domains, links
-    escrow's key    the pinned keys, else those known; a development escrow's, where allowed, is taken as it comes
-    box keys        the chain, else what was told at the first use of the provider
-    fees, models    the chain; without it the ceiling bounds what a lie about them can cost
+    deployment      the address book, or the first use; with nodes, the chain: code, signing domains, links
+    escrow's key    the pinned keys, or the known ones; the key of a development escrow is accepted if allowed
+    box keys        the chain, or the first use of the provider
+    fees, models    the chain; without it, the ceiling limits the cost of a false report
 
-What is told first is remembered, and `tell` says so. What is told otherwise later is refused with both values and the
-command that accepts it; a provider's new key is taken at once where the chain confirms it.
+The first report is remembered, and passed to `report`. A later difference is rejected with both values and the command
+that accepts it. A provider's new key is accepted at once if the chain confirms it.
 """
 
 from collections.abc import Callable
@@ -31,34 +31,34 @@ from svc.core.known_market import KnownMarket, fingerprint, read_key
 from svc.core.market import Market
 from svc.core.money import Token
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NoProvider, OrderRefused
-from svc.known_markets import VARIABLE, Change, KnownMarkets
+from svc.known_markets import PATH_VARIABLE, Change, KnownMarkets
 from svc.records import Deployment, EscrowKey, Model, Quote
 from svc.wire.json_rpc import NodeRefusal
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
-_UNPINNED: Final = "compare it with the operator's address book, which --addresses pins; a change will be refused"
+_UNPINNED: Final = "compare it with the operator's address book (--addresses); a later change is rejected"
 
 
 class Voucher(StrEnum):
-    """The sources of a fact, as they are shown."""
+    """Sources that verify a fact, as they are shown."""
 
     SIGNATURE = "your own signature"
     OWNER = "its owner's signature"
     BOOK = "the address book"
     PINNED = "pinned here"
     CHAIN = "the chain"
-    KNOWN = "as it was at the first use"
-    WORD = "the coordinator's word"
+    KNOWN = "remembered from the first use"
+    WORD = "unverified"
 
 
 class MarketRemembered(UserWarning):
-    """A market, an escrow's key or a provider's was taken on the coordinator's word, and is known from now on."""
+    """Warning: an unverified market, escrow key or provider key was accepted and remembered."""
 
 
 @attrs.define(eq=False)
 class Vouching:
-    """`url` is what the market is known by."""
+    """Checks of one market. `url` identifies the market."""
 
     url: str
     book: AddressBook | None
@@ -66,33 +66,36 @@ class Vouching:
     escrow: EscrowTrust
     chain: Chain | None
     require_known: bool
-    tell: Tell
-    _deployment: AddressBook | None = None  # that was checked
-    _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)  # that were checked
+    report: Report
+    _deployment: AddressBook | None = None  # verified
+    _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)  # verified
 
     async def market(self, answer: Deployment) -> Market:
-        """The deployment that may be signed for. Raises MarketChanged, ChainContradicts, NodeFailed, OrderRefused."""
+        """Verify a deployment, which may then be signed for.
+
+        Raises MarketChanged, ChainContradicts, NodeFailed and OrderRefused.
+        """
         try:
-            told = told_book(answer)
+            reported = told_book(answer)
         except Refused as refusal:
             raise OrderRefused.because(refusal, "the coordinator's deployment") from None
-        if told == self._deployment:
-            return Market.of(told)
+        if reported == self._deployment:
+            return Market.of(reported)
         known = await self._read()
-        self._require_same(told, known)
+        self._require_same(reported, known)
         if self.chain is not None:
-            await check_deployment(self.chain.later(), told)
-        if known is None or known.deployment.differences(told):
+            await check_deployment(self.chain.later(), reported)
+        if known is None or known.deployment.differences(reported):
             pinned = self.book is not None
-            remembered = await self._remember(lambda entry: entry if entry and not pinned else KnownMarket(told))
-            self._require_same(told, remembered)  # another command may have been here first
+            remembered = await self._remember(lambda entry: entry if entry and not pinned else KnownMarket(reported))
+            self._require_same(reported, remembered)  # another command may have written first
             if not pinned:
-                self._tell_first(told)
-        self._deployment = told
-        return Market.of(told)
+                self._report_first_use(reported)
+        self._deployment = reported
+        return Market.of(reported)
 
     def token(self) -> Token:
-        """The payment token of a market that was checked."""
+        """Return the payment token of a verified market."""
         if self._deployment is None:
             raise AssertionError("the market is read first")
         vouched = self.book is not None or self.chain is not None
@@ -102,7 +105,7 @@ class Vouching:
         return Voucher.BOOK if self.book is not None else Voucher.KNOWN
 
     async def escrow_key(self, answer: EscrowKey) -> PublicKey:
-        """The key that open orders may be sealed to, in a market that was checked. Raises EscrowUntrusted."""
+        """Verify the escrow's key, in a verified market. Raises EscrowUntrusted."""
         public = verified_key(answer, self.escrow)
         key, kind = public.raw.hex(), answer.evidence.type
         if self.escrow.pinned:
@@ -113,25 +116,25 @@ class Vouching:
             return public
         mock = kind == escrow_evidence.MOCK
         if keys and not (mock and set(keys.values()) == {kind}):
-            command = f"svc market accept --coordinator {self.url} --escrow {key}"
-            message = f"the escrow of {self.url} tells another key: known {', '.join(keys)}, told {key}"
-            raise EscrowUntrusted(f"{message}; if its operator announced it: {command}", code="escrow_changed")
-        # A development escrow makes a new key at every start, which proves nothing, and everybody may read: the last
-        # one is kept, so that a market which had a mock is not taken for one that has a key to itself.
+            accept_command = f"svc market accept --coordinator {self.url} --escrow {key}"
+            message = f"the escrow key of {self.url} changed: known {', '.join(keys)}, reported {key}"
+            raise EscrowUntrusted(
+                f"{message}; if the operator announced it, accept it with: {accept_command}", code="escrow_changed"
+            )
+        # A development escrow makes a new key at every start, and anyone may read it. Only its last key is kept, so
+        # that a market which once had a development escrow does not seem to have a known key.
         await self._change(
             lambda entry: attrs.evolve(entry, escrow_keys={key: kind}) if mock else entry.with_escrow_key(key, kind)
         )
-        self._told_once(
-            f"{self.url}: remembered its escrow's key {key} ({kind}); whoever holds it can read open orders"
-        )
+        self._report(f"{self.url}: remembered the escrow key {key} ({kind}); its operator can read open orders")
         return public
 
-    async def box_key(self, provider: int, told: str) -> PublicKey:
-        """A provider's key to seal to, in a market that was checked. Raises MarketChanged, ChainContradicts."""
+    async def box_key(self, provider: int, reported: str) -> PublicKey:
+        """Verify a provider's key, in a verified market. Raises MarketChanged and ChainContradicts."""
         if not 0 < provider < 2**32:
-            raise OrderRefused(f"{provider} is no provider's id, and nothing is sealed to its key", param="provider")
+            raise OrderRefused(f"{provider} is not a valid provider id", param="provider")
         try:
-            key = read_key(told, "box_key")
+            key = read_key(reported, "box_key")
         except Refused as refusal:
             raise OrderRefused.because(refusal, f"provider {provider}") from None
         public = PublicKey(bytes.fromhex(key))
@@ -140,76 +143,80 @@ class Vouching:
         if self.chain is not None:
             await self._check_provider(self.chain.later(), provider, public)
         known = await self._read()
-        before = None if known is None else known.box_keys.get(provider)
-        if before != key:
-            if before is not None and self.chain is None:
-                command = f"svc market accept --coordinator {self.url} --provider {provider} --box-key 0x{key}"
-                message = f"provider {provider} of {self.url} has another key: known 0x{before}, told 0x{key}"
-                advice = f"SVC_RPC_URL has the chain confirm it; if you know of the change: {command}"
+        known_key = None if known is None else known.box_keys.get(provider)
+        if known_key != key:
+            if known_key is not None and self.chain is None:
+                accept_command = f"svc market accept --coordinator {self.url} --provider {provider} --box-key 0x{key}"
+                message = f"the key of provider {provider} of {self.url} changed: known 0x{known_key}, reported 0x{key}"
+                advice = f"confirm it on the chain with SVC_RPC_URL, or accept it with: {accept_command}"
                 raise MarketChanged(f"{message}; {advice}", code="box_key_changed", param="box_key")
             await self._change(lambda entry: entry.with_box_key(provider, key))
-            confirmed = "as the chain has it" if self.chain is not None else "on the coordinator's word"
-            self._told_once(f"{self.url}: remembered the key of provider {provider}, {confirmed}: 0x{key}")
+            confirmed = "confirmed by the chain" if self.chain is not None else "unverified"
+            self._report(f"{self.url}: remembered the key of provider {provider}, {confirmed}: 0x{key}")
         self._box_keys[provider] = public
         return public
 
     async def fees(self, quote: Quote) -> None:
-        """Raises ChainContradicts for charges that the chain does not make."""
+        """Raises ChainContradicts if the chain has other charges."""
         if self.chain is None or self._deployment is None:
             return
         charged = await facts.fees(self.chain.later(), self._deployment.job_registry)
         if charged != FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee):
-            told = f"{quote.fee_bps} basis points and {quote.gas_fee}"
-            raise ChainContradicts("fees", told, f"{charged.fee_bps} basis points and {charged.gas_fee}")
+            reported = f"{quote.fee_bps} basis points and {quote.gas_fee}"
+            raise ChainContradicts("fees", reported, f"{charged.fee_bps} basis points and {charged.gas_fee}")
 
     async def model(self, model: Model) -> bool:
-        """Checks a model's name by the chain; False where it could not be asked. Raises ChainContradicts."""
+        """Compare a model's name with the chain. Return False if the node cannot answer. Raises ChainContradicts."""
         if self.chain is None or self._deployment is None:
             return False
         chain, registry, number = self.chain.later(), self._deployment.job_registry, model.svc.model_id
         if model.svc.enabled and not await facts.model_enabled(chain, registry, number):
-            raise ChainContradicts(f"model {model.id}", f"number {number}, which takes orders", "that it takes none")
+            raise ChainContradicts(f"model {model.id}", f"number {number}, enabled", "not enabled")
         first = 0 if self.book is None else self.book.deploy_block
         try:
             name = await facts.model_name(chain, registry, number, first)
-        except NodeRefusal:  # a node that keeps no logs so old, or gives them in too small portions
+        except NodeRefusal:  # the node has no old logs, or limits ranges too much
             return False
         if name != model.id:
             raise ChainContradicts(f"model {number}", repr(model.id), repr(name))
         return True
 
-    def _require_same(self, told: AddressBook, known: KnownMarket | None) -> None:
+    def _require_same(self, reported: AddressBook, known: KnownMarket | None) -> None:
         if self.book is not None:
-            if other := self.book.differences(told):
-                message = f"{self.url} tells another deployment than the address book: {'; '.join(other)}"
-                raise MarketChanged(f"{message}; ask its operator which is right", code="deployment_changed")
+            if changes := self.book.differences(reported):
+                message = f"the deployment of {self.url} differs from the address book: {'; '.join(changes)}"
+                raise MarketChanged(f"{message}; ask the operator which is right", code="deployment_changed")
             return
         if known is None:
             if self.require_known:
-                message = f"{self.url} is no known market, and only such are taken: give its address book (addresses=)"
+                message = f"{self.url} is not a known market: set its address book (addresses=)"
                 raise MarketChanged(message, code="market_unknown", param="addresses")
             return
-        if other := known.deployment.differences(told):
-            command = f"svc market accept --coordinator {self.url} --deployment {fingerprint(told)}"
-            message = f"{self.url} tells another deployment than it did before: {'; '.join(other)}"
-            raise MarketChanged(f"{message}; if its operator announced it: {command}", code="deployment_changed")
+        if changes := known.deployment.differences(reported):
+            accept_command = f"svc market accept --coordinator {self.url} --deployment {fingerprint(reported)}"
+            message = f"the deployment of {self.url} changed: {'; '.join(changes)}"
+            raise MarketChanged(
+                f"{message}; if the operator announced it, accept it with: {accept_command}", code="deployment_changed"
+            )
 
-    async def _check_provider(self, chain: Chain, provider: int, told: PublicKey) -> None:
+    async def _check_provider(self, chain: Chain, provider: int, reported: PublicKey) -> None:
         if self._deployment is None:
             raise AssertionError("the market is read first")
-        found = await facts.provider(chain, self._deployment.provider_registry, provider)
-        if not any(found.operator):
-            raise ChainContradicts(f"provider {provider}", "that it is registered", "that it is not")
-        if found.box_key != told.raw:
-            raise ChainContradicts(f"key of provider {provider}", hex_of(told.raw), hex_of(found.box_key))
-        if not found.listed:
-            raise NoProvider(f"provider {provider} is not listed on the chain, so that it cannot claim")
+        on_chain = await facts.provider(chain, self._deployment.provider_registry, provider)
+        if not any(on_chain.operator):
+            raise ChainContradicts(f"provider {provider}", "registered", "not registered")
+        if on_chain.box_key != reported.raw:
+            raise ChainContradicts(f"key of provider {provider}", hex_of(reported.raw), hex_of(on_chain.box_key))
+        if not on_chain.listed:
+            raise NoProvider(f"provider {provider} is not listed on the chain and cannot claim")
 
-    def _tell_first(self, told: AddressBook) -> None:
-        token = f"{told.token_domain.name} ({hex_of(told.paytoken)}, {told.payment_token_decimals} decimals)"
-        contracts = f"chain {told.chain_id}, job registry {hex_of(told.job_registry)}, paid in {token}"
-        asked = "" if self.chain is None else "; the chain has these contracts"
-        self._told_once(f"first use of {self.url}: remembered {contracts}{asked}; {_UNPINNED}")
+    def _report_first_use(self, reported: AddressBook) -> None:
+        token = (
+            f"{reported.token_domain.name} ({hex_of(reported.paytoken)}, {reported.payment_token_decimals} decimals)"
+        )
+        contracts = f"chain {reported.chain_id}, job registry {hex_of(reported.job_registry)}, paid in {token}"
+        chain_note = "" if self.chain is None else "; verified on the chain"
+        self._report(f"first use of {self.url}: remembered {contracts}{chain_note}; {_UNPINNED}")
 
     async def _read(self) -> KnownMarket | None:
         try:
@@ -217,11 +224,11 @@ class Vouching:
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
         except OSError as error:
-            self._forgetful(error)
+            self._stop_remembering(error)
             return self.known.get(self.url)
 
     async def _change(self, change: Callable[[KnownMarket], KnownMarket]) -> None:
-        """Of a market that was remembered; one that is forgotten meanwhile stays so."""
+        """Change a remembered market. A market forgotten in the meantime stays forgotten."""
         await self._remember(lambda entry: None if entry is None else change(entry))
 
     async def _remember(self, change: Change) -> KnownMarket | None:
@@ -230,16 +237,16 @@ class Vouching:
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
         except OSError as error:
-            self._forgetful(error)
+            self._stop_remembering(error)
             return self.known.change(self.url, change)
 
-    def _told_once(self, what: str) -> None:
-        """Tells it, unless nothing is kept by the caller's own choice: then every use is a first one."""
+    def _report(self, message: str) -> None:
+        """Report a remembered fact, unless nothing is stored by choice: then every use is a first use."""
         if self.known.path is not None:
-            self.tell(what)
+            self.report(message)
 
-    def _forgetful(self, error: OSError) -> None:
-        """Keeps nothing from now on: each process takes the coordinator at its word once, and says so."""
-        where, why = self.known.path, error.strerror
-        self.tell(f"what is told cannot be remembered in {where}: {why}; {VARIABLE} names another file")
+    def _stop_remembering(self, error: OSError) -> None:
+        """Store nothing from now on, and report why."""
+        path, reason = self.known.path, error.strerror
+        self.report(f"cannot store known markets in {path}: {reason}; set {PATH_VARIABLE} to another file")
         self.known = KnownMarkets()

@@ -1,4 +1,4 @@
-"""Webhooks of this wallet: endpoints that events of its jobs and batches are posted to, and their verification."""
+"""Routes of this wallet's webhooks, and the verification of their messages."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from svc.wire.transport import read
 
 
 class ListedWebhook(WebhookFields, frozen=True):
-    """An endpoint, and how deliveries to it go."""
+    """Endpoint and the state of its deliveries."""
 
 
 class _Listed(Record, frozen=True):
@@ -25,11 +25,15 @@ class _Listed(Record, frozen=True):
 @raises_svc_errors
 @attrs.frozen
 class Webhooks:
+    """Routes of webhooks."""
+
     account: Account
 
     async def add(self, url: str, events: Sequence[str] = (), *, secret: str | None = None) -> NewWebhook:
-        """Have events posted to `url`: those named, or all. Keep the answer's `secret`: it is not told again. Made
-        once: after a lost answer, look at the list."""
+        """Add an endpoint for the named events, or for all. Keep the answer's `secret`, which is not shown again.
+
+        Not idempotent: after a lost answer, check the list.
+        """
         body: dict[str, Any] = {"url": url, "events": list(events)}
         if secret is not None:
             body["secret"] = secret
@@ -39,20 +43,20 @@ class Webhooks:
         )
 
     async def list(self) -> tuple[ListedWebhook, ...]:
-        """The oldest first."""
+        """Return the endpoints, oldest first."""
         transport = self.account.transport
         listed = await self.account.authorised(lambda headers: transport.get("/v1/webhooks", _Listed, headers=headers))
         return listed.data
 
     async def remove(self, webhook_id: str) -> None:
-        """With what waits for it."""
+        """Remove an endpoint and its waiting messages."""
         transport = self.account.transport
         await self.account.authorised(
             lambda headers: transport.send("DELETE", _path(webhook_id), safe=False, headers=headers)
         )
 
     async def test(self, webhook_id: str) -> str:
-        """Have a message of type `webhook.test` posted; its `webhook-id`."""
+        """Send a message of type `webhook.test`. Return its `webhook-id`."""
         transport = self.account.transport
         answer = await self.account.authorised(
             lambda headers: transport.send("POST", f"{_path(webhook_id)}/test", safe=False, headers=headers)
@@ -61,8 +65,10 @@ class Webhooks:
 
 
 def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes, now: float | None = None) -> str:
-    """The id of a message that was received, once its signature was found to be right and of the last five minutes; act
-    once on each. Raises Refused. `headers` by names in lower case, or a mapping that does not care."""
+    """Check a message's signature and that it is at most five minutes old, and return its id.
+
+    Process each id once. `headers` has lower-case names, or ignores case. Raises Refused.
+    """
     return webhooks.verify(secret, headers, body, time.time() if now is None else now)
 
 

@@ -1,4 +1,4 @@
-"""Batches: many orders in one file, followed as one."""
+"""Routes of batches: many orders in one file."""
 
 import io
 import secrets
@@ -33,14 +33,14 @@ Lines = Path | Texts
 BatchSeen = Callable[[Batch], object]
 
 POLL_SECONDS: Final = 60.0
-_LONGEST_WINDOW: Final = 86_400.0  # of a batch that could not be looked at yet
-_MOST_PAIRS: Final = 16
-_LONGEST_KEY: Final = 64
-_LONGEST_VALUE: Final = 512
+_MAX_WINDOW_SECONDS: Final = 86_400.0  # until the batch could be read
+_MAX_METADATA_PAIRS: Final = 16
+_MAX_KEY_LENGTH: Final = 64
+_MAX_VALUE_LENGTH: Final = 512
 
 
 class BatchPage(Record, frozen=True):
-    """Newest first; pass `last_id` as `after` while `has_more`."""
+    """Page of batches, newest first. Pass `last_id` as `after` while `has_more`."""
 
     data: tuple[Batch, ...]
     first_id: str | None
@@ -51,15 +51,20 @@ class BatchPage(Record, frozen=True):
 @raises_svc_errors
 @attrs.frozen
 class Batches:
+    """Routes of batches, and the preparation of their files."""
+
     account: Account
     files: Files
     preparation: Preparation
-    opened: BatchResults
+    result_files: BatchResults
 
     async def plan(
         self, lines: Lines, *, window: str = DEFAULT_WINDOW, offer: LineOffer | None = None
     ) -> tuple[ModelPlan, ...]:
-        """Who would take the lines that carry no rates, and at what price. Nothing is reserved or signed."""
+        """Return which providers would take the lines without rates, and at what price.
+
+        Nothing is reserved or signed.
+        """
         return await self.preparation.plan(await _texts(lines), completion_window(window), offer)
 
     async def prepare(
@@ -73,13 +78,13 @@ class Batches:
         max_line_amount: int | None = None,
         progress: Progress | None = None,
     ) -> PreparedBatch:
-        """Plan, seal, sign and price every line; nothing is posted.
+        """Plan, seal, sign and price every line. Nothing is posted.
 
-        `lines`: a JSONL file, or its lines as text or as objects. Lines without rates go to whom the network's plan
-        names, or with an `offer` are offered at its rates (`LineOffer(Rates(in, out))`, present prices with
-        `LineOffer()`); lines with rates go to `providers` in turn or, with none, to whoever claims them. `max_amount`
-        bounds what all of them come to (else the client's `max_batch_amount`, or ten tokens), `max_line_amount` each of
-        them (else the client's `max_amount`, or one token). `progress` is told how many lines are done.
+        `lines`: a JSONL file, or lines as text or objects. Lines without rates go to the providers in the network's
+        plan, or are offered at the rates of `offer` (`LineOffer(Rates(in, out))`, or current prices with
+        `LineOffer()`). Lines with rates go to `providers` in turn, or are open to any provider. `max_amount` limits the
+        total (default: the client's `max_batch_amount`, or ten tokens), `max_line_amount` each line (default: the
+        client's `max_amount`, or one token). `progress` is called with the number of prepared lines.
         """
         return await self.preparation.prepare(
             await _texts(lines),
@@ -101,7 +106,7 @@ class Batches:
             "completion_window": prepared.completion_window,
             "metadata": dict(metadata or {}),
         }
-        # A coordinator that knows the header answers a repetition with the batch that it made.
+        # With this header, a coordinator answers a repeated request with the first batch.
         key = secrets.token_hex(16)
         transport = self.account.transport
         attempt = 0
@@ -112,12 +117,12 @@ class Batches:
                         "/v1/batches", Batch, body, safe=False, headers={**headers, "idempotency-key": key}
                     )
                 )
-            except ConnectionFailed as failed:
-                found = await self._created_from(file.id)
+            except ConnectionFailed as error:
+                found = await self._find_by_file(file.id)
                 if found is not None:
                     return found
-                if not failed.retryable or attempt == transport.retries.most:
-                    raise _unknown(file.id, failed) from None
+                if not error.retryable or attempt == transport.retries.most:
+                    raise _outcome_unknown(file.id, error) from None
             await transport.sleep(transport.retries.pause(attempt))
             attempt += 1
 
@@ -133,7 +138,7 @@ class Batches:
         )
 
     async def cancel(self, batch_id: str) -> Batch:
-        """Lines that are not posted yet will not be; those on the chain go on."""
+        """Stop posting lines. Lines on the chain continue."""
         return await self.account.authorised(
             lambda headers: self.account.transport.post(
                 f"/v1/batches/{batch_id}/cancel", Batch, {}, safe=True, headers=headers
@@ -144,90 +149,97 @@ class Batches:
         self,
         batch_id: str,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the wait goes on for whoever calls again
+        timeout: float | None = None,  # noqa: ASYNC109 - the wait may be repeated
         every: float = POLL_SECONDS,
         progress: BatchSeen | None = None,
     ) -> Batch:
-        """The batch once it has ended, looked at about once a minute and whenever the coordinator tells that it has
-        changed, for the rest of its window unless told otherwise.
+        """Wait for the end of a batch, and return it.
 
-        `progress` is shown the batch at every look. Raises WaitTimedOut.
+        Reads the batch at intervals and when the coordinator reports a change, by default for the rest of its window.
+        `progress` is called with each reading. Raises WaitTimedOut.
         """
         path = f"/v1/batches/{batch_id}/events"
         async with changes_of(self.account.transport, path, self.account.authorised) as changes:
             return await self._until_ended(batch_id, changes, timeout, every, progress)
 
     async def _until_ended(
-        self, batch_id: str, changes: ToldChanges, patience: float | None, every: float, progress: BatchSeen | None
+        self,
+        batch_id: str,
+        changes: ToldChanges,
+        timeout_seconds: float | None,
+        every: float,
+        progress: BatchSeen | None,
     ) -> Batch:
-        began = anyio.current_time()
-        most = patience
+        started = anyio.current_time()
+        max_seconds = timeout_seconds
         while True:
-            batch = await self._look(batch_id)
+            batch = await self._read(batch_id)
             if batch is not None:
                 if progress is not None:
                     progress(batch)
                 if batch.ended:
                     return batch
                 changes.listen()
-                if most is None:  # one look more than the window: the end is written a little after it
-                    most = anyio.current_time() - began + max(0.0, self._window(batch)) + every
-            so_far = _LONGEST_WINDOW if most is None else most
-            left = began + so_far - anyio.current_time()
-            if left <= 0:
-                raise WaitTimedOut(f"batch {batch_id}", so_far)
-            await changes.pause(min(every, left), min(every, left))
+                if max_seconds is None:  # one interval more than the window, because the end is recorded a little later
+                    max_seconds = anyio.current_time() - started + max(0.0, self._window_left(batch)) + every
+            limit = _MAX_WINDOW_SECONDS if max_seconds is None else max_seconds
+            remaining = started + limit - anyio.current_time()
+            if remaining <= 0:
+                raise WaitTimedOut(f"batch {batch_id}", limit)
+            await changes.pause(min(every, remaining), min(every, remaining))
 
     async def results(
         self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None
     ) -> AsyncGenerator[BatchResult, None]:
-        """Every line's end: the settled ones in file order, opened, then the failed ones.
+        """Yield the result of every line: settled lines in file order, opened, then failed lines.
 
-        `custom_ids` are those of the prepared batch, by job id. Raises BatchFailed when the input was refused as a
-        whole, ResultUnreadable (`no_result`) while it goes on.
+        `custom_ids`: the prepared batch's custom ids, by job id. Raises BatchFailed if the input was rejected, and
+        ResultUnreadable (`no_result`) while the batch is running.
         """
         ended = batch if isinstance(batch, Batch) else await self.get(batch)
         if ended.status == "failed":
-            raise _refused(ended)
+            raise _batch_failed(ended)
         if not ended.ended:
-            message = f"batch {ended.id} is {ended.status}: it has no results yet"
+            message = f"batch {ended.id} is {ended.status} and has no results yet"
             raise ResultUnreadable(message, code="no_result")
-        async for result in self.opened.read(ended, custom_ids or {}):
+        async for result in self.result_files.read(ended, custom_ids or {}):
             yield result
 
-    async def _look(self, batch_id: str) -> Batch | None:
+    async def _read(self, batch_id: str) -> Batch | None:
         try:
             return await self.get(batch_id)
-        except (ApiError, ConnectionFailed) as failed:
-            if not (failed.retryable or isinstance(failed, ConnectionFailed)):
+        except (ApiError, ConnectionFailed) as error:
+            if not (error.retryable or isinstance(error, ConnectionFailed)):
                 raise
-            return None  # a coordinator that is away for a while is what waiting is for
+            return None  # an unreachable coordinator: keep waiting
 
-    async def _created_from(self, file_id: str) -> Batch | None:
+    async def _find_by_file(self, file_id: str) -> Batch | None:
         try:
             page = await self.list()
-        except (ApiError, ConnectionFailed) as failed:
-            raise _unknown(file_id, failed) from None
+        except (ApiError, ConnectionFailed) as error:
+            raise _outcome_unknown(file_id, error) from None
         return next((batch for batch in page.data if batch.input_file_id == file_id), None)
 
-    def _window(self, batch: Batch) -> float:
-        return min(batch.expires_at - self.account.transport.clock.now(), _LONGEST_WINDOW)
+    def _window_left(self, batch: Batch) -> float:
+        return min(batch.expires_at - self.account.transport.clock.now(), _MAX_WINDOW_SECONDS)
 
 
-def _unknown(file_id: str, failed: ApiError | ConnectionFailed) -> OutcomeUnknown:
-    return OutcomeUnknown(f"no word of whether the batch of {file_id} was made ({failed.message})")
+def _outcome_unknown(file_id: str, error: ApiError | ConnectionFailed) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"cannot tell whether the batch of {file_id} was created ({error.message}): check the list of batches"
+    )
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
     pairs = dict(metadata or {})
-    if len(pairs) > _MOST_PAIRS:
-        raise OrderRefused(f"metadata has at most {_MOST_PAIRS} pairs", param="metadata")
+    if len(pairs) > _MAX_METADATA_PAIRS:
+        raise OrderRefused(f"metadata must have at most {_MAX_METADATA_PAIRS} pairs", param="metadata")
     for key, value in pairs.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise OrderRefused("metadata holds pairs of strings", param="metadata")
-        if len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
-            message = f"metadata keys have at most {_LONGEST_KEY} characters and values {_LONGEST_VALUE}"
-            raise OrderRefused(message, param=f"metadata.{key[:_LONGEST_KEY]}")
+            raise OrderRefused("metadata keys and values must be strings", param="metadata")
+        if len(key) > _MAX_KEY_LENGTH or len(value) > _MAX_VALUE_LENGTH:
+            message = f"metadata keys must have at most {_MAX_KEY_LENGTH} characters, and values {_MAX_VALUE_LENGTH}"
+            raise OrderRefused(message, param=f"metadata.{key[:_MAX_KEY_LENGTH]}")
 
 
 async def _texts(lines: Lines) -> Texts:
@@ -236,8 +248,8 @@ async def _texts(lines: Lines) -> Texts:
     return io.BytesIO((await anyio.Path(lines).read_bytes()).removeprefix(BOM_UTF8))
 
 
-def _refused(batch: Batch) -> BatchFailed:
-    said = batch.errors.get("data") if isinstance(batch.errors, dict) else None
-    first = said[0] if isinstance(said, list) and said and isinstance(said[0], dict) else {}
+def _batch_failed(batch: Batch) -> BatchFailed:
+    entries = batch.errors.get("data") if isinstance(batch.errors, dict) else None
+    first = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
     code = first.get("code")
     return BatchFailed(batch.id, str(first.get("message", "no reason given")), code if isinstance(code, str) else None)

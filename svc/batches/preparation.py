@@ -1,4 +1,4 @@
-"""From lines to a batch file of complete submissions: planned, sealed, signed and paid for, line by line."""
+"""Prepare a batch file of complete submissions: plan, seal, sign and pay line by line."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -10,10 +10,10 @@ from anyio import to_thread
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
-from svc.batches.offers import LineOffer, Offers, Portion, shaped
+from svc.batches.offers import LineOffer, Offers, Portion, price_lines
 from svc.core.batch_bids import ModelDemand, check_plan, demands, market_rates, plan_bodies
 from svc.core.batch_lines import read_lines
-from svc.core.batches import LineWork, Place, PreparedLine, line_amount, line_of, prepare_lines, seal_line
+from svc.core.batches import BatchContext, LineOrder, PreparedLine, line_amount, line_of, prepare_lines, seal_line
 from svc.core.bids import Rates
 from svc.core.orders import PreparedOrder
 from svc.core.windows import CompletionWindow, window_seconds
@@ -34,15 +34,19 @@ _PAYMENT_REQUIRED: Final = frozenset({402})
 
 
 class Plan(Record, frozen=True):
+    """Answer to a plan request."""
+
     plan: tuple[ModelPlan, ...]
 
 
 @attrs.frozen(slots=True)
 class PreparedBatch:
-    """A batch file that can be posted. Keep `custom_ids` (by job id): they travel sealed, and no answer tells them.
+    """Batch file that can be posted.
 
-    `amount` is what all lines come to at most, in base units; it is collected line by line as they are claimed. `fees`:
-    the charges that they are priced with.
+    Keep `custom_ids` (by job id): they are sealed, and the coordinator cannot return them.
+
+    `amount`: maximum amount of all lines in base units, collected line by line as they are claimed. `fees`: the charges
+    of the lines.
     """
 
     endpoint: str
@@ -61,18 +65,20 @@ class PreparedBatch:
 
 @attrs.frozen
 class Preparation:
+    """Prepares batches."""
+
     account: Account
     orders: Orders
 
     async def plan(
         self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None
     ) -> tuple[ModelPlan, ...]:
-        """Who would take the lines without rates now. Nothing is reserved."""
+        """Return which providers would take the lines without rates. Nothing is reserved."""
         texts = list(texts)
-        offered = await self.offered(texts, window, offer, ())
-        lines = await to_thread.run_sync(list, read_lines(texts, window, offered))
+        offered_rates = await self._offered_rates(texts, window, offer, ())
+        lines = await to_thread.run_sync(list, read_lines(texts, window, offered_rates))
         models = {name: await self.account.model(name) for name in dict.fromkeys(line.request.model for line in lines)}
-        return await self._planned(demands(await to_thread.run_sync(shaped, lines, models)), window)
+        return await self._request_plans(demands(await to_thread.run_sync(price_lines, lines, models)), window)
 
     async def prepare(
         self,
@@ -85,47 +91,49 @@ class Preparation:
         max_line_amount: int | None,
         progress: Progress | None,
     ) -> PreparedBatch:
-        """Raises PlanShort, OrderRefused (naming the line) or QuoteRefused before anything is sent but questions."""
-        in_all = await self.account.batch_ceiling(max_amount)
-        # What no line alone may come to is not signed for; what all of them may not is never sent.
-        each = min(in_all, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.most)
+        """Prepare a batch. Before any upload, raises PlanShort, OrderRefused (with the line) or QuoteRefused."""
+        total_ceiling = await self.account.batch_ceiling(max_amount)
+        # A line above its ceiling is never signed. A batch above its ceiling is never sent.
+        line_ceiling = min(
+            total_ceiling, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.max_amount
+        )
         texts, signer = list(texts), self.account.wallet()
-        offered = await self.offered(texts, window, offer, providers)
-        offers = await Offers.to(providers, self.orders, window, each, read_lines(texts, window, offered))
+        offered_rates = await self._offered_rates(texts, window, offer, providers)
+        offers = await Offers.create(
+            providers, self.orders, window, line_ceiling, read_lines(texts, window, offered_rates)
+        )
         lines: list[PreparedLine] = []
-        if isinstance(signer, LocalSigner):  # a remote signer is not asked before the whole file is checked
-            await self._make(offers.rated(), lines, progress)
-        wanted = await offers.demands()
-        plans = await self._planned(wanted, window)
-        check_plan(wanted, plans)
-        await self._make(offers.planned(plans), lines, progress)
+        if isinstance(signer, LocalSigner):  # with a remote signer, check the whole file first
+            await self._prepare_lines(offers.rated_portions(), lines, progress)
+        model_demands = await offers.demands()
+        plans = await self._request_plans(model_demands, window)
+        check_plan(model_demands, plans)
+        await self._prepare_lines(offers.planned_portions(plans), lines, progress)
         amount = sum(line.amount for line in lines)
-        in_all.check(amount, "the batch")
-        contents = [
-            line.text if line.oversized is None else await self._uploaded(line.oversized, line) for line in lines
-        ]
-        named = [(line.job_id, custom_id) for line, custom_id in zip(lines, offers.custom_ids, strict=True)]
+        total_ceiling.check(amount, "the batch")
+        contents = [line.text if line.oversized is None else await self._upload(line.oversized, line) for line in lines]
+        ids = [(line.job_id, custom_id) for line, custom_id in zip(lines, offers.custom_ids, strict=True)]
         return PreparedBatch(
             endpoint=offers.endpoint,
             completion_window=window,
             content=b"\n".join((*contents, b"")),
             job_ids=tuple(line.job_id for line in lines),
-            custom_ids={job_id: custom_id for job_id, custom_id in named if custom_id is not None},
+            custom_ids={job_id: custom_id for job_id, custom_id in ids if custom_id is not None},
             amount=amount,
             fees=offers.fees,
             unlisted=tuple(dict.fromkeys(name for line in lines for name in line.unlisted)),
         )
 
-    async def offered(
+    async def _offered_rates(
         self,
         texts: Sequence[bytes | str | Mapping[str, Any]],
         window: CompletionWindow,
         offer: "LineOffer | None",
         providers: Sequence[int],
     ) -> dict[str, Rates]:
-        """By model, what is offered for lines that carry no rates: the same for all, or what is asked at present.
+        """Return the rates for lines without rates, by model: from the offer, or from the current asks.
 
-        Raises NoProvider for a model that nobody asks a price for in this window.
+        Raises NoProvider for a model without asks in this window.
         """
         if offer is None:
             return {}
@@ -133,57 +141,59 @@ class Preparation:
         names = list(dict.fromkeys(line.request.model for line in lines if line.rates is None))
         if offer.rates is not None:
             return dict.fromkeys(names, offer.rates)
-        offered = {}
+        offered_rates = {}
         for name in names:
             model, seconds = await self.account.model(name), window_seconds(window)
             asks = await Market(self.account).asks(model=model.svc.model_id, limit=None)
-            suitable = [ask for ask in asks if ask.sla == seconds and (not providers or ask.provider_id in providers)]
-            if not suitable:
-                whom = f"none of the providers {', '.join(map(str, providers))}" if providers else "nobody"
-                raise NoProvider(f"{whom} asks a price for {name} in a window of {window}")
-            offered[name] = market_rates(suitable, everyone=bool(providers))
-        return offered
+            matching = [ask for ask in asks if ask.sla == seconds and (not providers or ask.provider_id in providers)]
+            if not matching:
+                subject = f"none of the providers {', '.join(map(str, providers))}" if providers else "no provider"
+                raise NoProvider(f"{subject} has an ask for {name} in a window of {window}")
+            offered_rates[name] = market_rates(matching, for_all_providers=bool(providers))
+        return offered_rates
 
-    async def _planned(self, wanted: Sequence[ModelDemand], window: CompletionWindow) -> tuple[ModelPlan, ...]:
+    async def _request_plans(
+        self, model_demands: Sequence[ModelDemand], window: CompletionWindow
+    ) -> tuple[ModelPlan, ...]:
         plans: tuple[ModelPlan, ...] = ()
-        for body in plan_bodies(wanted, window):
-            plans += await self._ask_plan(body)
+        for body in plan_bodies(model_demands, window):
+            plans += await self._request_plan(body)
         return plans
 
-    async def _ask_plan(self, body: dict[str, Any]) -> tuple[ModelPlan, ...]:
-        async def ask(headers: dict[str, str]) -> tuple[ModelPlan, ...]:
+    async def _request_plan(self, body: dict[str, Any]) -> tuple[ModelPlan, ...]:
+        async def send(headers: dict[str, str]) -> tuple[ModelPlan, ...]:
             answer = await self.account.transport.send(
                 "POST", "/v1/batches", json=body, headers=headers, expected=_PAYMENT_REQUIRED
             )
             return read(answer, Plan).plan
 
-        return await self.account.authorised(ask)
+        return await self.account.authorised(send)
 
-    async def _make(
-        self, portions: AsyncGenerator[Portion, None], made: list[PreparedLine], progress: Progress | None
+    async def _prepare_lines(
+        self, portions: AsyncGenerator[Portion, None], prepared_lines: list[PreparedLine], progress: Progress | None
     ) -> None:
-        """Append the submission of each line to `made`. Raises OrderRefused for the first line that cannot be made."""
+        """Append the submission of each line to `prepared_lines`. Raises OrderRefused for the first rejected line."""
         signer = self.account.wallet()
         async with aclosing(portions):
             async for portion in portions:
-                # One thread: each line holds the GIL for about half of its time, so a second thread gains little.
+                # One thread: each line holds the GIL for half of its time, so a second thread gains little.
                 if isinstance(signer, LocalSigner):
-                    outcomes = await to_thread.run_sync(prepare_lines, portion.place, signer.wallet, portion.lines)
+                    outcomes = await to_thread.run_sync(prepare_lines, portion.context, signer.wallet, portion.lines)
                 else:
-                    outcomes = [await self._signed_remotely(portion.place, line) for line in portion.lines]
+                    outcomes = [await self._prepare_remotely(portion.context, line) for line in portion.lines]
                 for outcome in outcomes:
                     if isinstance(outcome, Refused):
-                        raise OrderRefused.because(outcome, f"line {len(made) + 1}")
-                    made.append(outcome)
+                        raise OrderRefused.because(outcome, f"line {len(prepared_lines) + 1}")
+                    prepared_lines.append(outcome)
                 if progress is not None:
-                    progress(len(made))
+                    progress(len(prepared_lines))
 
-    async def _signed_remotely(self, place: Place, line: LineWork) -> Outcome:
+    async def _prepare_remotely(self, context: BatchContext, line: LineOrder) -> Outcome:
         signer = self.account.wallet()
         try:
-            sealed, shaped = await to_thread.run_sync(seal_line, place, line)
-            prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), shaped.unlisted)
-            amount = line_amount(place, prepared)
+            sealed, priced = await to_thread.run_sync(seal_line, context, line)
+            prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), priced.unlisted)
+            amount = line_amount(context, prepared)
         except Refused as refusal:
             return refusal
         if not sealed.sealed.fits_inline:
@@ -191,8 +201,8 @@ class Preparation:
         text = line_of(prepared, amount, await signer.sign(prepared.payment(amount)))
         return PreparedLine(prepared.id, amount, text, prepared.unlisted)
 
-    async def _uploaded(self, prepared: PreparedOrder, line: PreparedLine) -> bytes:
-        """Last of all: an upload that no batch refers to yet is kept for five minutes."""
+    async def _upload(self, prepared: PreparedOrder, line: PreparedLine) -> bytes:
+        """Upload an oversized container. Done last, because an unreferenced upload is kept for only five minutes."""
         container = prepared.sealed_order.sealed.container
         file = await self.orders.files.upload(container, "input", filename="container")
         signature = await self.account.wallet().sign(prepared.payment(line.amount))

@@ -1,4 +1,4 @@
-"""The ends of a batch's lines, as its output and error files tell them, each result opened."""
+"""Results of a batch's lines, from its output and error files, each result opened."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, TypeVar
@@ -15,15 +15,15 @@ from svc.results import Result, Results
 
 R = TypeVar("R", bound=Record)
 
-_TOGETHER: Final = 32  # results that are read at a time
+_PARALLEL_READS: Final = 32
 
 
 @attrs.frozen(slots=True)
 class BatchResult:
-    """One line's end: a `result`, or the `error` that it ended with. `id` is the line's id in the batch.
+    """Result of one line, or its `error`. `id` is the line's id in the batch.
 
-    A `settled` line was completed and paid; where its result could not be read it has an error as well, with the code
-    of ResultUnreadable.
+    A `settled` line was completed and paid. If its result could not be read, it also has an error, with the code of
+    ResultUnreadable.
     """
 
     id: str
@@ -36,16 +36,18 @@ class BatchResult:
 
 @attrs.frozen
 class BatchResults:
+    """Reads the results of batches."""
+
     files: Files
     jobs: Jobs
     results: Results
 
     async def read(self, batch: Batch, custom_ids: Mapping[str, str]) -> AsyncIterator[BatchResult]:
         if batch.output_file_id is not None:
-            await self.results.account.result_keys()  # a lack of keys is the caller's to know, not that of each line
+            await self.results.account.result_keys()  # a missing key is an error of the call, not of each line
             lines = await self._lines(batch.output_file_id, OutputLine)
-            for at in range(0, len(lines), _TOGETHER):
-                for result in await self._opened(lines[at : at + _TOGETHER], custom_ids):
+            for at in range(0, len(lines), _PARALLEL_READS):
+                for result in await self._open_together(lines[at : at + _PARALLEL_READS], custom_ids):
                     yield result
         if batch.error_file_id is not None:
             for failed in await self._lines(batch.error_file_id, ErrorLine):
@@ -53,8 +55,8 @@ class BatchResults:
                 custom_id = custom_ids.get(job_id) if job_id is not None else None
                 yield BatchResult(failed.id, job_id, custom_id, None, failed.error)
 
-    async def _opened(self, lines: list[OutputLine], custom_ids: Mapping[str, str]) -> list[BatchResult]:
-        """All of them side by side, in their order."""
+    async def _open_together(self, lines: list[OutputLine], custom_ids: Mapping[str, str]) -> list[BatchResult]:
+        """Open the results in parallel, and return them in order."""
         found: dict[str, BatchResult] = {}
 
         async def one(line: OutputLine) -> None:
@@ -71,20 +73,21 @@ class BatchResults:
         error: LineError | None = None
         try:
             result = await self.results.open(await self.jobs.get(job_id))
-        except (ResultUnreadable, JobFailed, ApiError, ConnectionFailed) as unread:
-            error = LineError(_code_of(unread), unread.message)
+        except (ResultUnreadable, JobFailed, ApiError, ConnectionFailed) as failure:
+            error = LineError(_error_code(failure), failure.message)
         return BatchResult(line.id, job_id, custom_ids.get(job_id), result, error, settled=True)
 
     async def _lines(self, file_id: str, kind: type[R]) -> list[R]:
-        """A file of ours is held whole while it is read: a connection would not be kept for as long as results take."""
+        """Read a file of the batch.
+
+        It is read at once, because a connection would not stay open while results are opened.
+        """
         content = await self.files.content(file_id)
         try:
             return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
-        except (msgspec.ValidationError, msgspec.DecodeError) as malformed:
-            raise ResultUnreadable(
-                f"{file_id} holds no lines of a batch: {malformed}", code="malformed_lines"
-            ) from None
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise ResultUnreadable(f"{file_id} has invalid batch lines: {error}", code="malformed_lines") from None
 
 
-def _code_of(unread: SvcError) -> str:
-    return unread.code or unread.type
+def _error_code(failure: SvcError) -> str:
+    return failure.code or failure.type

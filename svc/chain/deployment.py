@@ -1,4 +1,4 @@
-"""Check of a deployment on the chain: its contracts exist, sign in the right domains, and belong together."""
+"""Check a deployment on the chain: its contracts exist, sign in the right domains and belong together."""
 
 from common.address_book import AddressBook
 from common.domains import Domains
@@ -9,9 +9,9 @@ from svc.errors import ChainContradicts
 
 
 async def check_deployment(chain: Chain, book: AddressBook) -> None:
-    """Raises ChainContradicts for the first fact that does not hold, NodeFailed where it cannot be read.
+    """Raises ChainContradicts for the first fact that does not match, and NodeFailed if one cannot be read.
 
-    That these are the contracts of the market that was meant no chain can say: anybody may deploy such ones.
+    The check cannot prove that these are the intended contracts, because anyone may deploy such contracts.
     """
     if (chain_id := await chain.chain_id()) != book.chain_id:
         raise ChainContradicts("chain id", book.chain_id, chain_id)
@@ -19,9 +19,9 @@ async def check_deployment(chain: Chain, book: AddressBook) -> None:
     for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
         contract, name = domain.domain.verifying_contract, domain.domain.name
         if contract is None:
-            raise AssertionError("these domains have a contract each")
+            raise AssertionError("each of these domains has a contract")
         if not await has_code(chain, contract):
-            raise ChainContradicts(f"contract of {name}", hex_of(contract), "has no code there")
+            raise ChainContradicts(f"contract of {name}", hex_of(contract), "has no code")
         separator = await domain_separator(chain, contract)
         if separator != domain.separator:
             raise ChainContradicts(f"signing domain of {name}", hex_of(domain.separator), hex_of(separator))

@@ -1,9 +1,8 @@
-"""Facts that the chain vouches for, one function each: nothing else here reads a contract.
+"""Facts read from the contracts, one function each. Only this module reads contracts.
 
-Read are the registries' getters `token`, `providers`, `fees`, `modelEnabled`, `slaAllowed` and `provider`, the token's
-`decimals` and `balanceOf`, every contract's `DOMAIN_SEPARATOR`, and the events `ModelSet`, `JobPosted`, `JobClaimed`,
-`JobSettled`, `JobFailed`, `JobReclaimed` and `JobCancelled`: what a job is, is told by its events, however the
-registry stores it.
+The functions call the registries' getters `token`, `providers`, `fees`, `modelEnabled`, `slaAllowed` and `provider`,
+the token's `decimals` and `balanceOf`, and each contract's `DOMAIN_SEPARATOR`. Jobs and models come from the events
+`ModelSet`, `JobPosted`, `JobClaimed`, `JobSettled`, `JobFailed`, `JobReclaimed` and `JobCancelled`.
 """
 
 from collections.abc import Mapping
@@ -29,10 +28,13 @@ _PROVIDERS: Final = load("ProviderRegistry")
 _DOMAIN_SEPARATOR: Final = keccak256(b"DOMAIN_SEPARATOR()")[:4]
 _DECIMALS: Final = keccak256(b"decimals()")[:4]
 _BALANCE: Final = keccak256(b"balanceOf(address)")[:4]
+_LOOKBACK_BLOCKS: Final = 300  # where the search for a new post begins
 
 
 @attrs.frozen(slots=True)
 class RegisteredProvider:
+    """Provider in the registry."""
+
     operator: bytes
     box_key: bytes
     listed: bool
@@ -40,7 +42,7 @@ class RegisteredProvider:
 
 @attrs.frozen(slots=True)
 class PostedJob:
-    """A job as the registry told it when it took it, having checked the owner's signature over `order`."""
+    """Job as posted. The registry has checked the owner's signature over `order`."""
 
     owner: bytes
     order: Order
@@ -53,7 +55,7 @@ class PostedJob:
 
 @attrs.frozen(slots=True)
 class EndedJob:
-    """`event` is the name of what ended it; `values` are the fields of that event."""
+    """End of a job: the name of the event that ended it, and the event's fields."""
 
     event: str
     values: dict[str, Any]
@@ -78,17 +80,17 @@ async def balance(chain: Chain, token: bytes, owner: bytes) -> int:
 
 
 async def paid_token(chain: Chain, job_registry: bytes) -> bytes:
-    """The token that the job registry collects payments in."""
+    """Return the token in which the job registry collects payments."""
     return _address(await chain.view(job_registry, call_data(_JOBS, "token")), "token()", job_registry)
 
 
 async def provider_registry(chain: Chain, job_registry: bytes) -> bytes:
-    """The registry whose providers may claim."""
+    """Return the registry of the providers that may claim."""
     return _address(await chain.view(job_registry, call_data(_JOBS, "providers")), "providers()", job_registry)
 
 
 async def fees(chain: Chain, job_registry: bytes) -> FeeTerms:
-    """The charges of a job that is posted now."""
+    """Return the charges of a job posted now."""
     values = await _returned(chain, _JOBS, job_registry, "fees")
     return FeeTerms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
 
@@ -104,7 +106,7 @@ async def window_allowed(chain: Chain, job_registry: bytes, seconds: int) -> boo
 
 
 async def model_name(chain: Chain, job_registry: bytes, model_id: int, first: int) -> str | None:
-    """The name that a model was given last, by the events from block `first` on."""
+    """Return the latest name of a model, from the events from block `first` on."""
     topics = [event_topic(_JOBS, "ModelSet"), bytes(abi.uint(model_id))]
     logs = await chain.logs(job_registry, topics, first)
     return str(_values("ModelSet", logs[-1])["name"]) if logs else None
@@ -116,25 +118,25 @@ async def provider(chain: Chain, registry: bytes, provider_id: int) -> Registere
 
 
 async def posted_job(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> PostedJob | None:
-    """The job as it was posted, by the events from block `first` on."""
+    """Return the job as posted, from the events from block `first` on."""
     logs = await chain.logs(job_registry, [event_topic(_JOBS, "JobPosted"), job_id], first)
     if not logs:
         return None
     log = logs[-1]  # an id is posted once
     values = _values("JobPosted", log)
     fees = FeeTerms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
-    told = order_of(values), fees, values["taskCid"], values["paySig"]
-    return PostedJob(values["owner"], *told, log["block"], log["transaction"])
+    terms = order_of(values), fees, values["taskCid"], values["paySig"]
+    return PostedJob(values["owner"], *terms, log["block"], log["transaction"])
 
 
 async def claimed_by(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> int | None:
-    """The provider that claimed the job."""
+    """Return the provider that claimed the job."""
     logs = await chain.logs(job_registry, [event_topic(_JOBS, "JobClaimed"), job_id], first)
     return int(_values("JobClaimed", logs[-1])["providerId"]) if logs else None
 
 
 async def ended_job(chain: Chain, job_registry: bytes, job_id: bytes, first: int) -> EndedJob | None:
-    """What ended the job, if anything did."""
+    """Return how the job ended, or None if it has not."""
     by_topic = {event_topic(_JOBS, name): name for name in ENDS}
     logs = await chain.logs(job_registry, [None, job_id], first, by_topic)
     name = by_topic.get(logs[-1]["topics"][0]) if logs else None
@@ -147,21 +149,21 @@ async def _returned(
     data = await chain.view(contract, call_data(artifact, function, *words))
     try:
         return returned_values(artifact, function, data)
-    except Refused as odd:
-        what = f"there is no {artifact.name}.{function} at {hex_of(contract)}, or it is another one's"
-        raise NodeFailed(f"{what}: {odd.message}", retryable=False) from None
+    except Refused as refusal:
+        problem = f"{artifact.name}.{function} at {hex_of(contract)} is missing or incompatible"
+        raise NodeFailed(f"{problem}: {refusal.message}", retryable=False) from None
 
 
 def _values(event: str, log: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return event_values(_JOBS, event, log["topics"], log["data"])
-    except Refused as odd:
-        raise NodeFailed(f"a node was asked for {event}: {odd.message}", retryable=False) from None
+    except Refused as refusal:
+        raise NodeFailed(f"a node returned a malformed {event} event: {refusal.message}", retryable=False) from None
 
 
 def _word(data: bytes, signature: str, contract: bytes) -> bytes:
     if len(data) != 32:
-        raise NodeFailed(f"there is no contract with {signature} at 0x{contract.hex()}", retryable=False)
+        raise NodeFailed(f"no contract with {signature} at 0x{contract.hex()}", retryable=False)
     return data
 
 
@@ -169,13 +171,10 @@ def _address(data: bytes, signature: str, contract: bytes) -> bytes:
     return _word(data, signature, contract)[12:]
 
 
-_BACK: Final = 300  # blocks: a post is looked for from so many before the head on
-
-
 async def is_posted(chain: Chain, sealed: SealedOrder) -> bool:
-    """True once the chain shows the job. Raises ChainContradicts where it shows another under its id."""
+    """Return True once the chain has the job. Raises ChainContradicts if another job has its id."""
     registry, name = sealed.market.job_registry, hex_of(sealed.job_id)
-    first = max(0, await chain.head() - _BACK)
+    first = max(0, await chain.head() - _LOOKBACK_BLOCKS)
     posted = await posted_job(chain, registry, sealed.job_id, first)
     if posted is None:
         return False

@@ -1,7 +1,7 @@
 """Nodes of the chain. Several must agree.
 
-All questions of one sitting are about one block, the lowest of the nodes' heads, so that nodes which are a block apart
-do not seem to disagree.
+All requests of one `Chain` are about the same block, the lowest of the nodes' heads. Otherwise nodes that are one block
+apart would seem to disagree.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -18,26 +18,26 @@ from svc.wire.json_rpc import Node, NodeRefusal
 
 T = TypeVar("T")
 
-_NARROWEST: Final = 500  # blocks of logs: a node that refuses even so few is asked no further
-_MOST_QUESTIONS: Final = 64  # about logs, in narrower and narrower ranges
+_MIN_LOG_RANGE: Final = 500  # blocks; give up if the node rejects even this range
+_MAX_LOG_REQUESTS: Final = 64  # per search, with narrowing ranges
 _MISSING: Final = object()
 
 
 @attrs.define(eq=False)
 class Chain:
-    """The common word of all nodes, at one block. `NodeFailed` where any is silent or says something else."""
+    """Answers on which all nodes agree, at one block. Raises NodeFailed if a node does not answer or disagrees."""
 
     nodes: Sequence[Node]
     _block: int | None = None
 
     async def head(self) -> int:
-        """The block of this sitting: the latest that every node has."""
+        """Return the block of this snapshot: the newest that every node has."""
         if self._block is None:
             self._block = min(await self._each(lambda node: node.quantity("eth_blockNumber")))
         return self._block
 
     def later(self) -> "Chain":
-        """The same nodes in another sitting, at a later block."""
+        """Return the same nodes at a later block."""
         return Chain(self.nodes)
 
     async def chain_id(self) -> int:
@@ -48,12 +48,12 @@ class Chain:
         return await self._agreed("code", lambda node: node.octets("eth_getCode", hex_of(address), block))
 
     async def view(self, contract: bytes, data: bytes) -> bytes:
-        """A contract's answer to a call; nothing where there is no contract."""
+        """Call a contract. The result is empty if there is no contract."""
         call, block = {"to": hex_of(contract), "data": hex_of(data)}, hex(await self.head())
         return await self._agreed("a contract's answer", lambda node: node.octets("eth_call", call, block))
 
     async def block_time(self) -> int:
-        """Unix seconds of the block of this sitting."""
+        """Return the Unix time of this snapshot's block."""
         block = await self.head()
 
         async def time(node: Node) -> int:
@@ -70,8 +70,10 @@ class Chain:
     async def logs(
         self, contract: bytes, topics: Sequence[bytes | None], first: int, ends: Collection[bytes] = ()
     ) -> list[dict[str, Any]]:
-        """A contract's logs from a block on, as far as the first of the events `ends`. Nodes that take narrow ranges
-        alone are asked for those."""
+        """Return a contract's logs from a block on, up to the first event in `ends`.
+
+        The range is narrowed for nodes that limit it.
+        """
         return await self._agreed("logs", lambda node: self._logs(node, contract, topics, first, ends))
 
     async def _logs(
@@ -79,37 +81,39 @@ class Chain:
     ) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         last = await self.head()
-        width, questions = max(1, last - first + 1), 0
+        width, requests = max(1, last - first + 1), 0
         while first <= last:
-            if questions == _MOST_QUESTIONS:
-                raise NodeRefusal(f"the node {node.name} would have to be asked for too many ranges of logs")
-            until = min(first + width - 1, last)
-            wanted = {
+            if requests == _MAX_LOG_REQUESTS:
+                raise NodeRefusal(
+                    f"the node {node.name} would need too many requests for logs: use a node with a larger range limit"
+                )
+            range_end = min(first + width - 1, last)
+            log_filter = {
                 "address": hex_of(contract),
                 "topics": [None if topic is None else hex_of(topic) for topic in topics],
                 "fromBlock": hex(first),
-                "toBlock": hex(until),
+                "toBlock": hex(range_end),
             }
-            questions += 1
+            requests += 1
             try:
-                logs = objects({"eth_getLogs": await node.call("eth_getLogs", wanted)}, "eth_getLogs")
+                logs = objects({"eth_getLogs": await node.call("eth_getLogs", log_filter)}, "eth_getLogs")
             except NodeRefusal:
-                if width <= _NARROWEST:
+                if width <= _MIN_LOG_RANGE:
                     raise
-                width = max(_NARROWEST, width // 8)
+                width = max(_MIN_LOG_RANGE, width // 8)
                 continue
             for log in map(_log, logs):
                 found.append(log)
                 if log["topics"][:1] and log["topics"][0] in ends:
                     return found
-            first = until + 1
+            first = range_end + 1
         return found
 
     async def _agreed(self, what: str, ask: Callable[[Node], Awaitable[T]]) -> T:
         answers = await self._each(ask)
         if any(answer != answers[0] for answer in answers):
             names = ", ".join(node.name for node in self.nodes)
-            raise NodeFailed(f"the nodes {names} disagree about {what}: find out which of them errs")
+            raise NodeFailed(f"the nodes {names} disagree about {what}: find out which node is wrong")
         return answers[0]
 
     async def _each(self, ask: Callable[[Node], Awaitable[T]]) -> list[T]:
@@ -133,7 +137,7 @@ class Chain:
 
 
 def _log(log: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a log that all nodes tell alike; some add others of their own."""
+    """Return the fields that all nodes report alike. Some nodes add other fields."""
     return {
         "address": octets(log, "address", 20),
         "topics": texts(log, "topics", 32),

@@ -1,12 +1,12 @@
-"""Answers of models as a person reads them: the text of chats and responses, images and clips as files.
+"""Answers of models in readable form: the text of chats and responses, and images and clips as files.
 
     chat, completion     choices[].message.content, a text or parts with text; choices[].text
     response             output[].content[].text of its messages; images that a tool made
     file                 {b64_json} or {b64, media_type}: alone, in a list, or in `data`
     anything else        the model's own JSON
 
-An answer that holds more than its text or files (a call of a tool, say) is shown as JSON: nothing that was paid for is
-left out. `--raw` gives the JSON in any case.
+An answer with more than text or files, such as a tool call, is shown as JSON, so that nothing is left out. `--raw`
+always shows the JSON.
 """
 
 import json
@@ -19,17 +19,20 @@ from common.refusal import Refused
 from common.scalars import read_base64
 from svc.wire.answers import MAX_CONTENT_BYTES
 
-_MAGIC: Final = (
+_FILE_SIGNATURES: Final = (
     *((0, b"\x89PNG", "png"), (0, b"\xff\xd8\xff", "jpg"), (0, b"GIF8", "gif"), (8, b"WEBP", "webp")),
     *((8, b"WAVE", "wav"), (0, b"OggS", "ogg"), (0, b"ID3", "mp3"), (0, b"fLaC", "flac"), (0, b"%PDF", "pdf")),
     *((4, b"ftypavif", "avif"), (4, b"ftyp", "mp4"), (0, b"\x1aE\xdf\xa3", "webm")),
 )
-_CUT: Final = frozenset({"length", "max_output_tokens"})
+_TRUNCATION_REASONS: Final = frozenset({"length", "max_output_tokens"})
 
 
 @attrs.frozen
 class ReadableAnswer:
-    """Text or files; neither where it is for a program. `remark`: what the text alone would not tell."""
+    """Text or files of an answer; neither if the answer is meant for programs.
+
+    `remark` adds information that the text does not show.
+    """
 
     text: str | None = None
     files: tuple[bytes, ...] = ()
@@ -37,7 +40,8 @@ class ReadableAnswer:
 
 
 def read_answer(output: Any) -> ReadableAnswer:
-    """
+    """Return the text or files of an output.
+
     >>> read_answer({"choices": [{"message": {"role": "assistant", "content": "Because."}}]}).text
     'Because.'
     """
@@ -56,17 +60,20 @@ def read_answer(output: Any) -> ReadableAnswer:
 
 def _chat(choices: list[Any]) -> ReadableAnswer:
     texts = [_choice(choice) for choice in choices]
-    said = [text for text in texts if text is not None]
-    if not said or len(said) < len(texts):
+    texts_found = [text for text in texts if text is not None]
+    if not texts_found or len(texts_found) < len(texts):
         return ReadableAnswer()
     ends = [choice.get("finish_reason") for choice in choices]
-    if len(said) > 1:
-        said = [f"--- {number} of {len(said)} ---\n{text}" for number, text in enumerate(said, 1)]
-    return ReadableAnswer("\n".join(said), remark=_cut(next((end for end in ends if end in _CUT), None)))
+    if len(texts_found) > 1:
+        texts_found = [f"--- {number} of {len(texts_found)} ---\n{text}" for number, text in enumerate(texts_found, 1)]
+    return ReadableAnswer(
+        "\n".join(texts_found),
+        remark=_truncation_remark(next((end for end in ends if end in _TRUNCATION_REASONS), None)),
+    )
 
 
 def _choice(choice: Any) -> str | None:
-    """None for one that holds no text, or more than text."""
+    """Return the text of a choice, or None if it has no text or more than text."""
     if not isinstance(choice, Mapping):
         return None
     message = choice.get("message")
@@ -89,15 +96,15 @@ def _response(output: Mapping[str, Any]) -> ReadableAnswer:
             if text is None:
                 return ReadableAnswer()
             texts.append(text)
-        elif kind == "image_generation_call" and (made := _file({"b64": item.get("result")})):
-            files += (made,)
+        elif kind == "image_generation_call" and (file := _file({"b64": item.get("result")})):
+            files += (file,)
         elif kind != "reasoning":
             return ReadableAnswer()
     if not texts and not files:
         return ReadableAnswer()
     details = output.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, Mapping) else None
-    return ReadableAnswer("\n".join(texts) if texts else None, files, _cut(reason))
+    return ReadableAnswer("\n".join(texts) if texts else None, files, _truncation_remark(reason))
 
 
 def _parts(parts: list[Any]) -> str | None:
@@ -110,25 +117,25 @@ def _parts(parts: list[Any]) -> str | None:
     return "".join(texts) if texts else None
 
 
-def _cut(reason: object) -> str | None:
-    if reason not in _CUT:
+def _truncation_remark(reason: object) -> str | None:
+    if reason not in _TRUNCATION_REASONS:
         return None
-    return f"the answer ends at the limit of its output ({reason}): -p max_output_tokens=N buys more"
+    return f"the answer was cut at its output limit ({reason}): raise it with -p max_output_tokens=N"
 
 
 def _files(output: Any) -> tuple[bytes, ...]:
-    """Every one of them, or none."""
+    """Return the files of an output, or none unless all items are files."""
     if isinstance(output, Mapping) and isinstance(output.get("data"), list):
         output = output["data"]
-    each = output if isinstance(output, list) else [output]
-    files = [_file(one) for one in each]
+    items = output if isinstance(output, list) else [output]
+    files = [_file(item) for item in items]
     return tuple(file for file in files if file is not None) if None not in files else ()
 
 
-def _file(one: Any) -> bytes | None:
-    if not isinstance(one, Mapping):
+def _file(item: Any) -> bytes | None:
+    if not isinstance(item, Mapping):
         return None
-    text = one.get("b64_json") or one.get("b64")
+    text = item.get("b64_json") or item.get("b64")
     try:
         return read_base64(text, MAX_CONTENT_BYTES, "file") if isinstance(text, str) and text else None
     except Refused:
@@ -136,15 +143,16 @@ def _file(one: Any) -> bytes | None:
 
 
 def suffix_of(content: bytes) -> str:
-    """
+    """Return the file suffix for a content, by its first bytes.
+
     >>> suffix_of(bytes.fromhex("89504e470d0a1a0a"))
     'png'
     """
-    return next((suffix for at, magic, suffix in _MAGIC if content[at : at + len(magic)] == magic), "bin")
+    return next((suffix for at, magic, suffix in _FILE_SIGNATURES if content[at : at + len(magic)] == magic), "bin")
 
 
 def as_text(output: Any, answer: ReadableAnswer) -> str:
-    """The text of an answer; the model's JSON where it has none."""
+    """Return the text of an answer, or the model's JSON if it has none."""
     if answer.text is not None:
         return answer.text
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)

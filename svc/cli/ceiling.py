@@ -1,4 +1,4 @@
-"""Ask a person at a terminal before an order costs more than the default ceiling."""
+"""Confirmation on a terminal before an order exceeds the default ceiling."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -9,32 +9,32 @@ import click
 from anyio import to_thread
 
 from svc.cli.clean_text import one_line
-from svc.cli.output import Gauge, Output
+from svc.cli.output import Output, ProgressBar
 from svc.errors import OverCeiling
 
 T = TypeVar("T")
 
 
-async def within_ceiling(
-    output: Output, gauge: Gauge | None, max_amount: int | None, pay: Callable[[int | None], Awaitable[T]]
+async def pay_within_ceiling(
+    output: Output, progress: ProgressBar | None, max_amount: int | None, pay: Callable[[int | None], Awaitable[T]]
 ) -> T:
-    """`pay` with the ceiling that was given; above the default one a terminal is asked, and all else is refused.
+    """Call `pay` with the ceiling. Above the default ceiling, ask on a terminal and refuse elsewhere.
 
-    A ceiling that somebody set is never asked about: it was set so that nobody has to look.
+    A ceiling that the user has set is never asked about.
     """
     while True:
         try:
             return await pay(max_amount)
-        except OverCeiling as over:
-            if not over.default or not _somebody_watches(output):
+        except OverCeiling as error:
+            if not error.default or not _is_interactive(output):
                 raise
-            question = f"{one_line(over.message.partition('; ')[0])}. Pay it?"
-            with nullcontext() if gauge is None else gauge.aside():
+            question = f"{one_line(error.message.partition('; ')[0])}. Pay it?"
+            with nullcontext() if progress is None else progress.pause_for_prompt():
                 agreed = await to_thread.run_sync(lambda: click.confirm(question, err=True))  # noqa: B023 - awaited here
             if not agreed:
                 raise
-            max_amount = over.amount
+            max_amount = error.amount
 
 
-def _somebody_watches(output: Output) -> bool:
+def _is_interactive(output: Output) -> bool:
     return not output.as_json and sys.stdin.isatty() and sys.stderr.isatty()

@@ -6,7 +6,7 @@ from svc.cli.exit_codes import Exit
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")), help="The shell that is to complete.")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")), help="The shell.")
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> Exit:
     """Write the completion script for a shell.
@@ -16,7 +16,7 @@ def completion(ctx: click.Context, shell: str) -> Exit:
       zsh    svc completion zsh > "${fpath[1]}/_svc"
       fish   svc completion fish > ~/.config/fish/completions/svc.fish
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - for this command alone
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - used only here
 
     script = get_completion_class(shell)
     if script is None:

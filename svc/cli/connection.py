@@ -1,4 +1,4 @@
-"""Connection of a command to a coordinator: its options, its client, and its failures as exit codes."""
+"""Connection of a command to a coordinator: options, client, and the exit codes of errors."""
 
 import functools
 import os
@@ -21,14 +21,14 @@ from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.errors import NO_WALLET, OrderRefused, SvcError
 from svc.profiles import NAME_VARIABLE, with_profile
-from svc.wallets import KEY_FILE, PASSWORD_FILE, signer_of
+from svc.wallets import KEY_FILE, PASSWORD_FILE, read_signer
 
 if TYPE_CHECKING:
     from svc.client import Client
 
 Body = Callable[..., Awaitable[Exit | None]]
 
-_WHERE: Final = (
+_CONNECTION_OPTIONS: Final = (
     *("profile", "base_url", "gateways", "key_file", "addresses", "rpc_url"),
     *("escrow_keys", "allow_mock_escrow", "insecure_http"),
 )
@@ -36,7 +36,7 @@ _WHERE: Final = (
 
 @attrs.frozen
 class Connection:
-    """Where the coordinator is, who we are there, and where words go."""
+    """Coordinator, wallet and output of a command."""
 
     profile: str | None
     base_url: str | None
@@ -51,18 +51,17 @@ class Connection:
 
     @asynccontextmanager
     async def client(self, *, wallet: bool | None = False) -> "AsyncIterator[Client]":
-        """`wallet`: the command needs one, so that the lack of it is found before anything is asked; None: it uses one
-        where there is one."""
+        """Open a client. `wallet`: True requires a wallet before any request, None uses one if configured."""
         try:
             environment = {**os.environ, NAME_VARIABLE: self.profile} if self.profile else os.environ
             signer = None
             if wallet is not False:
-                signer = signer_of(with_profile(environment), self.key_file, ask_password)
+                signer = read_signer(with_profile(environment), self.key_file, ask_password)
             if wallet and signer is None:
                 raise Refused(NO_WALLET, KEY_FILE)
             from svc.client import Client  # noqa: PLC0415
 
-            made = Client(
+            client = Client(
                 self.base_url,
                 gateways=self.gateways,
                 signer=signer,
@@ -77,12 +76,12 @@ class Connection:
             )
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
-        async with made as client:
+        async with client:
             yield client
 
-    def again(self, *words: str) -> str:
-        """A command line that meets the same coordinator as the same wallet: with the options that this one had."""
-        named = (
+    def command_line(self, *arguments: str) -> str:
+        """Return a command line for the same coordinator and wallet, with the options of this command."""
+        flags = (
             ("--profile", self.profile),
             ("--coordinator", self.base_url),
             ("--gateway", self.gateways),
@@ -91,50 +90,56 @@ class Connection:
             ("--rpc-url", self.rpc_url),
             ("--insecure-http", "" if self.insecure_http else None),
         )
-        options = [word for flag, value in named if value is not None for word in (flag, str(value)) if word]
-        # As the shell that it is pasted into has it.
+        options = [word for flag, value in flags if value is not None for word in (flag, str(value)) if word]
+        # Quote for the platform's shell.
         join = list2cmdline if sys.platform == "win32" else shlex.join
-        return join(["svc", *words, *options])
+        return join(["svc", *arguments, *options])
 
 
 def ask_password(path: Path) -> str:
-    """Of a keystore, from whoever sits at the terminal."""
+    """Ask for the password of a keystore on the terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"{path} is encrypted, and nobody is there to ask: set {PASSWORD_FILE} to a file with its password"
+        message = f"{path} is encrypted, and there is no terminal to ask for its password: set {PASSWORD_FILE}"
         raise Refused(message, PASSWORD_FILE)
     password: str = click.prompt(f"Password of {path}", hide_input=True, err=True)
     return password
 
 
 def connected(body: Body) -> Callable[..., Exit]:
-    """Makes a command's function of an asynchronous one that takes a connection first."""
+    """Turn an asynchronous function that takes a connection first into a command."""
 
-    @click.option("--profile", metavar="NAME", help="Of the file of profiles.  [env: SVC_PROFILE]")
-    @click.option("--coordinator", "base_url", metavar="URL", help="The coordinator.  [env: SVC_BASE_URL]")
-    @click.option("--gateway", "gateways", metavar="URLS", help="Where results are read.  [env: SVC_PIN_GATEWAY]")
+    @click.option("--profile", metavar="NAME", help="Profile to use.  [env: SVC_PROFILE]")
+    @click.option("--coordinator", "base_url", metavar="URL", help="Address of the coordinator.  [env: SVC_BASE_URL]")
+    @click.option(
+        "--gateway", "gateways", metavar="URLS", help="Gateways to read results from.  [env: SVC_PIN_GATEWAY]"
+    )
     @click.option(
         "--key-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The wallet's key, in hex or as an encrypted keystore.  [env: SVC_WALLET_KEY_FILE, SVC_KEYSTORE]",
+        help="Wallet key: a hex file or an encrypted keystore.  [env: SVC_WALLET_KEY_FILE, SVC_KEYSTORE]",
     )
     @click.option(
         "--addresses",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The market's address book: refuse any other deployment.  [env: SVC_ADDRESSES_FILE]",
+        help="Address book of the market; reject other contracts.  [env: SVC_ADDRESSES_FILE]",
     )
     @click.option(
-        "--rpc-url", metavar="URLS", help="Nodes of the chain to hold it against; they must agree.  [env: SVC_RPC_URL]"
+        "--rpc-url", metavar="URLS", help="Nodes of the chain to check against; they must agree.  [env: SVC_RPC_URL]"
     )
-    @click.option("--insecure-http", is_flag=True, help="Take http:// to other machines.  [env: SVC_INSECURE_HTTP]")
-    @click.option("--escrow-key", "escrow_keys", metavar="HEX", multiple=True, help="Seal to no other escrow.")
-    @click.option("--allow-mock-escrow", is_flag=True, help="Seal to a development escrow, which anybody may read.")
-    @click.option("--json", "as_json", is_flag=True, help="JSON on standard output; failures as JSON too.")
-    @click.option("--quiet", "-q", is_flag=True, help="No remarks and no progress.")
+    @click.option(
+        "--insecure-http", is_flag=True, help="Allow plain http:// to other machines.  [env: SVC_INSECURE_HTTP]"
+    )
+    @click.option(
+        "--escrow-key", "escrow_keys", metavar="HEX", multiple=True, help="Seal open orders only to this escrow key."
+    )
+    @click.option("--allow-mock-escrow", is_flag=True, help="Seal open orders to a development escrow, for tests.")
+    @click.option("--json", "as_json", is_flag=True, help="Write results and errors as JSON.")
+    @click.option("--quiet", "-q", is_flag=True, help="Hide remarks and progress.")
     @functools.wraps(body)
-    def command(*, as_json: bool, quiet: bool, **given: Any) -> Exit:
+    def command(*, as_json: bool, quiet: bool, **options_given: Any) -> Exit:
         output = Output(as_json=as_json, quiet=quiet)
-        where = {name: given.pop(name) for name in _WHERE}
-        return _run(output, functools.partial(body, Connection(output=output, **where), **given))
+        connection_options = {name: options_given.pop(name) for name in _CONNECTION_OPTIONS}
+        return _run(output, functools.partial(body, Connection(output=output, **connection_options), **options_given))
 
     return command
 
@@ -145,16 +150,16 @@ def _run(output: Output, body: Callable[[], Awaitable[Any]]) -> Exit:
             warnings.showwarning = lambda message, *_: output.warn(str(message))
             ended: Exit | None = anyio.run(body)
     except SvcError as error:
-        output.fail(error.message, failures.hint_of(error), failures.in_json(error))
-        return failures.exit_of(error)
+        output.fail(error.message, failures.hint_for(error), failures.error_json(error))
+        return failures.exit_code_of(error)
     except (KeyboardInterrupt, click.Abort):
-        output.fail("interrupted", None, failures.in_json(SvcError("interrupted", code="interrupted")))
+        output.fail("interrupted", None, failures.error_json(SvcError("interrupted", code="interrupted")))
         return Exit.INTERRUPTED
-    except OSError as error:  # of a file or an output that takes no more
+    except OSError as error:  # for example a full disk or a closed pipe
         if isinstance(error, BrokenPipeError) or output.next is None:
             raise
-        failed = SvcError(f"the answer cannot be written: {error}", code="not_written")
-        output.fail(failed.message, None, failures.in_json(failed))
+        problem = SvcError(f"cannot write the answer: {error}", code="not_written")
+        output.fail(problem.message, None, failures.error_json(problem))
         return Exit.UNREADABLE
     return Exit.DONE if ended is None else ended
 

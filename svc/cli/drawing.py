@@ -1,4 +1,7 @@
-"""Draw tables and screens on a terminal, with rich. A pipe never needs rich, so it is imported in the functions."""
+"""Draw tables and screens on a terminal, with rich.
+
+A pipe never needs rich, so the functions import it.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -12,17 +15,21 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 from svc.cli.clean_text import one_line
 
-_NOTHING: Final = "—"
-_GAP: Final = "  "  # between columns
+_EMPTY_CELL: Final = "—"
+_GAP: Final = "  "
+_FRAME_LINES: Final = 5  # head, its rule, column names, keys and their rule
 _INDENT: Final = "  "
-_NARROWEST_TEXT: Final = 16  # columns that a column of text is shrunk to, and no further
-_NARROWEST_CUT: Final = 8  # the same on a full screen, where cells are cut to one line
+_MIN_TEXT_WIDTH: Final = 16  # text columns shrink to this
+_MIN_CUT_WIDTH: Final = 8  # the same on a full screen, which cuts cells to one line
 
 
 @attrs.frozen
 class Table:
-    """`right`: the names of the columns that hold numbers. `whole`: of those that are copied, ids and addresses, which
-    get a line of their own where the table is wider than the terminal."""
+    """Table for people.
+
+    `right`: numeric columns. `whole`: columns with ids and addresses, which are never cut; in a narrow terminal they
+    get a line of their own.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | None]]
@@ -32,7 +39,7 @@ class Table:
 
 @attrs.frozen
 class Screen:
-    """A terminal that shows one of several panes. `table` is None while it is read."""
+    """Full-screen view with one of several panes. The `table` is missing while it is being read."""
 
     panes: Sequence[str]
     at: int
@@ -42,23 +49,23 @@ class Screen:
 
 
 def draw_table(table: Table, width: int) -> "RenderableType":
-    """Draw a table as a grid; if it is too wide, in two lines a row; if that is too wide, as one block a row."""
-    fitting = _fitted(table, width, _NARROWEST_TEXT)
-    if fitting is not None:
-        return _grid(table, fitting)
+    """Draw a table as a grid, as two lines per row if too wide, or else as one block per row."""
+    widths_that_fit = _fit_widths(table, width, _MIN_TEXT_WIDTH)
+    if widths_that_fit is not None:
+        return _draw_grid(table, widths_that_fit)
     if table.whole:
         rest = [at for at, name in enumerate(table.columns) if name not in table.whole]
-        below = Table(
+        remainder = Table(
             [table.columns[at] for at in rest], [[row[at] for at in rest] for row in table.rows], right=table.right
         )
-        fitting = _fitted(below, width - len(_INDENT), _NARROWEST_TEXT)
-        if fitting is not None:
-            return _two_lines_each(table, below, fitting)
-    return _blocks(table, width)
+        widths_that_fit = _fit_widths(remainder, width - len(_INDENT), _MIN_TEXT_WIDTH)
+        if widths_that_fit is not None:
+            return _draw_two_lines(table, remainder, widths_that_fit)
+    return _draw_blocks(table, width)
 
 
-def _fitted(table: Table, width: int, narrowest: int) -> list[int] | None:
-    """Return column widths that fit the terminal, or None if there are none. Only text columns shrink, widest first."""
+def _fit_widths(table: Table, width: int, min_width: int) -> list[int] | None:
+    """Return column widths that fit the terminal, or None. Only text columns shrink, the widest first."""
     from rich.cells import cell_len  # noqa: PLC0415
 
     widths = [max(cell_len(flat(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)]
@@ -66,30 +73,32 @@ def _fitted(table: Table, width: int, narrowest: int) -> list[int] | None:
     shrinkable = [at for at, name in enumerate(table.columns) if name not in table.right | table.whole]
     while excess > 0:
         widest = max(shrinkable, key=widths.__getitem__, default=None)
-        if widest is None or widths[widest] <= narrowest:
+        if widest is None or widths[widest] <= min_width:
             return None
         widths[widest] -= 1
         excess -= 1
     return widths
 
 
-def _two_lines_each(table: Table, below: Table, widths: Sequence[int]) -> "RenderableType":
-    """Ids and addresses on a line of their own, where they can be copied; the rest of the row indented below."""
+def _draw_two_lines(table: Table, remainder: Table, widths: Sequence[int]) -> "RenderableType":
+    """Draw ids and addresses on a separate line, and the rest of the row indented below."""
     from rich.console import Group  # noqa: PLC0415
     from rich.padding import Padding  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     whole = [at for at, name in enumerate(table.columns) if name in table.whole]
     lines: list[RenderableType] = []
-    for row, rest in zip((table.columns, *table.rows), (below.columns, *below.rows), strict=True):
+    for row, rest in zip((table.columns, *table.rows), (remainder.columns, *remainder.rows), strict=True):
         style = "bold" if row is table.columns else ""
         lines.append(Text("\n".join(flat(row[at]) for at in whole), style, overflow="fold"))
-        lines.append(Padding(_grid(attrs.evolve(below, rows=[rest]), widths, header=False, style=style), (0, 0, 0, 2)))
+        lines.append(
+            Padding(_draw_grid(attrs.evolve(remainder, rows=[rest]), widths, header=False, style=style), (0, 0, 0, 2))
+        )
     return Group(*lines)
 
 
-def _blocks(table: Table, width: int) -> "RenderableType":
-    """Each row as names and values, one below the other."""
+def _draw_blocks(table: Table, width: int) -> "RenderableType":
+    """Draw each row as a list of names and values."""
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -98,18 +107,15 @@ def _blocks(table: Table, width: int) -> "RenderableType":
 
 
 def fact_lines(facts: Iterable[tuple[str, str | None]], width: int) -> Iterator[str]:
-    """Names and values in two columns."""
+    """Format names and values in two columns."""
     shown = [(name, flat(value)) for name, value in facts]
     names = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         yield hanging(f"{name:<{names}}{_GAP}", value, width, indent=len(_INDENT))
 
 
-_FRAME: Final = 5  # lines of a screen that are no rows: head, its rule, the columns' names, the keys and their rule
-
-
 def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
-    """Panes and status at the top, the table as far as it fits, the keys at the bottom."""
+    """Draw the panes and status at the top, the rows that fit, and the keys at the bottom."""
     from rich.console import Group  # noqa: PLC0415
     from rich.layout import Layout  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -121,16 +127,16 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
     gap = width - head.cell_len - status.cell_len
     head = head + Text(" " * gap) + status if gap > 0 else Text("\n").join((head, status))
     rule = Text("─" * width, "dim")
-    room = max(1, height - _FRAME - (gap <= 0))
+    row_count = max(1, height - _FRAME_LINES - (gap <= 0))
     table = screen.table
     if table is None:
         shown: RenderableType = Text("reading …")
     elif not table.rows:
         shown = Text("nothing here yet")
     else:
-        table = attrs.evolve(table, rows=table.rows[:room])
-        widths = _fitted(attrs.evolve(table, whole=frozenset()), width, _NARROWEST_CUT)
-        shown = _grid(table, widths, one_line_each=True)
+        table = attrs.evolve(table, rows=table.rows[:row_count])
+        widths = _fit_widths(attrs.evolve(table, whole=frozenset()), width, _MIN_CUT_WIDTH)
+        shown = _draw_grid(table, widths, one_line_each=True)
     body = Layout(shown, name="body")
     layout = Layout()
     layout.split_column(
@@ -139,10 +145,10 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
     return layout
 
 
-def _grid(
+def _draw_grid(
     table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", one_line_each: bool = False
 ) -> "RichTable":
-    """Draw with these widths; None leaves them to rich, which then cuts what does not fit."""
+    """Draw with these widths. With None, rich chooses them and cuts what does not fit."""
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table as RichTable  # noqa: PLC0415
 
@@ -161,7 +167,7 @@ def _grid(
 
 
 def flat(cell: str | None) -> str:
-    """On one line: a name that somebody else chose must not forge rows, nor reach the terminal as a command."""
+    """Put a cell on one line, so that text of third parties can neither forge rows nor control the terminal."""
     if cell is None:
-        return _NOTHING
-    return "".join(sign if sign.isprintable() else " " for sign in cell)
+        return _EMPTY_CELL
+    return "".join(character if character.isprintable() else " " for character in cell)

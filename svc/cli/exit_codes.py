@@ -1,10 +1,12 @@
-"""Exit codes, for scripts: what ended, and whether the same command may be tried again."""
+"""Exit codes of the command line."""
 
 from enum import IntEnum
 from typing import Final
 
 
 class Exit(IntEnum):
+    """Exit code of a command."""
+
     DONE = 0
     BUG = 1
     USAGE = 2
@@ -18,16 +20,16 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-MEANINGS: Final = {
+EXIT_CODE_HELP: Final = {
     Exit.DONE: "done",
-    Exit.BUG: "an unexpected failure of svc itself",
-    Exit.USAGE: "the command line or its input is wrong; nothing was sent",
-    Exit.REFUSED: "refused by the coordinator, the chain or svc's own checks; the same again is refused again",
-    Exit.TRY_AGAIN: "not now: unreachable, busy or catching up; the same command may succeed later",
-    Exit.NO_RESULT: "the job or batch ended without a result (failed, cancelled, expired), or not with the one shown",
-    Exit.STILL_RUNNING: "the job or batch goes on (the wait was over first, there is no result yet), or may well do",
-    Exit.NO_KEY: "no wallet key, or not one that may be used",
-    Exit.UNREADABLE: "the result could not be read from a gateway or written here, or is not what was paid for",
+    Exit.BUG: "a bug in svc",
+    Exit.USAGE: "wrong command line or input; nothing was sent",
+    Exit.REFUSED: "rejected by the coordinator, the chain or svc's own checks; a retry fails too",
+    Exit.TRY_AGAIN: "temporarily unavailable; the same command may succeed later",
+    Exit.NO_RESULT: "the job or batch ended without a result, or with another than the provisional one",
+    Exit.STILL_RUNNING: "the job or batch is still running, or may be",
+    Exit.NO_KEY: "no wallet key, or one that cannot be used",
+    Exit.UNREADABLE: "the result could not be read, verified or written",
     Exit.UNHEALTHY: "doctor found something wrong",
     Exit.INTERRUPTED: "interrupted",
 }

@@ -1,4 +1,4 @@
-"""Failures of a command: the exit code of each, and a hint about what to do."""
+"""Exit code and hint of each error."""
 
 from typing import Any, Final
 
@@ -6,9 +6,9 @@ from svc import errors
 from svc.cli.exit_codes import Exit
 from svc.errors import SvcError
 from svc.signer_command import ADDRESS
-from svc.wallets import PASSWORD_FILE, WAYS
+from svc.wallets import PASSWORD_FILE, WALLET_VARIABLES
 
-_BY_CLASS: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
+_EXIT_CODES: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
     (errors.OrderRefused, Exit.USAGE),
     (errors.OutcomeUnknown, Exit.STILL_RUNNING),
     (errors.SigningFailed, Exit.NO_KEY),
@@ -20,59 +20,59 @@ _BY_CLASS: Final[tuple[tuple[type[SvcError], Exit], ...]] = (
     (errors.ReceiptTimeout, Exit.STILL_RUNNING),
     (errors.ResultUnreadable, Exit.UNREADABLE),
 )
-_KEYS: Final = frozenset({*WAYS, PASSWORD_FILE, ADDRESS, "SVC_CIPHER_KEY"})
+_KEY_SETTINGS: Final = frozenset({*WALLET_VARIABLES, PASSWORD_FILE, ADDRESS, "SVC_CIPHER_KEY"})
 _HINTS: Final = {
-    "connection_failed": "is the coordinator up? Set SVC_BASE_URL or --coordinator; svc doctor looks closer",
-    "outcome_unknown": "it may be under way: see svc status, or svc batch list; what is ordered anew is paid anew",
-    "no_live_provider": "see svc asks for who sells what; or make an open offer with --rate-in and --rate-out",
-    "plan_short": "let the rest wait for room at the present prices with --market, offer --rate-in and --rate-out, give"
-    " it a longer --window, or send fewer lines",
-    "escrow_unavailable": "this coordinator hosts no escrow for open orders: name a provider, or give no rates",
-    "escrow_mock": "a development escrow: --allow-mock-escrow takes it, for tests",
-    "escrow_not_pinned": "svc escrow shows the key; if its change was announced, pin the new one with --escrow-key",
-    "escrow_changed": "svc market show tells what is known; nothing was sealed",
-    "deployment_changed": "svc market show tells what is known; nothing was signed",
-    "box_key_changed": "svc market show tells what is known; nothing was sealed",
-    "chain_contradicts": "look again in a moment; if it stays, sign nothing here and ask the operator",
-    "node_failed": "give other nodes with SVC_RPC_URL or --rpc-url; without any, the coordinator is taken at its word",
-    "over_max_amount": "ask for less output, offer less, or raise the ceiling",
+    "connection_failed": "check that the coordinator is running; set SVC_BASE_URL or --coordinator; run svc doctor",
+    "outcome_unknown": "it may be running: check svc status or svc batch list before you order and pay again",
+    "no_live_provider": "see svc asks for providers, or make an open offer with --rate-in and --rate-out",
+    "plan_short": "use --market to queue the rest at the current prices, set --rate-in and --rate-out, choose a longer"
+    " --window, or send fewer lines",
+    "escrow_unavailable": "this coordinator has no escrow for open orders: name a provider, or omit the rates",
+    "escrow_mock": "this is a development escrow: use --allow-mock-escrow for tests only",
+    "escrow_not_pinned": "see the key with svc escrow; if the operator announced the change, set it with --escrow-key",
+    "escrow_changed": "compare with svc market show; nothing was sealed",
+    "deployment_changed": "compare with svc market show; nothing was signed",
+    "box_key_changed": "compare with svc market show; nothing was sealed",
+    "chain_contradicts": "retry in a moment; if it persists, sign nothing here and ask the operator",
+    "node_failed": "set other nodes with SVC_RPC_URL or --rpc-url; without a node the chain is not checked",
+    "over_max_amount": "request less output, offer lower rates, or raise --max-amount",
     "payer_has_code": "pay from an account without contract code or delegation",
-    "InsufficientBalance": "the wallet holds less of the payment token than the order's amount; svc doctor shows it",
-    "NotCancellable": "a provider has claimed it: it completes and is paid, or all of the payment comes back",
-    "window_not_allowed": "choose one of these with --window",
-    "sla_secs": "svc asks lists the windows that prices are asked for; choose one with --window",
-    "SlaNotAllowed": "svc asks lists the windows that prices are asked for; choose one with --window",
-    "other_result": "svc result reads the one that was settled",
-    "no_result": "wait for it with svc wait, or svc batch wait",
+    "InsufficientBalance": "the wallet holds too little of the payment token: fund it (svc address, svc balance)",
+    "NotCancellable": "a provider has claimed the job: it is completed and paid, or fully refunded",
+    "window_not_allowed": "choose one of them with --window",
+    "sla_secs": "see svc asks for windows with prices, and choose one with --window",
+    "SlaNotAllowed": "see svc asks for windows with prices, and choose one with --window",
+    "other_result": "read the settled result with svc result",
+    "no_result": "wait for the result with svc wait or svc batch wait",
     "reads_disabled": "set SVC_PIN_GATEWAY or --gateway",
     "gateway_unavailable": "try another gateway with --gateway",
-    "unseal_failed": "it was sealed to another key: use the wallet or SVC_CIPHER_KEY that ordered it",
-    "model_not_found": "svc models lists what there is",
-    "model": "svc models lists what there is",
-    "SVC_WALLET_KEY": "svc keygen makes a key; SVC_WALLET_KEY_FILE or --key-file names its file",
-    "SVC_WALLET_KEY_FILE": "svc keygen makes a key and writes such a file; --key-file names one as well",
+    "unseal_failed": "sealed to another key: use the wallet or SVC_CIPHER_KEY of the order",
+    "model_not_found": "see svc models",
+    "model": "see svc models",
+    "SVC_WALLET_KEY": "create a key with svc keygen, and set SVC_WALLET_KEY_FILE or --key-file",
+    "SVC_WALLET_KEY_FILE": "create a key file with svc keygen, or name one with --key-file",
 }
 
 
-def exit_of(error: SvcError) -> Exit:
-    if error.param in _KEYS:
+def exit_code_of(error: SvcError) -> Exit:
+    if error.param in _KEY_SETTINGS:
         return Exit.NO_KEY
-    if error.code == "no_result":  # nothing is wrong with it: it is not there yet
+    if error.code == "no_result":  # the result is not there yet
         return Exit.STILL_RUNNING
-    for kind, code in _BY_CLASS:
+    for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
             return code
     return Exit.TRY_AGAIN if error.retryable else Exit.REFUSED
 
 
-def hint_of(error: SvcError) -> str | None:
+def hint_for(error: SvcError) -> str | None:
     for key in (error.code, error.param):
         if key in _HINTS:
             return _HINTS[key]
     return None
 
 
-def in_json(error: SvcError) -> dict[str, Any]:
+def error_json(error: SvcError) -> dict[str, Any]:
     return {
         "message": error.message,
         "type": error.type,

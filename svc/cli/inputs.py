@@ -1,4 +1,4 @@
-"""Input of an order: from an argument, a file or standard input."""
+"""Input of an order: an argument, a file or standard input."""
 
 from codecs import BOM_UTF8
 from pathlib import Path
@@ -19,15 +19,15 @@ Input = str | dict[str, Any]
 def read_input(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
     """Return a text, or an object that is the model's own input.
 
-    A file (or standard input) that holds one JSON object is that object; anything else is text.
-    Raises click.UsageError.
+    A file or standard input with one JSON object is read as that object, anything else as text. Raises
+    click.UsageError.
     """
     if text is not None and file is not None:
-        raise click.UsageError("give the input as an argument or as a file, not as both")
+        raise click.UsageError("give the input as an argument or as a file, not both")
     if text is not None and text != STDIN:
         try:
             text.encode()
-        except UnicodeEncodeError:  # how Python passes on bytes of arguments that it cannot read
+        except UnicodeEncodeError:  # Python decodes invalid bytes of arguments as surrogates
             raise click.UsageError("the input is not UTF-8 text") from None
         return text
     if text is None and file is None and stdin.isatty():
@@ -38,7 +38,7 @@ def read_input(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
 def text_input(text: str, model: Model) -> dict[str, Any]:
     """Return the input object for a text, under the key that the model's schema lists for it.
 
-    The price of an image order follows from the image parameters that it names, so one is named.
+    The price of an image order depends on the image parameters, so the number of images is set.
     """
     schema = model.svc.params_schema or {}
     listed = schema.get("properties")
@@ -53,7 +53,7 @@ def text_input(text: str, model: Model) -> dict[str, Any]:
 
 
 def read_bytes(file: str, stdin: BinaryIO) -> bytes:
-    """Read the file or standard input, without a UTF-8 BOM: with one, JSON would be sold as plain text."""
+    """Read a file or standard input, without a UTF-8 BOM, which would turn JSON into plain text."""
     try:
         return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
     except OSError as error:
@@ -71,19 +71,19 @@ def _text_or_object(raw: bytes, name: str) -> Input:
         return text.removesuffix("\n").removesuffix("\r")
     try:
         parsed = strict_json.parse(raw)
-    except Refused as wrong:
-        # A text may open with a brace; an object that misses a comma should not be sold as one.
-        raise click.UsageError(f"{name} opens like a JSON object and is none: {wrong}") from None
+    except Refused as error:
+        # Text may start with a brace, but broken JSON must not be sold as text.
+        raise click.UsageError(f"{name} starts with {{ but is not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise AssertionError("a JSON text that opens with a brace is an object")
+        raise AssertionError("JSON that starts with a brace is an object")
     return parsed
 
 
 def read_param(param: str) -> tuple[str, Any]:
-    """Read `name=value`. A value that is valid JSON is that value (number, true, list); any other is a text."""
+    """Read `name=value`. A value that is valid JSON is parsed; any other is a text."""
     name, equals, value = param.partition("=")
     if not name or not equals:
-        raise click.UsageError(f"--param {param}: write it as name=value")
+        raise click.UsageError(f"--param {param}: expected name=value")
     try:
         return name, strict_json.parse(value.encode("utf-8", "surrogatepass"))
     except Refused:

@@ -1,4 +1,4 @@
-"""Key presses on a terminal, one at a time and without echo, on each system. Without a terminal there are none."""
+"""Key presses on a terminal, one at a time and without echo. Nothing is read without a terminal."""
 
 import os
 import sys
@@ -8,19 +8,19 @@ from typing import Any
 import anyio
 
 
-async def pressed_keys() -> AsyncGenerator[str, None]:
-    """Keys as they are pressed; those of the keypad as the sequence that a terminal sends for them."""
+async def read_key_presses() -> AsyncGenerator[str, None]:
+    """Yield keys as they are pressed. Arrow keys are the escape sequences of a terminal."""
     if not sys.stdin.isatty():
         await anyio.sleep_forever()
     if sys.platform == "win32":
         async for key in _windows_keys():
             yield key
         return
-    import termios  # noqa: PLC0415 - there is none on Windows
+    import termios  # noqa: PLC0415 - does not exist on Windows
     import tty  # noqa: PLC0415
 
     descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    saved = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
     try:
         while True:
@@ -30,16 +30,16 @@ async def pressed_keys() -> AsyncGenerator[str, None]:
                 return
             yield pressed.decode("utf-8", "replace")
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, saved)
 
 
 async def _windows_keys() -> AsyncGenerator[str, None]:
-    from importlib import import_module  # noqa: PLC0415 - for one system alone
+    from importlib import import_module  # noqa: PLC0415 - Windows only
 
     console: Any = import_module("msvcrt")
     arrows = {"M": "\x1b[C", "K": "\x1b[D"}
     while True:
-        while not console.kbhit():  # noqa: ASYNC110 - a Windows console tells nobody
+        while not console.kbhit():  # noqa: ASYNC110 - a Windows console has no event
             await anyio.sleep(0.05)
         key: str = console.getwch()
         yield arrows.get(console.getwch(), "") if key in ("\x00", "\xe0") else key

@@ -1,4 +1,4 @@
-"""`svc`: the command line of the client. A command is imported when it is called."""
+"""Command line of the client. A command's module is imported when the command is called."""
 
 import errno
 import os
@@ -11,122 +11,122 @@ from typing import Any, Final
 import click
 
 from common.extras import DISTRIBUTION
-from svc.cli.exit_codes import MEANINGS, Exit
+from svc.cli.exit_codes import EXIT_CODE_HELP, Exit
 
 _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
         ("run", "orders:run", "Order one job, wait for it, and show its answer."),
-        ("quote", "orders:quote", "Say what an order would come to, without paying for it."),
+        ("quote", "orders:quote", "Show the price of an order without paying for it."),
         ("submit", "orders:submit", "Order one job and write its id."),
-        ("status", "jobs:status", "Show one job, anybody's."),
-        ("why", "checks:why", "Say why nobody has claimed a job, and what would change that."),
+        ("status", "jobs:status", "Show any job."),
+        ("why", "checks:why", "Explain why a job is unclaimed, and what would change that."),
         ("wait", "jobs:wait", "Wait until a job has ended."),
         (
             "result",
             "jobs:result_",
             "Read and open the result of one of your jobs, and show its answer as svc run does.",
         ),
-        ("cancel", "jobs:cancel", "Take back one of your jobs that nobody has claimed yet, and say what became of it."),
+        ("cancel", "jobs:cancel", "Cancel one of your jobs that no provider has claimed yet."),
         ("jobs", "account:jobs", "List jobs: yours, or those of another owner."),
         (
             "verify",
             "account:verify",
-            "Show who vouches for each fact of a job: a signature, the chain, or the coordinator's...",
+            "Show how each fact of a job is verified: by a signature, by the chain, or not at all.",
         ),
-        ("receipt", "receipt:receipt", "Prove to a stranger what was ordered, paid and delivered."),
+        ("receipt", "receipt:receipt", "Prove an order, its payment and its delivery to a third party."),
     ),
     "Many jobs": (
-        ("batch", "batches:batch", "Many jobs from one JSONL file, followed as one batch."),
+        ("batch", "batches:batch", "Run many jobs from one JSONL file as a batch."),
         (
             "webhooks",
             "webhooks:webhooks",
-            "Have events of your jobs and batches posted to a URL of yours, signed as Standard...",
+            "Post events of your jobs and batches to your URL, as Standard Webhooks.",
         ),
     ),
-    "Programs that speak OpenAI's API": (
-        ("serve", "serve:serve", "Answer as OpenAI's server would, from sealed jobs that your wallet buys."),
+    "OpenAI's API": (
+        ("serve", "serve:serve", "Serve OpenAI's API on this machine, answered by sealed jobs that your wallet buys."),
         ("spend", "spend:spend", "Show what svc serve spent, by day, model and key, from its ledger."),
     ),
     "The market": (
         ("watch", "watch:watch", "Watch the market: the book, your jobs, models, providers, and the deployment."),
         ("models", "market:models", "List the models, or show one with its parameters."),
-        ("asks", "market:asks", "List what providers ask."),
+        ("asks", "market:asks", "List the asks of providers."),
         ("providers", "market:providers", "List the providers, or show one."),
-        ("escrow", "market:escrow", "Show the escrow's key once its evidence was verified."),
+        ("escrow", "market:escrow", "Verify and show the key of the escrow."),
     ),
     "Set-up": (
         ("keygen", "wallet_keys:keygen", "Create a wallet key file."),
         (
             "address",
             "wallet_keys:address",
-            "Show a wallet's address: of a key file or keystore, or of the wallet that the settings...",
+            "Show the address of a key file, a keystore or the configured wallet.",
         ),
         (
             "balance",
             "balance:balance",
-            "Show what the wallet holds of the payment token, and what its jobs may take of it.",
+            "Show the wallet's balance, and how much of it open jobs may spend.",
         ),
-        ("config", "config:config", "Show and change the settings that are kept in profiles."),
-        ("doctor", "doctor", "Say what is wrong and what to do about it, and who vouches for what is right."),
+        ("config", "config:config", "Show and change the settings in profiles."),
+        ("doctor", "doctor", "Check everything that a job needs, and say how to fix what is wrong."),
         (
             "market",
             "known_markets:market",
-            "Show, accept and forget what is known of a market: it may not change behind your back.",
+            "Show, accept and forget the remembered keys and contracts of a market.",
         ),
         ("completion", "completion", "Write the completion script for a shell."),
     ),
 }
-_PLACES: Final = {name: place for commands in _SECTIONS.values() for name, place, _ in commands}
+_COMMAND_LOCATIONS: Final = {name: location for commands in _SECTIONS.values() for name, location, _ in commands}
 _ENVIRONMENT: Final = (
     ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),
     ("SVC_WALLET_KEY", "the wallet's private key, 32 bytes of hex"),
-    ("SVC_WALLET_KEY_FILE", "a file that holds it instead, as keygen writes it"),
-    ("SVC_KEYSTORE", "an encrypted keystore instead, as keygen --encrypted, geth, clef and cast write it"),
-    ("SVC_KEYSTORE_PASSWORD_FILE", "the file of its password (default: a terminal is asked)"),
-    ("SVC_SIGNER_COMMAND", "a program that signs instead: EIP-712 JSON on its standard input, 0x-hex as its answer"),
-    ("SVC_WALLET_ADDRESS", "the account that it signs for: each signature is checked"),
-    ("SVC_SIGNER_DETERMINISTIC", "1: it signs the same way each time, so that results are sealed to a key from it"),
-    ("SVC_CIPHER_KEY", "an X25519 secret that results are sealed to (default: derived from the wallet)"),
-    ("SVC_PIN_GATEWAY", "gateways that results are read from, comma-separated; empty disables reads"),
-    ("SVC_SETTLEMENT_MARGIN", "seconds that an order outlives its window (default 3600)"),
-    ("SVC_ADDRESSES_FILE", "the market's address book: a coordinator that tells another deployment is refused"),
-    ("SVC_KNOWN_MARKETS", "the file of known markets (default ~/.config/svc/known_markets.json); empty: none is kept"),
-    ("SVC_RPC_URL", "nodes of the chain, comma-separated, that what is told is held against; they must agree"),
-    ("SVC_MAX_AMOUNT", "the most that an order or a line may come to, in base units (default: one token)"),
-    ("SVC_MAX_BATCH_AMOUNT", "the most that a batch may come to in all, in base units (default: ten tokens)"),
-    ("SVC_INSECURE_HTTP", "1: take http:// to other machines than this"),
+    ("SVC_WALLET_KEY_FILE", "a file with the private key, as keygen writes it"),
+    ("SVC_KEYSTORE", "an encrypted keystore, as keygen --encrypted, geth, clef and cast write it"),
+    ("SVC_KEYSTORE_PASSWORD_FILE", "a file with the keystore's password (default: ask on the terminal)"),
+    ("SVC_SIGNER_COMMAND", "a program that signs: EIP-712 JSON on standard input, 0x-hex on standard output"),
+    ("SVC_WALLET_ADDRESS", "the account that SVC_SIGNER_COMMAND signs for: each signature is checked"),
+    ("SVC_SIGNER_DETERMINISTIC", "1: SVC_SIGNER_COMMAND always returns the same signature for the same input"),
+    ("SVC_CIPHER_KEY", "the X25519 secret that opens results (default: derived from the wallet)"),
+    ("SVC_PIN_GATEWAY", "gateways to read results from, comma-separated; empty disables reading"),
+    ("SVC_SETTLEMENT_MARGIN", "seconds from the end of the window to the order's expiry (default 3600)"),
+    ("SVC_ADDRESSES_FILE", "the market's address book; a coordinator with other contracts is rejected"),
+    ("SVC_KNOWN_MARKETS", "the file of known markets (default ~/.config/svc/known_markets.json); empty: keep none"),
+    ("SVC_RPC_URL", "nodes of the chain to check the coordinator against, comma-separated; they must agree"),
+    ("SVC_MAX_AMOUNT", "maximum amount of an order or a batch line, in base units (default: one token)"),
+    ("SVC_MAX_BATCH_AMOUNT", "maximum amount of a whole batch, in base units (default: ten tokens)"),
+    ("SVC_INSECURE_HTTP", "1: allow plain http:// to other machines"),
     ("SVC_SERVE_CONFIG", "the settings of svc serve (default: svc/serve.toml in your configuration folder)"),
-    ("SVC_SERVE_STATE", "the folder of its ledger, key and files (default: svc/serve there)"),
+    ("SVC_SERVE_STATE", "the folder of svc serve's ledger, key and files (default: svc/serve there)"),
     ("SVC_CONFIG", "the file of profiles (default: svc/config.toml in your configuration folder)"),
-    ("SVC_PROFILE", "the profile to use (default: `default`, where there is one)"),
+    ("SVC_PROFILE", "the profile to use (default: `default`)"),
 )
 
 
 class _Sections(click.Group):
-    """A group whose help lists the commands by purpose, then what it reads and how it ends."""
+    """Group with a help text of commands by purpose, environment variables and exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_PLACES)
+        return list(_COMMAND_LOCATIONS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = _PLACES.get(cmd_name)
-        if place is None:
+        location = _COMMAND_LOCATIONS.get(cmd_name)
+        if location is None:
             return None
-        module, _, name = place.rpartition(":")
-        found = import_module(f"svc.cli.commands.{module}" if module else f"svc.cli.{name}")
-        command: click.Command = getattr(found, name)
+        module, _, name = location.rpartition(":")
+        module_object = import_module(f"svc.cli.commands.{module}" if module else f"svc.cli.{name}")
+        command: click.Command = getattr(module_object, name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in _SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, told) for name, _, told in commands])
+                formatter.write_dl([(name, description) for name, _, description in commands])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Environment"):
             formatter.write_dl(_ENVIRONMENT)
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(code.value), meaning) for code, meaning in MEANINGS.items()])
+            formatter.write_dl([(str(code.value), meaning) for code, meaning in EXIT_CODE_HELP.items()])
 
 
 @click.group(
@@ -135,12 +135,13 @@ class _Sections(click.Group):
 )
 @click.version_option(package_name=DISTRIBUTION, message="%(version)s")
 def svc() -> None:
-    """Buy sealed compute jobs: a job for one provider is read by that one alone, its result by you alone.
+    """Buy sealed compute jobs.
 
-    An open job, which any provider may claim, can be read by whoever runs the coordinator as well.
+    Only the named provider can read the order, and only you can read the result. An open order, which any provider may
+    claim, can also be read by the coordinator's operator.
 
-    An order is signed and paid by your wallet; the coordinator relays it to the chain, a provider claims and runs it,
-    and the payment is collected when it is claimed. What goes unused comes back.
+    Your wallet signs and pays the order, and the coordinator relays it to the chain. The payment is collected when a
+    provider claims the job; the unused part is refunded.
 
     \b
       svc keygen                                        a wallet
@@ -148,33 +149,33 @@ def svc() -> None:
       svc run demo/text-small "Why is the sky blue?"    one job, from order to answer
       svc submit MODEL --file prompt.txt && svc wait JOB
 
-    Results go to standard output, all else to standard error. On a terminal there are tables; in a pipe one line per
-    row, with tabs; with --json JSON.
+    Results go to standard output, everything else to standard error. A terminal gets tables, a pipe one line per row
+    with tabs, and --json gives JSON.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the exit code."""
+    """Run one command and return its exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # What was paid for is told whatever the locale can write: as UTF-8 to programs, as it can be to a terminal.
+        # Never fail on an answer that the locale cannot encode: UTF-8 for programs, escapes for a terminal.
         to_terminal = sys.stdout.isatty()
         sys.stdout.reconfigure(encoding=None if to_terminal else "utf-8", errors="backslashreplace")
     try:
-        ended: Any = svc.main(arguments, prog_name="svc", standalone_mode=False)
+        result: Any = svc.main(arguments, prog_name="svc", standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as wrong:
-        wrong.show()
+    except click.ClickException as error:
+        error.show()
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         print("svc: interrupted", file=sys.stderr)
         return Exit.INTERRUPTED
-    except OSError as error:  # of a file or an output that takes no more
-        # What is still buffered has nowhere to go, and Python would complain at exit.
+    except OSError as error:  # for example a full disk or a closed pipe
+        # Drop the buffered output, which Python would fail to write at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
-            return Exit.DONE  # whoever read has read enough
-        from svc.cli.clean_text import one_line  # noqa: PLC0415 - a tenth of a second of imports, for what never happens
+            return Exit.DONE  # the reader has closed the pipe
+        from svc.cli.clean_text import one_line  # noqa: PLC0415 - a slow import for a rare error
 
         print(f"svc: {one_line(str(error))}", file=sys.stderr)
         return Exit.UNREADABLE
-    return int(ended or Exit.DONE)
+    return int(result or Exit.DONE)

@@ -1,4 +1,4 @@
-"""Money of a job in words: what it came to, how it was shared out, and where it is now."""
+"""Describe the money of a job: cost, shares and refund."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import attrs
 
 from common import quotes
 from common.quotes import CostParts, FeeTerms
-from svc.core.money import in_token
+from svc.core.money import format_token
 from svc.errors import NO_RESULT_MONEY
 from svc.records import ENDED_BECAUSE, Deployment, Job, Quote
-from svc.results import cost_parts_of, provider_part
+from svc.results import cost_parts_of, provider_cost
 
 
 @attrs.frozen
-class Paid:
-    """Money of a settled job, in base units: what was authorised for it, and what of that it cost."""
+class Payment:
+    """Money of a settled job in base units: the authorised amount, and the parts of the cost."""
 
     authorised: int
     parts: CostParts
@@ -24,55 +24,58 @@ class Paid:
         return self.authorised - self.parts.total
 
 
-def paid_for(job: Job, quote: Quote) -> Paid:
-    """Return what a settled job cost that was ordered at this quote."""
-    parts = quotes.cost_parts(provider_part(job), FeeTerms(quote.fee_bps, quote.gas_fee))
-    return Paid(quote.amount, parts)
+def payment_of(job: Job, quote: Quote) -> Payment:
+    """Return the payment of a settled job that was ordered at this quote."""
+    parts = quotes.cost_parts(provider_cost(job), FeeTerms(quote.fee_bps, quote.gas_fee))
+    return Payment(quote.amount, parts)
 
 
-def in_json(parts: CostParts | None) -> dict[str, Any]:
-    """Return `cost` and `cost_parts` as every command has them under `--json`; null where they are unknown."""
+def cost_json(parts: CostParts | None) -> dict[str, Any]:
+    """Return `cost` and `cost_parts` for `--json`, null if unknown."""
     return {"cost": parts and parts.total, "cost_parts": parts and attrs.asdict(parts)}
 
 
-def in_words(paid: Paid, chain: Deployment, *, provisional: bool = False) -> str:
+def describe_payment(paid: Payment, chain: Deployment, *, provisional: bool = False) -> str:
+    """Describe the cost, its shares and the refund."""
     parts = paid.parts
-    shares = (parts.total, parts.provider, parts.fee + parts.gas_fee, paid.returned)
-    total, provider, fees, returned = (in_token(share, chain.decimals) for share in shares)
-    shared = f"paid {total} {chain.token_domain.name} (provider {provider}, fees {fees})"
+    amounts = (parts.total, parts.provider, parts.fee + parts.gas_fee, paid.returned)
+    total, provider, fees, returned = (format_token(share, chain.decimals) for share in amounts)
+    shares = f"(provider {provider}, fees {fees})"
     if provisional:
-        return f"to be {shared} once it is settled; {returned} is to come back"
-    return f"{shared}; {returned} came back"
+        return f"cost {total} {chain.token_domain.name} on settlement {shares}; {returned} refunded"
+    return f"paid {total} {chain.token_domain.name} {shares}; {returned} refunded"
 
 
-def became(job: Job, chain: Deployment) -> str:
-    """How a job ended, and where its money is."""
+def describe_end(job: Job, chain: Deployment) -> str:
+    """Describe how a job ended, and where its money is."""
     if job.status == "completed":
         parts = cost_parts_of(job)
         if parts is None:
-            return f"completed and paid: {told(provider_part(job), chain)} to its provider, and the fees"
-        provider, fees = (in_token(share, chain.decimals) for share in (parts.provider, parts.fee + parts.gas_fee))
-        return f"completed: paid {told(parts.total, chain)} (provider {provider}, fees {fees}), the rest came back"
-    why = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
-    said = f"{why.replace('_', ' ')}: {NO_RESULT_MONEY.get(why, 'no provider was paid')}"
-    back = came_back(job, chain)
-    return said if back is None else f"{said}: {back}"
+            return f"completed and paid: {format_amount(provider_cost(job), chain)} to the provider, plus fees"
+        provider, fees = (format_token(share, chain.decimals) for share in (parts.provider, parts.fee + parts.gas_fee))
+        return (
+            f"completed: paid {format_amount(parts.total, chain)} (provider {provider}, fees {fees}), the rest refunded"
+        )
+    reason = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
+    text = f"{reason.replace('_', ' ')}: {NO_RESULT_MONEY.get(reason, 'no provider was paid')}"
+    refund = refunded_amount(job, chain)
+    return text if refund is None else f"{text} ({refund})"
 
 
-def came_back(job: Job, chain: Deployment) -> str | None:
-    """The payment that an end without a result returned; None where none was collected, or it is not told."""
+def refunded_amount(job: Job, chain: Deployment) -> str | None:
+    """Return the refund of a job that ended without a result, or None if nothing was collected or it is unknown."""
     collected = job.status == "failed" and job.svc.amount is not None
-    return told(job.svc.amount or 0, chain) if collected else None
+    return format_amount(job.svc.amount or 0, chain) if collected else None
 
 
-def money_of(job: Job, chain: Deployment) -> str:
-    """Where it is now."""
+def describe_money(job: Job, chain: Deployment) -> str:
+    """Describe where the money of a job is now."""
     if job.ended:
-        return became(job, chain).partition(": ")[2]
+        return describe_end(job, chain).partition(": ")[2]
     if job.status == "queued":
-        return "authorised, and still in the wallet: it is collected when a provider claims the job"
-    return "held by the job registry: the provider is paid by its settle, or all of it comes back"
+        return "authorised but still in the wallet; collected when a provider claims the job"
+    return "held by the job registry until the job is settled or refunded"
 
 
-def told(amount: int, chain: Deployment) -> str:
-    return f"{in_token(amount, chain.decimals)} {chain.token_domain.name}"
+def format_amount(amount: int, chain: Deployment) -> str:
+    return f"{format_token(amount, chain.decimals)} {chain.token_domain.name}"

@@ -16,13 +16,16 @@ from svc.core.orders import PreparedOrder
 from svc.core.windows import DEFAULT_WINDOW, WINDOW_FORMS, WINDOW_REFUSED, is_window, window_seconds
 from svc.errors import OrderRefused
 
-_TERMS: Final = ("window", "provider", "rate_in", "rate_out", "units_out", "custom_id")
+_TERM_NAMES: Final = ("window", "provider", "rate_in", "rate_out", "units_out", "custom_id")
 EMBEDDINGS: Final = "/v1/embeddings"
 
 
 @attrs.frozen
 class OrderOptions:
-    """`params` are added to the input. `terms` are the keyword arguments of the client's order methods."""
+    """Options of one order.
+
+    `params` are added to the input. `terms` are keyword arguments of the client's order methods.
+    """
 
     model: str
     given: Input
@@ -38,27 +41,27 @@ class OrderOptions:
 
 
 def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
-    """Adds MODEL, the input and the terms; `command` gets them as `order`."""
+    """Add MODEL, the input and the terms. `command` gets them as `order`."""
 
-    @click.argument("model", help="A model's name: svc models lists them.")
-    @click.argument("text", required=False, help="The input; - reads standard input, as does no input at all.")
+    @click.argument("model", help="Name of a model (see svc models).")
+    @click.argument("text", required=False, help="Input text. Without it, or with -, read standard input.")
     @click.option("--file", "-f", metavar="FILE", help="Read the input from a file: text, or a JSON object.")
-    @click.option("--param", "-p", "params", metavar="NAME=VALUE", multiple=True, help="Add a parameter of the model.")
-    @click.option("--window", "-w", help="How long it may take: 1h (async), 24h (batch), <n>h, <n>m or <n>s.")
-    @click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="This provider alone may read and run it.")
-    @click.option("--rate-in", type=click.IntRange(0), help="Offer: base units per 10^6 units of input.")
-    @click.option("--rate-out", type=click.IntRange(0), help="Offer: base units per 10^6 units of output.")
-    @click.option("--units-out", type=click.IntRange(0, 2**32 - 1), help="Pay for at most so many units of output.")
-    @click.option("--embeddings", is_flag=True, help="The model makes embeddings: no units of output are paid for.")
-    @click.option("--custom-id", help="A name of yours for the job; it travels sealed.")
+    @click.option("--param", "-p", "params", metavar="NAME=VALUE", multiple=True, help="Set a parameter of the model.")
+    @click.option("--window", "-w", help="Time limit: 1h (async), 24h (batch), <n>h, <n>m or <n>s.")
+    @click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="Send the order to this provider only.")
+    @click.option("--rate-in", type=click.IntRange(0), help="Offered rate: base units per 10^6 units of input.")
+    @click.option("--rate-out", type=click.IntRange(0), help="Offered rate: base units per 10^6 units of output.")
+    @click.option("--units-out", type=click.IntRange(0, 2**32 - 1), help="Maximum units of output to pay for.")
+    @click.option("--embeddings", is_flag=True, help="The model makes embeddings, so no output units are paid for.")
+    @click.option("--custom-id", help="Your own name for the job. It is sealed with the order.")
     @click.option(
         "--max-amount",
         type=click.IntRange(1),
-        help="Refuse to pay more, in base units, fees included; one token unless set.  [env: SVC_MAX_AMOUNT]",
+        help="Maximum amount in base units, fees included (default: one token).  [env: SVC_MAX_AMOUNT]",
     )
     @functools.wraps(command)
     def with_order(**given: Any) -> Exit:
-        terms = {name: value for name in _TERMS if (value := given.pop(name)) is not None}
+        terms = {name: value for name in _TERM_NAMES if (value := given.pop(name)) is not None}
         if given.pop("embeddings"):
             terms["endpoint"] = EMBEDDINGS
         max_amount = given.pop("max_amount")
@@ -71,14 +74,19 @@ def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
 
 
 async def check_window(client: Client, output: Output, terms: Mapping[str, Any]) -> None:
-    """Refuses a window that would be signed as another, and warns of one that nobody asks a price for, where no node
-    tells whether the network takes it. Raises OrderRefused with the windows that there are."""
+    """Check the window before it is signed.
+
+    Reject a window that would be signed as a different one. Warn if no provider has a price for the window and no node
+    can confirm that the network accepts it. Raises OrderRefused, which lists the windows.
+    """
     window = terms.get("window", DEFAULT_WINDOW)
     if not is_window(window):
-        there = (await client.market.windows(DEFAULT_WINDOW)).words
-        message = f"--window {window} must be one of {WINDOW_FORMS}; this market has {there}"
+        available = (await client.market.windows(DEFAULT_WINDOW)).words
+        message = f"--window {window} is not supported: use {WINDOW_FORMS}; this market has {available}"
         raise OrderRefused(message, code=WINDOW_REFUSED, param="window")
     if client.vouching.chain is None and ("rate_in" in terms or "rate_out" in terms):
         windows = await client.market.windows(window)
         if not windows.certain and window_seconds(window) not in windows.seconds:
-            output.warn(f"nobody asks a price for {window}, and the network may refuse it; asked for: {windows.words}")
+            output.warn(
+                f"no provider has a price for {window}, and the network may reject it; priced windows: {windows.words}"
+            )

@@ -1,19 +1,21 @@
-"""Who can open what an order seals, in words."""
+"""Describe who can read an order."""
 
 from common import escrow_evidence
 from svc.client import Client
 
-_BY_KIND = {
-    escrow_evidence.STATIC: "the provider that claims it, and whoever runs the coordinator: its operator holds the key",
-    escrow_evidence.MOCK: "the provider that claims it, and whoever runs this development escrow",
+_OPEN_ORDER_READERS = {
+    escrow_evidence.STATIC: "the claiming provider and this market's operator",
+    escrow_evidence.MOCK: "the claiming provider and the operator of this development escrow",
 }
 
 
-def readers_of_open_orders(kind: str) -> str:
-    return _BY_KIND[kind]
+def open_order_readers(kind: str) -> str:
+    """Return who can read an open order sealed to an escrow of this kind."""
+    return _OPEN_ORDER_READERS[kind]
 
 
-async def who_can_open(client: Client, designated: int) -> str:
+async def describe_readers(client: Client, designated: int) -> str:
+    """Return who can read an order for this provider, or an open order if `designated` is 0."""
     if designated:
-        return f"provider {designated} alone"
-    return readers_of_open_orders((await client.escrow()).evidence.type)
+        return f"provider {designated} only"
+    return open_order_readers((await client.escrow()).evidence.type)

@@ -1,11 +1,11 @@
-"""Tables for people. Rates are in base units per 10^6 units, as orders name them, so that they can be pasted."""
+"""Tables for people. Rates are in base units per 10^6 units, as orders take them, for copying."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from svc.cli.drawing import Table
-from svc.core.money import in_token
+from svc.core.money import format_token
 from svc.core.windows import window_words
 from svc.records import (
     ENDED_BECAUSE,
@@ -23,17 +23,18 @@ from svc.records import (
 from svc.verification import Vouched
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
+_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RATES: Final = frozenset({"rate in", "rate out"})
-_LATELY: Final = ("settled", "median")  # of the last seven days
+_RELIABILITY_COLUMNS: Final = ("settled", "median")  # over the last seven days
 
 
-def models(listed: Iterable[Model]) -> Table:
-    rows = [(model.id, str(model.svc.model_id), model.owned_by, _yes(model.svc.enabled)) for model in listed]
+def models(records: Iterable[Model]) -> Table:
+    rows = [(model.id, str(model.svc.model_id), model.owned_by, _yes_no(model.svc.enabled)) for model in records]
     return Table(("model", "id", "owned by", "enabled"), rows, frozenset({"id"}))
 
 
-def asks(listed: Iterable[Ask], names: Mapping[int, str]) -> Table:
+def asks(records: Iterable[Ask], names: Mapping[int, str]) -> Table:
     rows = [
         (
             name_of(ask.model_id, names),
@@ -43,50 +44,57 @@ def asks(listed: Iterable[Ask], names: Mapping[int, str]) -> Table:
             str(ask.rate_out),
             *_reliability(ask.reliability),
         )
-        for ask in listed
+        for ask in records
     ]
     return Table(
-        ("model", "window", "provider", "rate in", "rate out", *_LATELY), rows, _RATES | {"provider", *_LATELY}
+        ("model", "window", "provider", "rate in", "rate out", *_RELIABILITY_COLUMNS),
+        rows,
+        _RATES | {"provider", *_RELIABILITY_COLUMNS},
     )
 
 
-def _reliability(lately: Reliability | None) -> tuple[str | None, str | None]:
-    """Jobs settled of those that ended in the last days, and the median time that took; nothing of a newcomer."""
-    if lately is None:
+def _reliability(reliability: Reliability | None) -> tuple[str | None, str | None]:
+    """Return recently settled out of recently ended jobs, and their median time. A new provider has neither."""
+    if reliability is None:
         return None, None
-    ended = lately.settled + lately.failed + lately.reclaimed
-    median = None if lately.median_secs is None else span(lately.median_secs)
-    return f"{lately.settled}/{ended}" if ended else "new", median
+    ended = reliability.settled + reliability.failed + reliability.reclaimed
+    median = None if reliability.median_secs is None else format_duration(reliability.median_secs)
+    return f"{reliability.settled}/{ended}" if ended else "new", median
 
 
-def floors(listed: Iterable[Floor], names: Mapping[int, str]) -> Table:
+def floors(records: Iterable[Floor], names: Mapping[int, str]) -> Table:
     rows = [
         (name_of(floor.model_id, names), window_words(floor.sla), str(floor.rate_in), str(floor.rate_out))
-        for floor in listed
+        for floor in records
     ]
     return Table(("model", "window", "rate in", "rate out"), rows, _RATES)
 
 
-def providers(listed: Iterable[Provider], names: Mapping[int, str]) -> Table:
+def providers(records: Iterable[Provider], names: Mapping[int, str]) -> Table:
     rows = [
         (
             str(provider.provider_id),
             provider.operator,
-            _yes(provider.listed),
+            _yes_no(provider.listed),
             str(provider.reputation),
             f"{provider.active_jobs}/{provider.capacity}",
             "all" if provider.allow_all_models else ", ".join(name_of(each, names) for each in provider.allowed_models),
-            _yes(provider.box_key is not None),
+            _yes_no(provider.box_key is not None),
             *_reliability(provider.reliability),
         )
-        for provider in listed
+        for provider in records
     ]
-    columns = ("provider", "wallet", "listed", "reputation", "busy", "models", "can be sealed to", *_LATELY)
-    return Table(columns, rows, frozenset({"provider", "reputation", "busy", *_LATELY}), frozenset({"wallet"}))
+    columns = ("provider", "wallet", "listed", "reputation", "busy", "models", "has box key", *_RELIABILITY_COLUMNS)
+    return Table(
+        columns, rows, frozenset({"provider", "reputation", "busy", *_RELIABILITY_COLUMNS}), frozenset({"wallet"})
+    )
 
 
-def jobs(listed: Iterable[BookRow], names: Mapping[int, str], now: float) -> Table:
-    """`now`: by the coordinator's clock. What time is left is a provider's to settle, or anybody's to claim."""
+def jobs(records: Iterable[BookRow], names: Mapping[int, str], now: float) -> Table:
+    """Return the table of jobs. `now` is the coordinator's time.
+
+    The column `left` is the time left to settle a claimed job, or to claim an open one.
+    """
     rows = [
         (
             row.job_id,
@@ -99,13 +107,13 @@ def jobs(listed: Iterable[BookRow], names: Mapping[int, str], now: float) -> Tab
             str(row.rate_out),
             f"{row.units_in}/{row.units_out}",
         )
-        for row in listed
+        for row in records
     ]
     columns = ("job", "model", "status", "left", "window", "provider", "rate in", "rate out", "units")
     return Table(columns, rows, _RATES | {"left", "provider", "units"}, frozenset({"job"}))
 
 
-def batches(listed: Iterable[Batch]) -> Table:
+def batches(records: Iterable[Batch]) -> Table:
     rows = [
         (
             batch.id,
@@ -113,9 +121,9 @@ def batches(listed: Iterable[Batch]) -> Table:
             batch.completion_window,
             batch.status,
             *(str(count) for count in (counts.completed, counts.failed, counts.total)),
-            moment(batch.created_at),
+            format_time(batch.created_at),
         )
-        for batch in listed
+        for batch in records
         for counts in (batch.request_counts,)
     ]
     columns = ("batch", "endpoint", "window", "status", "completed", "failed", "total", "created")
@@ -123,7 +131,7 @@ def batches(listed: Iterable[Batch]) -> Table:
 
 
 def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
-    """One row per provider that takes lines; a last one per model for the lines that nobody takes."""
+    """Return one row per provider that accepts lines, and one per model for lines without a provider."""
     rows: list[Sequence[str | None]] = []
     for each in planned:
         name = name_of(each.model_id, names)
@@ -133,55 +141,52 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
         ]
         left = each.lines - sum(share.lines for share in each.allocation)
         if left:
-            rows.append((name, "nobody", str(left), None, None))
+            rows.append((name, "none", str(left), None, None))
     return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATES | {"provider", "lines"})
 
 
 def live(candidates: Iterable[Candidate]) -> str:
-    """Providers that could take an order now, each with its room.
+    """List the providers that could accept an order now, with their free capacity.
 
     >>> live([])
-    'nobody with room at these rates'
+    'none with free capacity at these rates'
     """
-    shown = [
+    texts = [
         f"{each.provider_id}" if each.room is None else f"{each.provider_id} (room for {each.room})"
         for each in candidates
     ]
-    return ", ".join(shown) or "nobody with room at these rates"
+    return ", ".join(texts) or "none with free capacity at these rates"
 
 
-def why(told: Why) -> Table:
+def why(status_report: Why) -> Table:
     rows = [
-        (str(each.provider_id), _yes(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
-        for each in told.providers
+        (str(each.provider_id), _yes_no(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
+        for each in status_report.providers
     ]
-    return Table(("provider", "takes it", "kept away because"), rows, frozenset({"provider"}))
+    return Table(("provider", "accepts", "reasons"), rows, frozenset({"provider"}))
 
 
 def vouched(facts: Iterable[Vouched]) -> Table:
     rows = [(each.fact, each.value, each.voucher.value) for each in facts]
-    return Table(("fact", "value", "vouched for by"), rows, whole=frozenset({"value"}))
+    return Table(("fact", "value", "verified by"), rows, whole=frozenset({"value"}))
 
 
 def status_of(row: BookRow) -> str:
-    """The client's word for a state of the book."""
+    """Return the SDK's status of a row of the book."""
     known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
     return known.get(row.state) or ENDED_BECAUSE.get(row.ended_because, "ended")
 
 
 def _left(row: BookRow, now: float) -> str | None:
     if row.state == _OPEN:
-        return span(row.expires_at - now)
-    return None if row.reclaimable_at is None else span(row.reclaimable_at - now)
+        return format_duration(row.expires_at - now)
+    return None if row.reclaimable_at is None else format_duration(row.reclaimable_at - now)
 
 
-_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+def format_duration(seconds: float) -> str:
+    """Format a duration in its two largest units, rounded down. A negative duration is 0 s.
 
-
-def span(seconds: float) -> str:
-    """A length of time in its two largest units, rounded down; nothing is left of one that is over.
-
-    >>> span(3725), span(59.9), span(-1)
+    >>> format_duration(3725), format_duration(59.9), format_duration(-1)
     ('1 h 2 min', '59 s', '0 s')
     """
     left, parts = max(0, int(seconds)), list[str]()
@@ -198,8 +203,8 @@ def name_of(model_id: int, names: Mapping[int, str]) -> str:
     return names.get(model_id, f"model {model_id}")
 
 
-def moment(at: int | None) -> str | None:
-    """Not by the system's calendar, which ends elsewhere on each platform."""
+def format_time(at: int | None) -> str | None:
+    """Format a Unix time. The system's calendar is not used, because its range differs between platforms."""
     if at is None:
         return None
     try:
@@ -208,9 +213,9 @@ def moment(at: int | None) -> str | None:
         return str(at)
 
 
-def token(amount: int, decimals: int, name: str) -> str:
-    return f"{in_token(amount, decimals)} {name}"
+def format_amount(amount: int, decimals: int, name: str) -> str:
+    return f"{format_token(amount, decimals)} {name}"
 
 
-def _yes(flag: bool) -> str:
+def _yes_no(flag: bool) -> str:
     return "yes" if flag else "no"

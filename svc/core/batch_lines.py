@@ -1,4 +1,4 @@
-"""Lines of a batch, as their author writes them."""
+"""Lines of a batch, as users write them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -16,14 +16,16 @@ from svc.errors import OrderRefused
 
 RESPONSES_ENDPOINT: Final = "/v1/responses"
 ENDPOINTS: Final = (RESPONSES_ENDPOINT, EMBEDDINGS_ENDPOINT)
-MOST_LINES: Final = limits.BATCH_LINES
-_KEYS: Final = frozenset({"custom_id", "method", "url", "body"})  # method: what files for other services carry, too
-_TERMS: Final = frozenset({"model", "rate_in", "rate_out", "units_out"})
+MAX_LINES: Final = limits.BATCH_LINES
+_LINE_FIELDS: Final = frozenset(
+    {"custom_id", "method", "url", "body"}
+)  # method: ignored, but common in files for other services
+_TERM_FIELDS: Final = frozenset({"model", "rate_in", "rate_out", "units_out"})
 
 
 @attrs.frozen(slots=True)
 class BatchLine:
-    """`number` counts the lines that are not blank, from 1. `rates` is None where it takes the market's."""
+    """Line of a batch. `number` counts non-blank lines from 1. `rates` is missing for a line at the network's plan."""
 
     number: int
     url: str
@@ -32,35 +34,35 @@ class BatchLine:
 
 
 def read_lines(
-    texts: Iterable[bytes | str | Mapping[str, Any]], window: str, offered: Mapping[str, Rates] | None = None
+    texts: Iterable[bytes | str | Mapping[str, Any]], window: str, offered_rates: Mapping[str, Rates] | None = None
 ) -> Iterator[BatchLine]:
-    """Every line, as JSON or as an object, as it is asked for; blank ones are skipped.
+    """Yield every line, from JSON or an object. Blank lines are skipped.
 
-    `offered`: by model, the rates of lines that carry none. Raises OrderRefused that names the line.
+    `offered_rates`: rates by model for lines without rates. Raises OrderRefused with the number of a wrong line.
 
     A line looks like this:
 
         {"custom_id": "page 7", "url": "/v1/responses", "body": {"model": "demo/text-small", "input": "…"}}
 
-    `body.model` is required; `body.rate_in`, `body.rate_out` and `body.units_out` set order terms; the rest of `body`
-    is the model's input. `url` is `/v1/responses` unless given, and the same for the whole batch. A `custom_id` travels
+    `body.model` is required. `body.rate_in`, `body.rate_out` and `body.units_out` set the order's terms; the rest of
+    `body` is the model's input. `url` is `/v1/responses` by default, and the same for the whole batch. A `custom_id` is
     sealed.
     """
     first: BatchLine | None = None
     seen: set[str] = set()
-    written = (text for text in texts if isinstance(text, Mapping) or text.strip())
-    for number, text in enumerate(written, start=1):
+    non_blank = (text for text in texts if isinstance(text, Mapping) or text.strip())
+    for number, text in enumerate(non_blank, start=1):
         try:
-            if number > MOST_LINES:
-                raise Refused(f"a batch has at most {MOST_LINES} lines")
+            if number > MAX_LINES:
+                raise Refused(f"a batch must have at most {MAX_LINES} lines")
             line = _line(number, text if isinstance(text, Mapping) else _parsed(text), window)
-            if line.rates is None and offered is not None and line.request.model in offered:
-                line = _offered(line, offered[line.request.model])
+            if line.rates is None and offered_rates is not None and line.request.model in offered_rates:
+                line = _with_rates(line, offered_rates[line.request.model])
             custom_id = line.request.custom_id
             if custom_id in seen:
-                raise Refused(f"custom_id {custom_id!r} is that of an earlier line", "custom_id")
+                raise Refused(f"custom_id {custom_id!r} is used by an earlier line", "custom_id")
             if first is not None and line.url != first.url:
-                raise Refused(f"url must be {first.url}, as on the first line: a batch has one", "url")
+                raise Refused(f"url must be {first.url}, as on the first line", "url")
         except Refused as refusal:
             raise OrderRefused.because(refusal, f"line {number}") from None
         first = first or line
@@ -79,8 +81,8 @@ def _line(number: int, value: object, window: str) -> BatchLine:
     if not isinstance(value, Mapping):
         raise Refused("a line must be a JSON object")
     for key in value:
-        if key not in _KEYS:
-            raise Refused(f"{key!r} is not a field of a line; the model's input belongs into body", str(key))
+        if key not in _LINE_FIELDS:
+            raise Refused(f"unknown field {key!r}: put the model's input into body", str(key))
     url = value.get("url", RESPONSES_ENDPOINT)
     if url not in ENDPOINTS:
         raise Refused(f"url must be one of {', '.join(ENDPOINTS)}", "url")
@@ -92,7 +94,7 @@ def _line(number: int, value: object, window: str) -> BatchLine:
         raise Refused("body.model is required", "body.model")
     request = OrderRequest(
         model=model,
-        input={name: given for name, given in body.items() if name not in _TERMS},
+        input={name: field_value for name, field_value in body.items() if name not in _TERM_FIELDS},
         window=window,
         rate_in=body.get("rate_in"),
         rate_out=body.get("rate_out"),
@@ -103,6 +105,6 @@ def _line(number: int, value: object, window: str) -> BatchLine:
     return BatchLine(number, url, request, read_rates(request.rate_in, request.rate_out))
 
 
-def _offered(line: BatchLine, rates: Rates) -> BatchLine:
+def _with_rates(line: BatchLine, rates: Rates) -> BatchLine:
     request = attrs.evolve(line.request, rate_in=rates.rate_in, rate_out=rates.rate_out)
     return attrs.evolve(line, request=request, rates=rates)

@@ -1,7 +1,4 @@
-"""Lines of a batch, made into complete submissions by a key in this process.
-
-This module computes and does no I/O.
-"""
+"""Turn the lines of a batch into complete submissions, with a key in this process. No I/O."""
 
 from collections.abc import Sequence
 
@@ -16,7 +13,7 @@ from common.secp256k1 import Wallet
 from svc.core.bids import Bid
 from svc.core.market import Market
 from svc.core.money import Ceiling
-from svc.core.order_request import OrderRequest, Shaped, shape
+from svc.core.order_request import OrderRequest, PricedRequest, price_request
 from svc.core.orders import OrderTerms, PreparedOrder, SealedOrder, seal_order
 from svc.core.quote_check import amount_of
 from svc.errors import OverCeiling
@@ -26,8 +23,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 @attrs.frozen(slots=True)
-class LineWork:
-    """One line: what is asked for, what is offered for it, and who may read it."""
+class LineOrder:
+    """Order of one line: request, bid, and the recipient who may read it."""
 
     request: OrderRequest
     model: Model
@@ -36,8 +33,8 @@ class LineWork:
 
 
 @attrs.frozen(slots=True)
-class Place:
-    """What all lines of a batch share."""
+class BatchContext:
+    """Values that all lines of a batch share."""
 
     market: Market
     owner: bytes
@@ -49,8 +46,11 @@ class Place:
 
 @attrs.frozen(slots=True)
 class PreparedLine:
-    """A line that can be posted: `text` is its JSON. One whose container is too large for it is still to be uploaded
-    and paid for, and is `oversized` instead. `unlisted`: parameters that the model's schema does not name."""
+    """Line that can be posted. `text` is its JSON.
+
+    A line with a container that is too large has `oversized` instead. Its container must still be uploaded and its
+    payment signed. `unlisted`: parameters that the model's schema does not list.
+    """
 
     job_id: str
     amount: int
@@ -59,35 +59,35 @@ class PreparedLine:
     oversized: PreparedOrder | None = None
 
 
-def prepare_lines(place: Place, wallet: Wallet, portion: Sequence[LineWork]) -> list[PreparedLine | Refused]:
-    """Each line, or why the model cannot take it or it cannot be sealed."""
-    return [_prepared(place, wallet, line) for line in portion]
+def prepare_lines(context: BatchContext, wallet: Wallet, portion: Sequence[LineOrder]) -> list[PreparedLine | Refused]:
+    """Prepare each line, or return why it is rejected."""
+    return [_prepare_line(context, wallet, line) for line in portion]
 
 
-def seal_line(place: Place, line: LineWork) -> tuple[SealedOrder, Shaped]:
-    """Raises Refused."""
-    shaped = shape(line.request, line.model)
+def seal_line(context: BatchContext, line: LineOrder) -> tuple[SealedOrder, PricedRequest]:
+    """Price and seal a line. Raises Refused."""
+    priced = price_request(line.request, line.model)
     terms = OrderTerms(
-        model=shaped.model.id,
-        model_id=shaped.model.svc.model_id,
-        modality=shaped.modality,
-        sla_secs=shaped.sla_secs,
-        units=shaped.units,
+        model=priced.model.id,
+        model_id=priced.model.svc.model_id,
+        modality=priced.modality,
+        sla_secs=priced.sla_secs,
+        units=priced.units,
         rates=line.bid.rates,
         designated=line.bid.designated,
-        expires_at=place.expires_at,
+        expires_at=context.expires_at,
     )
-    envelope = Envelope(place.owner, shaped.model.id, shaped.input, place.result_key, shaped.custom_id)
-    return seal_order(place.market, line.recipient, envelope, terms), shaped
+    envelope = Envelope(context.owner, priced.model.id, priced.input, context.result_key, priced.custom_id)
+    return seal_order(context.market, line.recipient, envelope, terms), priced
 
 
-def line_amount(place: Place, prepared: PreparedOrder) -> int:
-    """The amount of a line's payment. Raises Refused above the ceiling: nothing is signed for it then."""
-    amount = amount_of(prepared, place.fees)
+def line_amount(context: BatchContext, prepared: PreparedOrder) -> int:
+    """Return the amount of a line's payment. Raises Refused above the ceiling, before the payment is signed."""
+    amount = amount_of(prepared, context.fees)
     try:
-        place.ceiling.check(amount, "it")
-    except OverCeiling as over:
-        raise Refused(over.message, over.param, over.code) from None
+        context.ceiling.check(amount, "it")
+    except OverCeiling as error:
+        raise Refused(error.message, error.param, error.code) from None
     return amount
 
 
@@ -95,11 +95,11 @@ def line_of(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid
     return _encode(prepared.submission(amount, auth_sig, container_cid))
 
 
-def _prepared(place: Place, wallet: Wallet, line: LineWork) -> PreparedLine | Refused:
+def _prepare_line(context: BatchContext, wallet: Wallet, line: LineOrder) -> PreparedLine | Refused:
     try:
-        sealed, shaped = seal_line(place, line)
-        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), shaped.unlisted)
-        amount = line_amount(place, prepared)
+        sealed, priced = seal_line(context, line)
+        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), priced.unlisted)
+        amount = line_amount(context, prepared)
     except Refused as refusal:
         return refusal
     if not sealed.sealed.fits_inline:

@@ -26,7 +26,7 @@ Rate = int | str
 
 @attrs.frozen(slots=True)
 class Rates:
-    """Base units of the payment token per 10^6 units."""
+    """Rates in base units of the payment token per 10^6 units."""
 
     rate_in: int
     rate_out: int
@@ -34,7 +34,7 @@ class Rates:
 
 @attrs.frozen(slots=True)
 class Bid:
-    """`designated` is 0 for an open order; `box_key` is known when a candidate was bid on."""
+    """Bid of an order. `designated` is 0 for an open order. `box_key` is set if the bid is for a candidate."""
 
     rates: Rates
     designated: int
@@ -42,7 +42,7 @@ class Bid:
 
 
 def read_rates(rate_in: Rate | None, rate_out: Rate | None) -> Rates | None:
-    """None when neither is given: the order takes the market.
+    """Return the given rates, or None if neither is given: the order then takes the best ask.
 
     >>> read_rates("1000000", None)
     Rates(rate_in=1000000, rate_out=0)
@@ -54,17 +54,18 @@ def read_rates(rate_in: Rate | None, rate_out: Rate | None) -> Rates | None:
 
 
 def market_bid(candidates: Sequence[Candidate], provider: int | None) -> Bid:
-    """Return the bid of an order without rates: the first candidate with room, or the provider that was named."""
+    """Return the bid of an order without rates: the first candidate with free capacity, or the named provider."""
     if provider is not None:
         candidates = [candidate for candidate in candidates if candidate.provider_id == provider]
     if not candidates:
-        whom = f"provider {provider} is not live" if provider is not None else "no provider is live"
-        raise NoProvider(f"{whom} for this model and window")
+        subject = f"provider {provider} is not live" if provider is not None else "no provider is live"
+        raise NoProvider(f"{subject} for this model and window")
     if provider is None:
-        candidates = [candidate for candidate in candidates if candidate.room != 0]  # older coordinators report no room
+        # older coordinators do not report free capacity
+        candidates = [candidate for candidate in candidates if candidate.room != 0]
     if not candidates:
         raise NoProvider(
-            "each live provider of this model and window is full; try again later, or wait for one with `provider`"
+            "each live provider of this model and window is full: retry later, or name one with `provider` and wait"
         )
     first = candidates[0]
     return Bid(Rates(first.rate_in, first.rate_out), first.provider_id, first.box_key)

@@ -1,8 +1,8 @@
-"""Verification of an escrow's key before anything is sealed to it. The holder of the key can open every open order.
+"""Verification of an escrow's key, before anything is sealed to it.
 
-The evidence must be for this key (`report_data`), of an accepted kind, and not of a debug build. This binds evidence to
-key and proves no more: anyone can compute static evidence, and the operator of the coordinator holds the key. The
-client must know whose key it is, from a pin or from its first use.
+The holder of the key can read every open order. The evidence must be for this key (`report_data`), of an accepted kind,
+and not of a debug build. It proves no more: anyone can compute static evidence, and the coordinator's operator holds
+the key. The client must know the right key from a pin or its first use.
 """
 
 from collections.abc import Collection
@@ -19,10 +19,10 @@ from svc.records import EscrowKey
 
 @attrs.frozen(slots=True)
 class EscrowTrust:
-    """What a client accepts. `pinned`: keys as 64 hex digits; with any, no other key is taken.
+    """Accepted escrows. `pinned`: accepted keys as 64 hex digits; empty accepts any.
 
-    `allow_mock` takes the evidence of a development escrow, `allow_debug` that of a debug build. Whoever runs such
-    a one can read what is sealed to it: both are for tests.
+    `allow_mock` accepts a development escrow, `allow_debug` a debug build. Their operators can read open orders, so
+    both are for tests.
     """
 
     pinned: Collection[str] = ()
@@ -31,7 +31,7 @@ class EscrowTrust:
 
 
 def verified_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
-    """The key, or EscrowUntrusted with a code that says why not."""
+    """Return the key. Raises EscrowUntrusted with a code."""
     try:
         public = PublicKey(read_bare_hex(answer.escrow_public_key, 32, "escrow_public_key"))
         bound_to = read_bare_hex(answer.evidence.report_data, 32, "evidence.report_data")
@@ -43,9 +43,9 @@ def verified_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
         raise EscrowUntrusted("the escrow runs a debug build", code="escrow_debug")
     if answer.evidence.type == escrow_evidence.MOCK:
         if not trust.allow_mock:
-            raise EscrowUntrusted("the escrow is a development mock", code="escrow_mock")
+            raise EscrowUntrusted("the escrow is a development escrow", code="escrow_mock")
     elif answer.evidence.type != escrow_evidence.STATIC:
-        raise EscrowUntrusted(f"evidence of type {answer.evidence.type!r} is not known", code="escrow_malformed")
+        raise EscrowUntrusted(f"unknown evidence type {answer.evidence.type!r}", code="escrow_malformed")
     if trust.pinned and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned}:
         raise EscrowUntrusted("the escrow's key is not one of the pinned ones", code="escrow_not_pinned")
     return public

@@ -1,7 +1,7 @@
-"""A market as a client knows it: the facts that a coordinator may not change behind its back.
+"""Remembered facts of a market, which a coordinator may not change unnoticed.
 
-A market is known by its coordinator's address. Its facts come from an address book, or are remembered at the first
-use; what the coordinator says later is held against them. A comparison is a value: what was known, what is told.
+A market is identified by its coordinator's address. Its facts come from an address book or from the first use, and
+later answers are compared with them.
 """
 
 from collections.abc import Mapping
@@ -17,33 +17,36 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from common.strict_json import parse
 
-_PORTS: Final = {"http": 80, "https": 443}
-_LONGEST_KIND: Final = 64
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_MAX_KIND_LENGTH: Final = 64
 
 
 def market_url(base_url: str) -> str:
-    """The address that a market is known by: without credentials, a usual port, a last slash.
+    """Return the address that identifies a market: without credentials, default port and trailing slash.
 
     >>> market_url("HTTPS://user:key@Market.example:443/v2/")
     'https://market.example/v2'
     """
     parts = urlsplit(base_url)
     scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
-    place = f"[{host}]" if ":" in host else host
-    if port is not None and port != _PORTS.get(scheme):
-        place = f"{place}:{port}"
-    return f"{scheme}://{place}{parts.path.rstrip('/')}"
+    netloc = f"[{host}]" if ":" in host else host
+    if port is not None and port != _DEFAULT_PORTS.get(scheme):
+        netloc = f"{netloc}:{port}"
+    return f"{scheme}://{netloc}{parts.path.rstrip('/')}"
 
 
 def fingerprint(book: AddressBook) -> str:
-    """Sixteen digits that stand for a deployment in a command: those of another deployment differ."""
-    known = book.described
-    return keccak256("\n".join(f"{name}={known[name]}" for name in sorted(known)).encode())[:8].hex()
+    """Return sixteen hex digits that identify a deployment in a command."""
+    fields = book.described
+    return keccak256("\n".join(f"{name}={fields[name]}" for name in sorted(fields)).encode())[:8].hex()
 
 
 @attrs.frozen(slots=True)
 class KnownMarket:
-    """`escrow_keys`: the kind of evidence of each, by key; `box_keys`: by provider. All keys as 64 hex digits."""
+    """Facts of a market.
+
+    `escrow_keys`: kind of evidence by key. `box_keys`: key by provider. Keys are 64 hex digits.
+    """
 
     deployment: AddressBook
     escrow_keys: Mapping[str, str] = attrs.field(factory=dict)
@@ -51,7 +54,7 @@ class KnownMarket:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Reads what `as_json` gives. Raises Refused, naming what is wrong."""
+        """Read the output of `as_json`. Raises Refused."""
         entry = _object(value, "market")
         escrow_keys, box_keys = _object(entry.get("escrowKeys"), "escrowKeys"), _object(entry.get("boxKeys"), "boxKeys")
         return cls(
@@ -75,10 +78,12 @@ class KnownMarket:
 
 
 def read_markets(raw: bytes) -> dict[str, KnownMarket]:
-    """The file of known markets: `{"version": 1, "markets": {<address>: <market>}}`. Raises Refused."""
+    """Read the file of known markets: `{"version": 1, "markets": {<address>: <market>}}`. Raises Refused."""
     document = _object(parse(raw), "known markets")
     if document.get("version") != 1:
-        raise Refused("the file of known markets must say version 1: another svc wrote it", "version")
+        raise Refused(
+            "the file of known markets has another version than 1: another release of svc wrote it", "version"
+        )
     return {url: KnownMarket.of(entry) for url, entry in _object(document.get("markets"), "markets").items()}
 
 
@@ -86,9 +91,9 @@ def markets_as_json(markets: Mapping[str, KnownMarket]) -> dict[str, Any]:
     return {"version": 1, "markets": {url: market.as_json() for url, market in sorted(markets.items())}}
 
 
-def read_key(given: object, param: str) -> str:
-    """A key that can be sealed to, with or without 0x, as 64 hex digits."""
-    text = given if isinstance(given, str) else ""
+def read_key(value: object, param: str) -> str:
+    """Return a valid box key, given with or without 0x, as 64 hex digits."""
+    text = value if isinstance(value, str) else ""
     raw = read_hex("0x" + text.lower().removeprefix("0x"), 32, param)
     return PublicKey(raw).raw.hex()
 
@@ -100,7 +105,7 @@ def _object(value: object, param: str) -> dict[str, Any]:
 
 
 def _kind(value: object) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_KIND:
+    if not isinstance(value, str) or len(value) > _MAX_KIND_LENGTH:
         raise Refused("the kind of an escrow's key must be a short text", "escrowKeys")
     return value
 

@@ -1,4 +1,4 @@
-"""Deployment of the market, as a client uses it: where it signs and what it seals for."""
+"""Deployment of the market that a client signs and seals for."""
 
 from typing import Self
 
@@ -11,7 +11,7 @@ from common.receipt import ReceiptMarket
 
 @attrs.frozen(slots=True)
 class Market:
-    """`decimals` of the payment token are for showing amounts; all amounts here are in base units."""
+    """Deployment of the market. All amounts are in base units; `decimals` is only for display."""
 
     chain_id: int
     job_registry: bytes

@@ -1,4 +1,4 @@
-"""Model input of an order, as it is sealed."""
+"""Model input of an order."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ ModelInput = str | Mapping[str, object]
 
 
 def model_input(given: ModelInput) -> dict[str, object]:
-    """A string is wrapped as `{"input": …}`; an object is the model's own input.
+    """Return the input object. A string becomes `{"input": …}`.
 
     >>> model_input("hello")
     {'input': 'hello'}

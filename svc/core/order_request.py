@@ -1,4 +1,4 @@
-"""Order request checked against the model: its input, shape and units."""
+"""Check an order request against the model, and compute its units."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from svc.records import Model
 
 @attrs.frozen(slots=True)
 class OrderRequest:
-    """`endpoint` matters for embeddings alone (`/v1/embeddings`); without it, what the model publishes."""
+    """Requested order. `endpoint` is only needed for embeddings (`/v1/embeddings`); the default is the model's own."""
 
     model: str
     input: ModelInput
@@ -30,8 +30,8 @@ class OrderRequest:
 
 
 @attrs.frozen(slots=True)
-class Shaped:
-    """A request that the model can take, as far as can be told here. `rates` is None for the market's."""
+class PricedRequest:
+    """Checked request with its units. `rates` is missing for an order at the best ask."""
 
     model: Model
     input: dict[str, object]
@@ -44,27 +44,27 @@ class Shaped:
     unlisted: tuple[str, ...]
 
 
-def shape(request: OrderRequest, model: Model) -> Shaped:
-    """Check a request that is to be bought, and price it. Raises Refused, naming the field at fault."""
-    shaped = shape_probe(request, model)
-    _require_served(request, shaped)
-    return shaped
+def price_request(request: OrderRequest, model: Model) -> PricedRequest:
+    """Check a request that will be bought, and compute its units. Raises Refused with the wrong field."""
+    priced = price_probe(request, model)
+    _require_served(request, priced)
+    return priced
 
 
-def shape_probe(request: OrderRequest, model: Model) -> Shaped:
-    """Price a request that only asks for candidates: its input may still be incomplete. Raises Refused."""
+def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
+    """Compute the units of a request for candidates. Its input may be incomplete. Raises Refused."""
     if not model.svc.enabled:
-        raise Refused(f"{model.id} takes no new orders", "model")
+        raise Refused(f"{model.id} accepts no orders", "model")
     if request.provider is not None and not 0 < request.provider < 2**32:
         raise Refused("provider must be a provider's id", "provider")
-    given = model_input(request.input)
-    unlisted = check_parameters(_schema(model), given)
-    modality = modality_of(request.endpoint or model.svc.endpoint, given)
-    return Shaped(
+    input_body = model_input(request.input)
+    unlisted = check_parameters(_schema(model), input_body)
+    modality = modality_of(request.endpoint or model.svc.endpoint, input_body)
+    return PricedRequest(
         model=model,
-        input=given,
+        input=input_body,
         modality=modality,
-        units=units_of(modality, given, units_out=request.units_out),
+        units=units_of(modality, input_body, units_out=request.units_out),
         sla_secs=window_seconds(request.window),
         rates=read_rates(request.rate_in, request.rate_out),
         provider=request.provider,
@@ -73,33 +73,33 @@ def shape_probe(request: OrderRequest, model: Model) -> Shaped:
     )
 
 
-def _require_served(request: OrderRequest, shaped: Shaped) -> None:
+def _require_served(request: OrderRequest, priced: PricedRequest) -> None:
     """Raise Refused if the route that the model publishes cannot serve this request."""
-    model, modality, unlisted = shaped.model, shaped.modality, shaped.unlisted
-    serves = model.svc.endpoint
-    if serves is None:
+    model, modality, unlisted = priced.model, priced.modality, priced.unlisted
+    served = model.svc.endpoint
+    if served is None:
         return
-    if request.endpoint == EMBEDDINGS_ENDPOINT != serves:
-        raise Refused(f"{model.id} makes no embeddings: it serves {serves}", "endpoint")
-    if serves == EMBEDDINGS_ENDPOINT and "input" not in shaped.input:
-        raise Refused(f"{model.id} makes embeddings of its input: name the texts as input", "input")
-    if serves == IMAGES_ENDPOINT and modality != "image" and request.units_out is None:
+    if request.endpoint == EMBEDDINGS_ENDPOINT != served:
+        raise Refused(f"{model.id} does not make embeddings: it serves {served}", "endpoint")
+    if served == EMBEDDINGS_ENDPOINT and "input" not in priced.input:
+        raise Refused(f"{model.id} makes embeddings: pass the texts as input", "input")
+    if served == IMAGES_ENDPOINT and modality != "image" and request.units_out is None:
         example = '{"prompt": "a cat", "num_images": 1}'
-        raise Refused(f"{model.id} makes images: name num_images, width or resolution, as in {example}", "input")
-    if serves in TEXT_ENDPOINTS and modality in ("image", "video") and unlisted:
-        raise Refused(f"{model.id} answers with text and makes no {modality}: leave out {', '.join(unlisted)}", "input")
+        raise Refused(f"{model.id} makes images: set num_images, width or resolution, as in {example}", "input")
+    if served in TEXT_ENDPOINTS and modality in ("image", "video") and unlisted:
+        raise Refused(f"{model.id} returns text, not {modality}: remove {', '.join(unlisted)}", "input")
 
 
 def _schema(model: Model) -> Mapping[str, object] | None:
     return model.svc.params_schema
 
 
-def probe_body(shaped: Shaped) -> dict[str, object]:
-    """The unsigned question to the market."""
+def probe_body(priced: PricedRequest) -> dict[str, object]:
+    """Return the body of a request for candidates."""
     body: dict[str, object] = {
-        "model_id": shaped.model.svc.model_id,
-        "sla_secs": shaped.sla_secs,
-        "units_in": shaped.units.units_in,
-        "units_out": shaped.units.units_out,
+        "model_id": priced.model.svc.model_id,
+        "sla_secs": priced.sla_secs,
+        "units_in": priced.units.units_in,
+        "units_out": priced.units.units_out,
     }
-    return body if shaped.provider is None else body | {"designated": shaped.provider}
+    return body if priced.provider is None else body | {"designated": priced.provider}

@@ -1,4 +1,4 @@
-"""An order from its terms to the body of a submission."""
+"""Order, from its terms to the body of a submission."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from svc.core.typed_data import SigningRequest, request
 
 @attrs.frozen(slots=True)
 class OrderTerms:
-    """What is asked for and offered. `designated` is 0 for an open order."""
+    """Terms of an order. `designated` is 0 for an open order."""
 
     model: str
     model_id: int
@@ -34,7 +34,7 @@ class OrderTerms:
 
 @attrs.frozen(slots=True)
 class SealedOrder:
-    """An order that commits to its container and is still to be signed."""
+    """Unsigned order that commits to its container."""
 
     market: Market = attrs.field(repr=False)
     terms: OrderTerms
@@ -49,9 +49,9 @@ class SealedOrder:
 
 @attrs.frozen(slots=True)
 class PreparedOrder:
-    """A signed order with its sealed container: what `quote` and `submit` take. `id` is the job's, known beforehand.
+    """Signed order with its sealed container, for `quote` and `submit`. `id` is the id of its job.
 
-    `unlisted`: parameters that the model's schema does not name.
+    `unlisted`: parameters that the model's schema does not list.
     """
 
     sealed_order: SealedOrder = attrs.field(repr=False)
@@ -67,7 +67,7 @@ class PreparedOrder:
         return self.sealed_order.terms
 
     def body(self) -> dict[str, Any]:
-        """The body that asks for a quote."""
+        """Return the body of a quote request."""
         sealed = self.sealed_order
         order = sealed.order
         return {
@@ -86,14 +86,14 @@ class PreparedOrder:
         }
 
     def payment(self, amount: int) -> SigningRequest:
-        """The one authorisation that pays for this job, to be signed by its owner."""
+        """Return the payment authorisation for this job, for its owner to sign."""
         sealed = self.sealed_order
         market = sealed.market
         authorization = job_payment(sealed.owner, market.job_registry, amount, sealed.order.expires_at, sealed.job_id)
         return request("payment", market.domains.token, authorization)
 
     def submission(self, amount: int, auth_sig: bytes, container_cid: str | None = None) -> dict[str, Any]:
-        """The body that is posted: the container inside, or by the content id of its upload."""
+        """Return the body of a post, with the container or the content id of its upload."""
         body = self.body() | {"amount": str(amount), "auth_sig": hex_of(auth_sig)}
         if container_cid is not None:
             return body | {"container_cid": container_cid}

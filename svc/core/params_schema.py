@@ -1,8 +1,7 @@
-"""Checks an input against the parameter schema that a model publishes.
+"""Check an input against the parameter schema that a model publishes.
 
-Evaluated are `type`, `minimum`, `maximum`, `enum`, `oneOf`, `items` and `properties`; other keywords are not looked
-at, so that a schema may say more than a client knows. A schema is somebody's free text on the chain: where it is
-malformed it constrains nothing.
+Only `type`, `minimum`, `maximum`, `enum`, `oneOf`, `items` and `properties` are evaluated; other keywords are ignored.
+A schema is free text on the chain, and a malformed part of it allows everything.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_IS: Final[dict[str, Callable[[object], bool]]] = {
+_TYPE_CHECKS: Final[dict[str, Callable[[object], bool]]] = {
     "string": lambda value: isinstance(value, str),
     "number": _is_number,
     "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
@@ -28,10 +27,10 @@ _IS: Final[dict[str, Callable[[object], bool]]] = {
 
 
 def check_parameters(schema: Mapping[str, Any] | None, model_input: Input) -> tuple[str, ...]:
-    """The names of parameters that the schema does not list: they are sent, but the model may not know them.
+    """Return the parameters that the schema does not list. They are sent, but the model may ignore them.
 
-    Refuses, naming the parameter, one that the schema sets to false and one that fails its subschema; and, whatever
-    the schema, a reasoning or minimum length that leaves no room under the output cap.
+    Raises Refused for a parameter that the schema sets to false, or that fails its subschema. Independent of the
+    schema, reasoning and minimum lengths must fit under the output cap.
     """
     _check_lengths(model_input)
     if not schema:
@@ -48,24 +47,26 @@ def _check_lengths(model_input: Input) -> None:
     if not caps:
         return
     cap = min(caps)
-    reasoning, least = model_input.get("reasoning_max_tokens"), model_input.get("min_tokens")
+    reasoning, minimum = model_input.get("reasoning_max_tokens"), model_input.get("min_tokens")
     if _is_number(reasoning) and reasoning >= cap:
         raise Refused(f"reasoning_max_tokens must be below the output cap of {cap}", "reasoning_max_tokens")
-    if _is_number(least) and least > cap:
+    if _is_number(minimum) and minimum > cap:
         raise Refused(f"min_tokens must not be above the output cap of {cap}", "min_tokens")
 
 
 def _problems(schema: object, value: object, place: str) -> Iterator[Refused]:
     if schema is False:
-        yield Refused(f"{place} is not taken by this model", place)
+        yield Refused(f"{place} is not accepted by this model", place)
     if not isinstance(schema, Mapping):
         return
     yield from _plain_problems(schema, value, place)
     choices = schema.get("oneOf")
     if isinstance(choices, list):
-        fitting = sum(next(_problems(choice, value, place), None) is None for choice in choices)
-        if fitting != 1:
-            yield Refused(f"{_at(place)} must fit exactly one of {len(choices)} forms and fits {fitting}", place)
+        matches = sum(next(_problems(choice, value, place), None) is None for choice in choices)
+        if matches != 1:
+            yield Refused(
+                f"{_name_of_place(place)} must match exactly one of {len(choices)} forms, and matches {matches}", place
+            )
     items = schema.get("items")
     if items is not None and isinstance(value, list | tuple):
         for index, item in enumerate(value):
@@ -80,24 +81,24 @@ def _problems(schema: object, value: object, place: str) -> Iterator[Refused]:
 def _plain_problems(schema: Mapping[str, Any], value: object, place: str) -> Iterator[Refused]:
     wanted = schema.get("type")
     kinds = [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, list) else []
-    checks = [_IS[kind] for kind in kinds if isinstance(kind, str) and kind in _IS]
+    checks = [_TYPE_CHECKS[kind] for kind in kinds if isinstance(kind, str) and kind in _TYPE_CHECKS]
     if checks and not any(check(value) for check in checks):
-        yield Refused(f"{_at(place)} must be of type {' or '.join(map(str, kinds))}", place)
+        yield Refused(f"{_name_of_place(place)} must be of type {' or '.join(map(str, kinds))}", place)
     if _is_number(value):
-        least, most = schema.get("minimum"), schema.get("maximum")
-        if _is_number(least) and value < least:
-            yield Refused(f"{_at(place)} must be at least {least}", place)
-        if _is_number(most) and value > most:
-            yield Refused(f"{_at(place)} must be at most {most}", place)
+        minimum, maximum = schema.get("minimum"), schema.get("maximum")
+        if _is_number(minimum) and value < minimum:
+            yield Refused(f"{_name_of_place(place)} must be at least {minimum}", place)
+        if _is_number(maximum) and value > maximum:
+            yield Refused(f"{_name_of_place(place)} must be at most {maximum}", place)
     allowed = schema.get("enum")
     if isinstance(allowed, list) and not any(_same(value, one) for one in allowed):
-        yield Refused(f"{_at(place)} must be one of {', '.join(map(str, allowed))}", place)
+        yield Refused(f"{_name_of_place(place)} must be one of {', '.join(map(str, allowed))}", place)
 
 
-def _same(one: object, other: object) -> bool:
-    """JSON's equality: to Python, True equals 1."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+def _same(left: object, right: object) -> bool:
+    """Compare as JSON does. In Python, True equals 1."""
+    return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def _at(place: str) -> str:
+def _name_of_place(place: str) -> str:
     return place or "the input"

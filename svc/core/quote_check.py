@@ -1,4 +1,4 @@
-"""Check of a quote. A payment is signed only for an amount that was computed here."""
+"""Check of a quote. A payment is signed only for an amount that was computed locally."""
 
 from typing import Final
 
@@ -10,11 +10,11 @@ from svc.core.orders import PreparedOrder
 from svc.errors import QuoteRefused
 from svc.records import Authorization, Quote, Quoted, TokenDomain
 
-MOST_ATTEMPTS: Final = 3  # submissions of one order, each with a payment for a newer quote
+MAX_SUBMIT_ATTEMPTS: Final = 3  # submissions of one order, each for a newer quote
 
 
 def fee_terms(quote: Quote) -> FeeTerms:
-    """The charges that the quote was made under; every order of a batch is priced with those of one quote."""
+    """Return the charges of a quote. The quote of one line prices the whole batch."""
     return FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
 
 
@@ -24,8 +24,10 @@ def amount_of(prepared: PreparedOrder, terms: FeeTerms) -> int:
 
 
 def computed_quote(prepared: PreparedOrder, terms: FeeTerms) -> Quoted:
-    """The quote that an order comes to under charges that are known, so that nobody need be asked for it. Where they
-    have changed, the answer to the post holds the new one."""
+    """Return the quote of an order at known charges, without a request.
+
+    If the charges have changed, the answer to the post has the new quote.
+    """
     sealed = prepared.sealed_order
     order, domain = sealed.order, sealed.market.domains.token.domain
     quote = quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
@@ -38,7 +40,7 @@ def computed_quote(prepared: PreparedOrder, terms: FeeTerms) -> Quoted:
 
 
 def checked_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int:
-    """The amount to authorise. Raises QuoteRefused when the quote says anything else, OverCeiling above the ceiling."""
+    """Return the amount to authorise. Raises QuoteRefused if the quote differs from the order, and OverCeiling."""
     sealed, authorization = prepared.sealed_order, quote.authorization
     order, domain = sealed.order, sealed.market.domains.token.domain
     try:
@@ -46,21 +48,21 @@ def checked_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> i
     except ValueError as error:
         raise QuoteRefused(f"the quote's charges are out of range: {error}", code="quote_mismatch") from None
     contract = domain.verifying_contract
-    said = (
+    quoted_values = (
         (quote.cap, quote.fee, quote.gas_fee, quote.amount),
         (authorization.value, authorization.valid_after, authorization.valid_before),
         (authorization.to.lower(), authorization.nonce.lower()),
         (authorization.domain.name, authorization.domain.version, authorization.domain.chainId),
         authorization.domain.verifyingContract.lower(),
     )
-    ours = (
+    expected_values = (
         (expected.cap, expected.fee, expected.gas_fee, expected.amount),
         (expected.amount, 0, order.expires_at + 1),
         (hex_of(sealed.market.job_registry), prepared.id),
         (domain.name, domain.version, domain.chain_id),
         hex_of(contract) if contract is not None else None,
     )
-    if said != ours:
-        raise QuoteRefused("the quote is not what this order comes to", code="quote_mismatch")
+    if quoted_values != expected_values:
+        raise QuoteRefused("the quote does not match the order", code="quote_mismatch")
     ceiling.check(expected.amount, "the order")
     return expected.amount

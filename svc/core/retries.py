@@ -1,8 +1,8 @@
-"""Retries: when a request is repeated, and after how long.
+"""Retries: when a request is repeated, and how long the client waits before.
 
-The coordinator's header decides, never the type or the status. Submissions, uploads and batch creation are not repeated
-after any error status. When no answer came, a read is repeated at once, and a write only after its state was read
-back.
+Only the coordinator's header decides, never the error's type or status. Submissions, uploads and batch creation are not
+repeated after an error status. If there was no answer, a read is repeated at once, and a write only after its state was
+looked up.
 """
 
 import random
@@ -20,7 +20,7 @@ _MAX_PAUSE: Final = 10.0
 
 @attrs.frozen(slots=True)
 class RetryPolicy:
-    """`most` retries beyond the first attempt. `after_proxy`: retry when a proxy answered 502, 503 or 504, too."""
+    """At most `most` retries after the first attempt. `after_proxy`: also retry when a proxy answered 502 to 504."""
 
     most: int = 3
     jitter: Callable[[float, float], float] = random.uniform

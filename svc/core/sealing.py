@@ -1,4 +1,4 @@
-"""From an input to a container, and from a sealed result to the model's output."""
+"""Seal an input into a container, and read the sealed result."""
 
 from typing import Final
 
@@ -18,11 +18,14 @@ from svc.core.market import Market
 from svc.core.typed_data import SigningRequest, request
 from svc.errors import ResultUnreadable
 
-INLINE_BYTES: Final = limits.INLINE_BYTES  # a larger container goes through POST /v1/files
+INLINE_BYTES: Final = limits.INLINE_BYTES  # larger containers are uploaded with POST /v1/files
+PURPOSE: Final = "result key"
 
 
 @attrs.frozen(slots=True)
 class Sealed:
+    """Container and its commitment."""
+
     container: bytes = attrs.field(repr=False)
     c: bytes
 
@@ -45,41 +48,41 @@ def seal_envelope(market: Market, recipient: PublicKey, envelope: Envelope) -> S
 
 
 class ResultReader:
-    """Opens a sealed result from its pieces, with whichever of the keys it was sealed to.
+    """Opens a sealed result chunk by chunk, with the key that it was sealed to.
 
-    A result opens only for the job that it was made for, and only with a key that the job's envelope named; what
-    neither is refused as ResultUnreadable.
+    A result opens only for its own job and with a key named in the job's envelope; otherwise ResultUnreadable is
+    raised.
     """
 
     def __init__(self, market: Market, keys: tuple[SecretKey, ...], job_id: bytes) -> None:
-        self._place = (market.chain_id, market.job_registry, job_id)
+        self._context = (market.chain_id, market.job_registry, job_id)
         self._keys = keys
-        self._ahead = bytearray()
+        self._head_buffer = bytearray()
         self._opener: ResultOpener | None = None
 
-    def pull(self, piece: bytes) -> bytes:
-        """Plaintext that this piece completes. It is to be trusted only once `finish` has returned."""
+    def pull(self, chunk: bytes) -> bytes:
+        """Return the plaintext that this chunk completes. It is verified only once `finish` has returned."""
         try:
             if self._opener is not None:
-                return self._opener.pull(piece)
-            self._ahead += piece
-            if len(self._ahead) < HEAD_BYTES:
+                return self._opener.pull(chunk)
+            self._head_buffer += chunk
+            if len(self._head_buffer) < HEAD_BYTES:
                 return b""
-            self._opener = ResultOpener.with_secret(self._key_of(bytes(self._ahead)), *self._place)
-            return self._opener.pull(self._ahead)
+            self._opener = ResultOpener.with_secret(self._find_key(bytes(self._head_buffer)), *self._context)
+            return self._opener.pull(self._head_buffer)
         except Refused as refusal:
             raise _unreadable(refusal) from None
 
     def finish(self) -> bytes:
         if self._opener is None:
-            raise ResultUnreadable("the result is too short to be one", code="too_short")
+            raise ResultUnreadable("the result is too short", code="too_short")
         try:
             return self._opener.finish()
         except Refused as refusal:
             raise _unreadable(refusal) from None
 
-    def _key_of(self, head: bytes) -> SecretKey:
-        """Tried on the wrap alone. The last key is taken untried: its opener says what is wrong."""
+    def _find_key(self, head: bytes) -> SecretKey:
+        """Try the keys on the wrapped seed. The last key is not tried, because its opener reports the error."""
         *others, last = self._keys
         wrap = ContainerHead.parse(head)
         for key in others:
@@ -92,7 +95,7 @@ class ResultReader:
 
 
 def read_body(plaintext: bytes, job_id: bytes) -> ResultBody:
-    """The body of a result, which must name the job that it was read for."""
+    """Parse the body of a result, which must name the job."""
     try:
         body = ResultBody.parse(plaintext)
     except Refused as refusal:
@@ -106,14 +109,11 @@ def _unreadable(refusal: Refused) -> ResultUnreadable:
     return ResultUnreadable(f"the result does not open: {refusal}", code=refusal.code, param=refusal.param)
 
 
-PURPOSE: Final = "result key"
-
-
 def to_sign(domains: Domains) -> SigningRequest:
     return request("result key", domains.results, ResultKey(PURPOSE))
 
 
-def key_order(derived: SecretKey | None, given: SecretKey | None, *, given_first: bool) -> tuple[SecretKey, ...]:
-    """The keys to open with; results are sealed to the first."""
+def order_keys(derived: SecretKey | None, given: SecretKey | None, *, given_first: bool) -> tuple[SecretKey, ...]:
+    """Return the keys for opening results. New results are sealed to the first."""
     keys = (given, derived) if given_first else (derived, given)
     return tuple(key for key in keys if key is not None)

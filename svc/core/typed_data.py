@@ -1,6 +1,6 @@
-"""Signing requests, in both forms that wallets take: a digest, or EIP-712 JSON.
+"""Signing requests in both forms that wallets accept: a digest, or EIP-712 JSON.
 
-The JSON is made from the message's own type string and fields, so the two forms cannot drift apart.
+The JSON is derived from the message's own type string and fields, so that both forms always match.
 """
 
 import re
@@ -14,7 +14,7 @@ from common.scalars import hex_of
 
 M = TypeVar("M", bound=Message)
 
-_TYPE: Final = re.compile(r"(?P<name>\w+)\((?P<fields>[^)]*)\)", re.ASCII)
+_STRUCT_PATTERN: Final = re.compile(r"(?P<name>\w+)\((?P<fields>[^)]*)\)", re.ASCII)
 
 
 class _Typed(Protocol):
@@ -24,7 +24,7 @@ class _Typed(Protocol):
 
 @attrs.frozen(slots=True)
 class SigningRequest:
-    """One signature that is asked for. `purpose` is for a person who confirms it on a device."""
+    """Request for one signature. `purpose` is shown to a person who confirms it on a device."""
 
     purpose: str
     digest: bytes
@@ -32,19 +32,19 @@ class SigningRequest:
     message: Message = attrs.field(repr=False)
 
     def typed_data(self) -> dict[str, Any]:
-        """The EIP-712 JSON: what `eth_signTypedData_v4` takes. Numbers are decimal strings, bytes 0x-hex."""
-        message: _Typed = self.message  # type: ignore[assignment] # every message of common is such an attrs class
-        found = _TYPE.fullmatch(message.TYPE)
-        if found is None:
+        """Return the EIP-712 JSON for `eth_signTypedData_v4`. Numbers are decimal strings, bytes 0x-hex."""
+        message: _Typed = self.message  # type: ignore[assignment] # every message class is a _Typed
+        matched = _STRUCT_PATTERN.fullmatch(message.TYPE)
+        if matched is None:
             raise TypeError(f"{message.TYPE} is not one flat struct")
-        fields = [entry.split(" ") for entry in found["fields"].split(",")]
+        fields = [entry.split(" ") for entry in matched["fields"].split(",")]
         values = [getattr(message, attribute.name) for attribute in message.__attrs_attrs__]
         return {
             "types": {
                 "EIP712Domain": _domain_types(self.domain),
-                found["name"]: [{"name": name, "type": kind} for kind, name in fields],
+                matched["name"]: [{"name": name, "type": kind} for kind, name in fields],
             },
-            "primaryType": found["name"],
+            "primaryType": matched["name"],
             "domain": _domain(self.domain),
             "message": {name: _plain(value) for (_, name), value in zip(fields, values, strict=True)},
         }
@@ -66,7 +66,7 @@ def _domain_types(domain: Domain) -> list[dict[str, str]]:
 
 
 def _domain(domain: Domain) -> dict[str, object]:
-    named: dict[str, object] = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
+    domain_fields: dict[str, object] = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
     if domain.verifying_contract is not None:
-        named["verifyingContract"] = hex_of(domain.verifying_contract)
-    return named
+        domain_fields["verifyingContract"] = hex_of(domain.verifying_contract)
+    return domain_fields

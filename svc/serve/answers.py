@@ -1,8 +1,7 @@
-"""Answers in OpenAI's form, made of what a provider gave: chat completions, responses, embeddings, images.
+"""Build OpenAI's answers from a provider's output: chat completions, responses, embeddings and images.
 
-An output is taken by its own shape, since providers of one model may run it behind different servers. A text of no
-known shape comes as its JSON, as `svc run` shows it: it is paid for. What was counted and what it cost stand in every
-answer, the cost under `svc`.
+The output is recognised by its shape, because providers of one model may run different servers. A text in an unknown
+shape is returned as JSON: the buyer has paid for it. Every answer has the usage, and the cost under `svc`.
 """
 
 import struct
@@ -13,32 +12,41 @@ from common.refusal import Refused
 from svc.serve.chat_of_response import chat_of_response
 from svc.serve.media_answers import NOT_UNDERSTOOD, Bought, embeddings, images, not_understood
 from svc.serve.problems import Problem
-from svc.serve.requests import CHAT, EMBEDDINGS, RESPONSES, Wanted
+from svc.serve.requests import CHAT, EMBEDDINGS, RESPONSES, AnswerRequest
 from svc.serve.response_of_chat import response_of_chat
 from svc.serve.usage import usage_of_chat, usage_of_response
 
 Json = dict[str, Any]
 
 
-# What comes of reading an output as something that it is not: it is the provider's, and may be anything.
-_MISREAD: Final = (Refused, Problem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, struct.error)
+# Errors of reading a provider's output, which may be anything.
+_PARSE_ERRORS: Final = (
+    Refused,
+    Problem,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    struct.error,
+)
 
 
-def answer_of(wanted: Wanted, bought: Bought) -> Json:
-    """Raises Problem for an output that is no answer of the route."""
+def answer_of(requested: AnswerRequest, bought: Bought) -> Json:
+    """Return the answer of the route. Raises Problem if the output does not fit the route."""
     try:
-        match wanted.route:
+        match requested.route:
             case "/v1/chat/completions":
-                return completion(wanted, bought)
+                return completion(requested, bought)
             case "/v1/responses":
-                return response(wanted, bought)
+                return response(requested, bought)
             case "/v1/embeddings":
-                return embeddings(wanted, bought)
-        return images(wanted, bought)
-    except _MISREAD as misread:
-        if isinstance(misread, Problem) and misread.code == NOT_UNDERSTOOD:
+                return embeddings(requested, bought)
+        return images(requested, bought)
+    except _PARSE_ERRORS as error:
+        if isinstance(error, Problem) and error.code == NOT_UNDERSTOOD:
             raise
-        raise not_understood(bought, f"no answer of {wanted.route}") from None
+        raise not_understood(bought, f"no answer of {requested.route}") from None
 
 
 def shape_of(output: object) -> str | None:
@@ -58,83 +66,83 @@ def response_id(job_id: str) -> str:
     return f"resp_{job_id[2:34]}"
 
 
-def completion(wanted: Wanted, bought: Bought) -> Json:
+def completion(requested: AnswerRequest, bought: Bought) -> Json:
     output = bought.output
     match shape_of(output):
         case "/v1/responses":
-            made = chat_of_response(output)
+            converted = chat_of_response(output)
         case "/v1/chat/completions":
-            made = {"choices": [_choice(each, at) for at, each in enumerate(output.get("choices") or ())]}
+            converted = {"choices": [_choice(each, at) for at, each in enumerate(output.get("choices") or ())]}
         case _:
-            made = {"choices": [_choice({"message": {"content": _as_text(output)}}, 0)]}
-    for choice in made["choices"]:
+            converted = {"choices": [_choice({"message": {"content": _as_text(output)}}, 0)]}
+    for choice in converted["choices"]:
         choice.setdefault("logprobs", None)
     usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None) or {}
     return {
         "id": completion_id(bought.job_id),
         "object": "chat.completion",
         "created": bought.created,
-        "model": wanted.name,
-        "choices": made["choices"],
+        "model": requested.name,
+        "choices": converted["choices"],
         "usage": usage_of_chat(usage),
-        "svc": bought.told(),
+        "svc": bought.to_json(),
     }
 
 
-def _choice(given: object, at: int) -> Json:
-    choice = given if isinstance(given, dict) else {}
+def _choice(provider_choice: object, at: int) -> Json:
+    choice = provider_choice if isinstance(provider_choice, dict) else {}
     message = choice.get("message")
     message = dict(message) if isinstance(message, dict) else {"content": str(choice.get("text", ""))}
-    kept = {name: value for name, value in message.items() if value is not None}
+    fields = {name: value for name, value in message.items() if value is not None}
     for name in ("content", "refusal", "reasoning_content"):
-        if name in kept:
-            kept[name] = _as_text(kept[name])
-    if kept.get("tool_calls"):
-        kept["tool_calls"] = [_called(call, number) for number, call in enumerate(kept["tool_calls"])]
-    ended = choice.get("finish_reason")
+        if name in fields:
+            fields[name] = _as_text(fields[name])
+    if fields.get("tool_calls"):
+        fields["tool_calls"] = [_tool_call(call, number) for number, call in enumerate(fields["tool_calls"])]
+    finish_reason = choice.get("finish_reason")
     known = {"stop", "length", "tool_calls", "content_filter", "function_call"}
-    if not isinstance(ended, str) or ended not in known:
-        ended = "tool_calls" if kept.get("tool_calls") else "stop"
+    if not isinstance(finish_reason, str) or finish_reason not in known:
+        finish_reason = "tool_calls" if fields.get("tool_calls") else "stop"
     return {
         "index": at,
-        "message": {"content": None, "refusal": None, **kept, "role": "assistant"},
+        "message": {"content": None, "refusal": None, **fields, "role": "assistant"},
         "logprobs": choice.get("logprobs"),
-        "finish_reason": ended,
+        "finish_reason": finish_reason,
     }
 
 
-def _called(call: Any, number: int) -> Json:
-    """Raises for what is no call of a function: it is not understood."""
+def _tool_call(call: Any, number: int) -> Json:
+    """Return the call of a function. Raises if `call` is not one."""
     function = call["function"]
-    told = {"name": str(function["name"]), "arguments": _as_text(function.get("arguments", ""))}
-    return {**call, "id": str(call.get("id") or f"call_{number}"), "type": "function", "function": told}
+    function_json = {"name": str(function["name"]), "arguments": _as_text(function.get("arguments", ""))}
+    return {**call, "id": str(call.get("id") or f"call_{number}"), "type": "function", "function": function_json}
 
 
-def response(wanted: Wanted, bought: Bought) -> Json:
+def response(requested: AnswerRequest, bought: Bought) -> Json:
     output, usage = bought.output, bought.usage
     match shape_of(output):
         case "/v1/responses":
-            made = output
+            converted = output
         case "/v1/chat/completions":
-            made = response_of_chat(output)
+            converted = response_of_chat(output)
         case _:
-            made = response_of_chat({"choices": [{"message": {"content": _as_text(output)}}]})
-    counted = usage or made.get("usage") or {}
-    status = made.get("status")
-    return response_shell(wanted, bought.job_id, bought.created) | {
+            converted = response_of_chat({"choices": [{"message": {"content": _as_text(output)}}]})
+    counted = usage or converted.get("usage") or {}
+    status = converted.get("status")
+    return response_shell(requested, bought.job_id, bought.created) | {
         "status": status if status in ("completed", "incomplete", "failed") else "completed",
-        "incomplete_details": made.get("incomplete_details"),
-        "error": made.get("error") if status == "failed" else None,
-        "output": [_item(item, bought.job_id, at) for at, item in enumerate(made.get("output") or ())],
+        "incomplete_details": converted.get("incomplete_details"),
+        "error": converted.get("error") if status == "failed" else None,
+        "output": [_item(item, bought.job_id, at) for at, item in enumerate(converted.get("output") or ())],
         "usage": usage_of_response(counted),
-        "svc": bought.told(),
+        "svc": bought.to_json(),
     }
 
 
-def response_shell(wanted: Wanted, job_id: str, created: int) -> Json:
-    """A response without its output, as the first events of a stream show it."""
-    asked = wanted.asked
-    reasoning = asked.get("reasoning")
+def response_shell(requested: AnswerRequest, job_id: str, created: int) -> Json:
+    """Return a response without output, as the first events of a stream show it."""
+    parameters = requested.parameters
+    reasoning = parameters.get("reasoning")
     return {
         "id": response_id(job_id),
         "object": "response",
@@ -143,20 +151,20 @@ def response_shell(wanted: Wanted, job_id: str, created: int) -> Json:
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": asked.get("instructions") if isinstance(asked.get("instructions"), str) else None,
-        "max_output_tokens": asked.get("max_output_tokens"),
+        "instructions": parameters.get("instructions") if isinstance(parameters.get("instructions"), str) else None,
+        "max_output_tokens": parameters.get("max_output_tokens"),
         "metadata": {},
-        "model": wanted.name,
+        "model": requested.name,
         "output": [],
-        "parallel_tool_calls": bool(asked.get("parallel_tool_calls", True)),
+        "parallel_tool_calls": bool(parameters.get("parallel_tool_calls", True)),
         "previous_response_id": None,
         "reasoning": {"effort": None, "summary": None} | (reasoning if isinstance(reasoning, dict) else {}),
         "store": False,
-        "temperature": asked.get("temperature"),
-        "text": asked["text"] if isinstance(asked.get("text"), dict) else {"format": {"type": "text"}},
-        "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": asked.get("tools", []),
-        "top_p": asked.get("top_p"),
+        "temperature": parameters.get("temperature"),
+        "text": parameters["text"] if isinstance(parameters.get("text"), dict) else {"format": {"type": "text"}},
+        "tool_choice": parameters.get("tool_choice", "auto"),
+        "tools": parameters.get("tools", []),
+        "top_p": parameters.get("top_p"),
         "truncation": "disabled",
         "usage": None,
     }
@@ -167,30 +175,30 @@ def _item(item: object, job_id: str, at: int) -> Json:
         return {"type": "message", "id": f"msg_{job_id[2:26]}{at}", "role": "assistant", "content": []}
     kind = str(item.get("type", "message"))
     prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}.get(kind, "item")
-    made = {**item, "type": kind, "id": item.get("id") or f"{prefix}_{job_id[2:26]}{at}"}
+    converted = {**item, "type": kind, "id": item.get("id") or f"{prefix}_{job_id[2:26]}{at}"}
     match kind:
         case "message":
             parts = [part for part in item.get("content") or () if isinstance(part, dict)]
-            made |= {"role": "assistant", "status": item.get("status") or "completed"}
-            made["content"] = [
+            converted |= {"role": "assistant", "status": item.get("status") or "completed"}
+            converted["content"] = [
                 {"annotations": [], "logprobs": [], **part, "text": _as_text(part.get("text", ""))}
                 if part.get("type") == "output_text"
                 else part
                 for part in parts
             ]
         case "function_call":
-            made |= {"status": item.get("status") or "completed", "name": str(item["name"])}
-            made["arguments"] = _as_text(item.get("arguments", ""))
-            made["call_id"] = str(item.get("call_id") or made["id"])
+            converted |= {"status": item.get("status") or "completed", "name": str(item["name"])}
+            converted["arguments"] = _as_text(item.get("arguments", ""))
+            converted["call_id"] = str(item.get("call_id") or converted["id"])
         case "reasoning":
-            made["summary"] = item.get("summary") or []
-    return made
+            converted["summary"] = item.get("summary") or []
+    return converted
 
 
 def _as_text(output: object) -> str:
     return output if isinstance(output, str) else canonical(output).decode()
 
 
-def headline(wanted: Wanted) -> str:
-    """The kind of a purchase in the ledger."""
-    return "embeddings" if wanted.route == EMBEDDINGS else wanted.route.removeprefix("/v1/").partition("/")[0]
+def purchase_kind(requested: AnswerRequest) -> str:
+    """Return the kind of a purchase in the ledger."""
+    return "embeddings" if requested.route == EMBEDDINGS else requested.route.removeprefix("/v1/").partition("/")[0]

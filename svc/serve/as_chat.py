@@ -1,5 +1,6 @@
-"""Translation into the form of `/v1/chat/completions`: of a responses request for a model that takes chats, and of a
-response for a caller who asked for a chat completion. The table stands in `as_responses`, read from right to left.
+"""Translate a request of `/v1/responses` for a model that serves chat completions.
+
+The table of `as_responses` applies, read from right to left.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,59 +10,61 @@ from svc.serve.problems import invalid, unsupported
 
 Json = dict[str, Any]
 
-_SAME: Final = frozenset({"temperature", "top_p", "parallel_tool_calls"})
-_TURNED: Final = frozenset({"input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "reasoning"})
-_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+_SHARED: Final = frozenset({"temperature", "top_p", "parallel_tool_calls"})
+_TRANSLATED: Final = frozenset(
+    {"input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "reasoning"}
+)
+_IGNORED_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
     "truncation": ("disabled", "auto"),
     "include": ([],),
     "top_logprobs": (0,),
     "max_tool_calls": (),
     "stream": (False,),
 }
-_THOUGHTS: Final = "reasoning.encrypted_content"
-_WHY: Final = "has no counterpart in /v1/chat/completions, which is what this model takes"
+_ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+_NO_COUNTERPART: Final = "has no counterpart in /v1/chat/completions, the route of this model"
 
 
-def chat_input(asked: Mapping[str, Any], listed: Collection[str]) -> Json:
-    """The input of a model that takes chats. `listed`: parameters that its schema names."""
-    made: Json = {"messages": _messages(asked)}
-    for name, value in asked.items():
-        if name in _SAME or (name in listed and name not in _TURNED):
-            made[name] = value
-        elif name not in _TURNED and value not in _NEUTRAL.get(name, ()):
-            if name == "include" and isinstance(value, list) and all(each == _THOUGHTS for each in value):
-                continue  # a model of chats has none to include
-            raise unsupported(name, _WHY)
-    if asked.get("max_output_tokens") is not None:
-        made["max_completion_tokens"] = asked["max_output_tokens"]
-    if asked.get("tools"):
-        if not isinstance(asked["tools"], list):
+def chat_input(request: Mapping[str, Any], listed: Collection[str]) -> Json:
+    """Return the input for a model that serves chat completions. `listed`: parameters in its schema."""
+    body: Json = {"messages": _messages(request)}
+    for name, value in request.items():
+        if name in _SHARED or (name in listed and name not in _TRANSLATED):
+            body[name] = value
+        elif name not in _TRANSLATED and value not in _IGNORED_VALUES.get(name, ()):
+            if name == "include" and isinstance(value, list) and all(each == _ENCRYPTED_REASONING for each in value):
+                continue  # chat completions have no encrypted reasoning
+            raise unsupported(name, _NO_COUNTERPART)
+    if request.get("max_output_tokens") is not None:
+        body["max_completion_tokens"] = request["max_output_tokens"]
+    if request.get("tools"):
+        if not isinstance(request["tools"], list):
             raise invalid("tools must be a list", "tools")
-        made["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(asked["tools"])]
-    if (choice := asked.get("tool_choice")) is not None:
-        made["tool_choice"] = _choice(choice)
-    text = asked.get("text")
+        body["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(request["tools"])]
+    if (choice := request.get("tool_choice")) is not None:
+        body["tool_choice"] = _choice(choice)
+    text = request.get("text")
     if isinstance(text, Mapping):
         if isinstance(wanted := text.get("format"), Mapping) and wanted.get("type") != "text":
-            made["response_format"] = _format(wanted)
+            body["response_format"] = _format(wanted)
         if text.get("verbosity") is not None:
-            made["verbosity"] = text["verbosity"]
-    reasoning = asked.get("reasoning")
+            body["verbosity"] = text["verbosity"]
+    reasoning = request.get("reasoning")
     if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
-        made["reasoning_effort"] = reasoning["effort"]
-    return made
+        body["reasoning_effort"] = reasoning["effort"]
+    return body
 
 
-def _messages(asked: Mapping[str, Any]) -> list[Json]:
+def _messages(request: Mapping[str, Any]) -> list[Json]:
     messages: list[Json] = []
-    if isinstance(told := asked.get("instructions"), str) and told:
-        messages.append({"role": "system", "content": told})
-    given = asked.get("input")
-    if isinstance(given, str):
-        return [*messages, {"role": "user", "content": given}]
-    if not isinstance(given, list) or not given:
+    if isinstance(instructions := request.get("instructions"), str) and instructions:
+        messages.append({"role": "system", "content": instructions})
+    input_value = request.get("input")
+    if isinstance(input_value, str):
+        return [*messages, {"role": "user", "content": input_value}]
+    if not isinstance(input_value, list) or not input_value:
         raise invalid("input must be a text or a list of items", "input")
-    for at, item in enumerate(given):
+    for at, item in enumerate(input_value):
         if not isinstance(item, Mapping):
             raise invalid(f"input[{at}] must be an object", f"input[{at}]")
         _add(messages, item, f"input[{at}]")
@@ -69,7 +72,7 @@ def _messages(asked: Mapping[str, Any]) -> list[Json]:
 
 
 def _add(messages: list[Json], item: Mapping[str, Any], place: str) -> None:
-    """Calls that follow one another, or what was said before them, are one message of a chat."""
+    """Add an item. A message and the calls that follow it become one message of a chat."""
     match item.get("type", "message"):
         case "message":
             messages.append(_message(item, place))
@@ -86,14 +89,14 @@ def _add(messages: list[Json], item: Mapping[str, Any], place: str) -> None:
             output = _content(item.get("output"), f"{place}.output")
             messages.append({"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": output})
         case "reasoning":
-            pass  # thoughts of another turn: a chat carries none
+            pass  # chat messages carry no reasoning of earlier turns
         case kind:
-            raise unsupported(f"{place}.type", f"{kind!r} {_WHY}")
+            raise unsupported(f"{place}.type", f"{kind!r} {_NO_COUNTERPART}")
 
 
 def _message(item: Mapping[str, Any], place: str) -> Json:
     role = item.get("role")
-    if role not in ("system", "developer", "user", "assistant"):  # a set would ask for a hash, which a list has not
+    if role not in ("system", "developer", "user", "assistant"):  # a tuple, because an unhashable role must not raise
         raise invalid(f"{place}.role must be system, developer, user or assistant", f"{place}.role")
     content = _content(item.get("content"), f"{place}.content")
     if role == "assistant" and isinstance(content, list):
@@ -131,14 +134,14 @@ def _part(part: object, place: str) -> Json:
             file = {"filename": str(part.get("filename") or "file"), "file_data": part["file_data"]}
             return {"type": "file", "file": file}
         case "input_image" | "input_file":
-            raise unsupported(place, "must carry its data: providers fetch nothing, and svc serve keeps no such files")
+            raise unsupported(place, "must include its data: providers fetch nothing")
         case kind:
-            raise unsupported(f"{place}.type", f"{kind!r} {_WHY}")
+            raise unsupported(f"{place}.type", f"{kind!r} {_NO_COUNTERPART}")
 
 
 def _tool(tool: object, place: str) -> Json:
     if not isinstance(tool, Mapping) or tool.get("type") != "function":
-        raise unsupported(place, "must be a function: other tools belong to who runs the model")
+        raise unsupported(place, "must be a function: providers run no other tools")
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
     return {"type": "function", "function": function}
 

@@ -1,5 +1,4 @@
-"""Translation into the form of `/v1/responses`: of a chat request for a model that takes responses, and of a chat
-completion for a caller who asked for a response.
+"""Translate a request of `/v1/chat/completions` for a model that serves responses.
 
     chat                                    responses
     messages                                input: messages, function_call and function_call_output items
@@ -8,8 +7,8 @@ completion for a caller who asked for a response.
     response_format                         text.format
     reasoning_effort, verbosity             reasoning.effort, text.verbosity
 
-What has no counterpart is refused, unless the model's published schema lists it by its name, or its value asks for
-nothing (`n` of 1, a penalty of 0).
+A parameter without a counterpart is rejected, unless the model's schema lists its name or its value has no effect
+(`n` of 1, a penalty of 0).
 """
 
 from collections.abc import Collection, Mapping
@@ -19,13 +18,13 @@ from svc.serve.problems import invalid, unsupported
 
 Json = dict[str, Any]
 
-_CAPS: Final = ("max_completion_tokens", "max_tokens")
-_SAME: Final = frozenset({"temperature", "top_p", "parallel_tool_calls", "tool_choice", "include", "truncation"})
-_TURNED: Final = frozenset(
-    {"messages", *_CAPS, "tools", "response_format", "reasoning_effort", "verbosity", "top_logprobs", "logprobs"}
+_OUTPUT_CAPS: Final = ("max_completion_tokens", "max_tokens")
+_SHARED: Final = frozenset({"temperature", "top_p", "parallel_tool_calls", "tool_choice", "include", "truncation"})
+_TRANSLATED: Final = frozenset(
+    {"messages", *_OUTPUT_CAPS, "tools", "response_format", "reasoning_effort", "verbosity", "top_logprobs", "logprobs"}
 )
-# Values that ask for what happens anyway.
-_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+# Values without effect.
+_IGNORED_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
     "n": (1,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
@@ -41,32 +40,32 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 
 
 def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> Json:
-    """The input of a model that takes responses. `listed`: parameters that its schema names."""
-    made: Json = {"input": _items(chat.get("messages"))}
+    """Return the input for a model that serves responses. `listed`: parameters in its schema."""
+    body: Json = {"input": _items(chat.get("messages"))}
     text: Json = {}
     for name, value in chat.items():
-        if name in _SAME or (name in listed and name not in _TURNED):
-            made[name] = value
-        elif name not in _TURNED and value not in _NEUTRAL.get(name, ()):
-            raise unsupported(name, "has no counterpart in /v1/responses, which is what this model takes")
+        if name in _SHARED or (name in listed and name not in _TRANSLATED):
+            body[name] = value
+        elif name not in _TRANSLATED and value not in _IGNORED_VALUES.get(name, ()):
+            raise unsupported(name, "has no counterpart in /v1/responses, the route of this model")
     if chat.get("logprobs") or chat.get("top_logprobs"):
-        raise unsupported("logprobs", "has no counterpart in /v1/responses, which is what this model takes")
-    cap = next((chat[name] for name in _CAPS if chat.get(name) is not None), None)
+        raise unsupported("logprobs", "has no counterpart in /v1/responses, the route of this model")
+    cap = next((chat[name] for name in _OUTPUT_CAPS if chat.get(name) is not None), None)
     if cap is not None:
-        made["max_output_tokens"] = cap
+        body["max_output_tokens"] = cap
     if chat.get("tools"):
-        made["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(_list(chat["tools"], "tools"))]
+        body["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(_list(chat["tools"], "tools"))]
     if isinstance(choice := chat.get("tool_choice"), Mapping):
-        made["tool_choice"] = _choice(choice)
+        body["tool_choice"] = _choice(choice)
     if (wanted := chat.get("response_format")) is not None:
         text["format"] = _format(wanted)
     if chat.get("verbosity") is not None:
         text["verbosity"] = chat["verbosity"]
     if text:
-        made["text"] = text
+        body["text"] = text
     if chat.get("reasoning_effort") is not None:
-        made["reasoning"] = {"effort": chat["reasoning_effort"]}
-    return made
+        body["reasoning"] = {"effort": chat["reasoning_effort"]}
+    return body
 
 
 def _items(messages: object) -> list[Json]:
@@ -75,30 +74,30 @@ def _items(messages: object) -> list[Json]:
         place = f"messages[{at}]"
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise invalid(f"{place} must be an object with a role", place)
-        items += _of_message(message, place)
+        items += _message_items(message, place)
     if not items:
         raise invalid("messages must hold at least one message", "messages")
     return items
 
 
-def _of_message(message: Mapping[str, Any], place: str) -> list[Json]:
+def _message_items(message: Mapping[str, Any], place: str) -> list[Json]:
     role, content = message["role"], message.get("content")
     match role:
         case "system" | "developer" | "user":
             return [{"role": role, "content": _content(content, f"{place}.content")}]
         case "tool":
-            called = message.get("tool_call_id")
-            if not isinstance(called, str):
-                raise invalid(f"{place}.tool_call_id must name the call that this answers", f"{place}.tool_call_id")
-            return [{"type": "function_call_output", "call_id": called, "output": _plain(content, f"{place}.content")}]
+            call_id = message.get("tool_call_id")
+            if not isinstance(call_id, str):
+                raise invalid(f"{place}.tool_call_id must name the answered call", f"{place}.tool_call_id")
+            return [{"type": "function_call_output", "call_id": call_id, "output": _plain(content, f"{place}.content")}]
         case "assistant":
-            said = _said(message, place)
+            spoken = _assistant_items(message, place)
             calls = _list(message.get("tool_calls") or [], f"{place}.tool_calls")
-            return said + [as_function_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(calls)]
+            return spoken + [as_function_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(calls)]
     raise unsupported(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
 
 
-def _said(message: Mapping[str, Any], place: str) -> list[Json]:
+def _assistant_items(message: Mapping[str, Any], place: str) -> list[Json]:
     content, refusal = message.get("content"), message.get("refusal")
     if isinstance(refusal, str) and refusal:
         return [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": refusal}]}]
@@ -122,7 +121,7 @@ def as_function_call(call: object, place: str) -> Json:
 
 
 def _content(content: object, place: str) -> object:
-    """A text stays one: servers of either form take it. Parts become parts."""
+    """Keep a text as it is, which both forms accept. Translate a list of parts."""
     if isinstance(content, str):
         return content
     parts = _list(content, place)
@@ -141,22 +140,22 @@ def _part(part: object, place: str) -> Json:
         case "image_url":
             image = part.get("image_url")
             if not isinstance(image, Mapping) or not isinstance(image.get("url"), str):
-                raise invalid(f"{place}.image_url.url must be a data: address", place)
+                raise invalid(f"{place}.image_url.url must be a data: URL", place)
             return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
         case "file":
             file = part.get("file")
             if not isinstance(file, Mapping) or not isinstance(file.get("file_data"), str):
-                raise unsupported(place, "must carry its file as file_data: providers fetch nothing")
+                raise unsupported(place, "must include its data as file_data: providers fetch nothing")
             return {
                 "type": "input_file",
                 "filename": str(file.get("filename", "file")),
                 "file_data": file["file_data"],
             }
-    raise unsupported(f"{place}.type", f"{kind!r} has no counterpart in /v1/responses, which is what this model takes")
+    raise unsupported(f"{place}.type", f"{kind!r} has no counterpart in /v1/responses, the route of this model")
 
 
 def _plain(content: object, place: str) -> str:
-    """Text of a message whose parts may be nothing else."""
+    """Return the text of a message. Only text parts are allowed."""
     if isinstance(content, str):
         return content
     parts = _list(content, place)
@@ -168,7 +167,7 @@ def _plain(content: object, place: str) -> str:
 def _tool(tool: object, place: str) -> Json:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(function, Mapping):
-        raise unsupported(place, "must be a function: other tools belong to who runs the model")
+        raise unsupported(place, "must be a function: providers run no other tools")
     return {"type": "function", "parameters": None, "strict": False, **function}
 
 

@@ -1,6 +1,4 @@
-"""Files of a batch as long as it goes on: its input, held whatever becomes of the file that it was made from, and its
-results, written line by line on the disk.
-"""
+"""Files of a running batch: a copy of its input, and its results, which are written line by line."""
 
 import json
 import os
@@ -15,50 +13,52 @@ import anyio
 import attrs
 from anyio import to_thread
 
-from svc.serve.files import LocalFiles, no_such_file
+from svc.serve.files import LocalFiles, file_not_found
 from svc.serve.problems import storing
 
-_NAMES: Final = {True: "output", False: "error"}
+_FILE_NAMES: Final = {True: "output", False: "error"}
 
 
 @attrs.frozen
 class BatchInputs:
+    """Copies of the input files, which stay until their batches end."""
+
     files: LocalFiles
 
     def _path(self, batch_id: str) -> Path:
         return self.files.path(batch_id)
 
-    async def hold(self, file_id: str, batch_id: str) -> None:
-        """Raises Problem where the file is gone, StorageFailed where the disk is full."""
-        source, held = self.files.path(file_id), self._path(batch_id)
+    async def copy_input(self, file_id: str, batch_id: str) -> None:
+        """Raises Problem if the file is gone, and StorageFailed if the disk is full."""
+        source, copy_path = self.files.path(file_id), self._path(batch_id)
 
-        def copy() -> None:
+        def link_or_copy() -> None:
             try:
-                os.link(source, held)
+                os.link(source, copy_path)
             except FileNotFoundError:
-                raise no_such_file(file_id) from None
-            except OSError:  # a disk without links
-                shutil.copyfile(source, held)
+                raise file_not_found(file_id) from None
+            except OSError:  # a file system without hard links
+                shutil.copyfile(source, copy_path)
 
         with storing():
-            await to_thread.run_sync(copy)
+            await to_thread.run_sync(link_or_copy)
 
-    async def read(self, key: str, file_id: str, batch_id: str) -> bytes:
+    async def read_input(self, key: str, file_id: str, batch_id: str) -> bytes:
         try:
             return await anyio.Path(self._path(batch_id)).read_bytes()
-        except FileNotFoundError:  # of a batch that an older release made
+        except FileNotFoundError:  # a batch of an older release
             return await self.files.read(key, file_id)
 
-    async def release(self, batch_id: str) -> None:
+    async def delete_input(self, batch_id: str) -> None:
         with storing():
             await anyio.Path(self._path(batch_id)).unlink(missing_ok=True)
 
 
 class BatchResultFiles:
-    """The output and error file of a batch as they are written, line after line."""
+    """Output and error file of a batch while they are written."""
 
     def __init__(self, folder: Path, batch_id: str) -> None:
-        self._paths = {good: folder / f".{batch_id}.{name}.partial" for good, name in _NAMES.items()}
+        self._paths = {succeeded: folder / f".{batch_id}.{name}.partial" for succeeded, name in _FILE_NAMES.items()}
         self._files: dict[bool, IO[bytes]] = {}
         self._open = ExitStack()
 
@@ -74,15 +74,15 @@ class BatchResultFiles:
             for path in self._paths.values():
                 path.unlink(missing_ok=True)
 
-    def add(self, line: Mapping[str, Any], good: bool) -> None:
-        if good not in self._files:
-            self._paths[good].touch(mode=0o600)
-            self._files[good] = self._open.enter_context(self._paths[good].open("wb"))
-        self._files[good].write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    def add(self, line: Mapping[str, Any], succeeded: bool) -> None:
+        if succeeded not in self._files:
+            self._paths[succeeded].touch(mode=0o600)
+            self._files[succeeded] = self._open.enter_context(self._paths[succeeded].open("wb"))
+        self._files[succeeded].write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     def finished(self) -> Iterator[tuple[str, Path]]:
-        """The files that have lines, to be taken over."""
+        """Yield the files that have lines. The caller takes them over."""
         self._open.close()
-        for good, name in _NAMES.items():
-            if good in self._files:
-                yield name, self._paths[good]
+        for succeeded, name in _FILE_NAMES.items():
+            if succeeded in self._files:
+                yield name, self._paths[succeeded]

@@ -1,4 +1,7 @@
-"""Lines of a batch in OpenAI's own form, what the market's batches make of them, and what is kept of a batch."""
+"""Lines of a batch in OpenAI's form.
+
+The module translates them to lines of the market's batch, and holds the stored state of a batch.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,14 +17,14 @@ from svc.records import Model, ModelDetails
 from svc.serve.keys import ApiKey
 from svc.serve.prices import Prices
 from svc.serve.problems import Problem, invalid
-from svc.serve.requests import EMBEDDINGS, RESPONSES, Route, Wanted, model_name, read_request
+from svc.serve.requests import EMBEDDINGS, RESPONSES, AnswerRequest, Route, model_name, read_request
 
 Json = dict[str, Any]
 
 WINDOWS: Final = {"1h": 3_600, "24h": 86_400}
 _ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
-_LONGEST_ID: Final = 512
-# How lines end, in OpenAI's words where it has one.
+_MAX_CUSTOM_ID_LENGTH: Final = 512
+# OpenAI's error codes for lines that ended without a result.
 OPENAI_CODES: Final[Mapping[str, str]] = {
     "expired": "batch_expired",
     "cancelled": "batch_cancelled",
@@ -30,8 +33,10 @@ OPENAI_CODES: Final[Mapping[str, str]] = {
 
 
 class StoredBatch(msgspec.Struct):
-    """What is known of a batch, written down at each step. `market_id`: the market's own; `output_seconds`: how long
-    its results are kept, for ever where it does not say."""
+    """State of a batch, stored at each step.
+
+    `market_id`: id of the market's batch. `output_seconds`: lifetime of the results, unlimited if None.
+    """
 
     id: str
     key: str
@@ -56,12 +61,12 @@ class StoredBatch(msgspec.Struct):
     def ended(self) -> bool:
         return self.status in _ENDED
 
-    def told(self) -> Json:
-        """As OpenAI describes one."""
-        shown = "validating" if self.status == "posting" else self.status
+    def to_json(self) -> Json:
+        """Return the batch as OpenAI describes it."""
+        status = "validating" if self.status == "posting" else self.status
         if self.cancelling and not self.ended:
-            shown = "cancelling"
-        moments = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+            status = "cancelling"
+        events = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
         return {
             "id": self.id,
             "object": "batch",
@@ -69,12 +74,12 @@ class StoredBatch(msgspec.Struct):
             "errors": {"object": "list", "data": self.errors} if self.errors else None,
             "input_file_id": self.input_file_id,
             "completion_window": self.completion_window,
-            "status": shown,
+            "status": status,
             "output_file_id": self.output_file_id,
             "error_file_id": self.error_file_id,
             "created_at": self.created_at,
             "expires_at": self.created_at + WINDOWS[self.completion_window],
-            **{f"{name}_at": self.times.get(name) for name in moments},
+            **{f"{name}_at": self.times.get(name) for name in events},
             "request_counts": self.counts,
             "metadata": self.metadata,
             "svc": {"batch_id": self.market_id, "amount": self.amount, "cost": self.cost},
@@ -83,10 +88,10 @@ class StoredBatch(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class BatchRequest:
-    """One line: what was asked for under a `custom_id`."""
+    """One line of a batch."""
 
     custom_id: str
-    wanted: Wanted
+    requested: AnswerRequest
 
 
 async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes) -> BatchRequest:
@@ -97,12 +102,12 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
     if not isinstance(value, dict):
         raise invalid("a line must be a JSON object", code="invalid_json_line")
     custom_id, body = value.get("custom_id"), value.get("body")
-    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= _LONGEST_ID:
-        raise invalid(f"custom_id must be a text of 1 to {_LONGEST_ID} signs", "custom_id")
+    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= _MAX_CUSTOM_ID_LENGTH:
+        raise invalid(f"custom_id must be a text of 1 to {_MAX_CUSTOM_ID_LENGTH} characters", "custom_id")
     if value.get("method") != "POST":
         raise invalid("method must be POST", "method")
     if value.get("url") != batch.endpoint:
-        raise invalid(f"url must be {batch.endpoint}, as the batch's endpoint", "url", "mismatched_endpoint")
+        raise invalid(f"url must be {batch.endpoint}, the endpoint of the batch", "url", "mismatched_endpoint")
     if not isinstance(body, dict):
         raise invalid("body must be an object", "body")
     name = model_name(body)
@@ -111,37 +116,40 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
     except Problem:
         if batch.market_id is None:
             raise
-        # It is posted, and the model taken from the market since: the answer is read all the same.
+        # The line is posted, but its model has left the market since. Its answer can still be read.
         model, rule = Model(name, "", ModelDetails(0, False, None, None)), prices.settings.rule(name)
-    wanted = read_request(batch.endpoint, body, model, rule)
-    if wanted.form.stream:
+    requested = read_request(batch.endpoint, body, model, rule)
+    if requested.form.stream:
         raise invalid("stream must be false in a batch", "stream")
-    return BatchRequest(custom_id, wanted)
+    return BatchRequest(custom_id, requested)
 
 
 def shared_terms(requests: list[BatchRequest]) -> tuple[tuple[int, ...], LineOffer | None]:
-    """The providers of all lines, and the offer where they take what these ask. Raises Problem where lines differ."""
-    rules = [request.wanted.rule for request in requests]
+    """Return the providers that all lines share, and the offer if the providers' asks are accepted.
+
+    Raises Problem if the lines differ.
+    """
+    rules = [request.requested.rule for request in requests]
     pinned = {rule.providers for rule in rules}
     if len(pinned) > 1:
-        raise invalid("models with different providers must be in batches of their own", "model", "mixed_providers")
+        raise invalid("models with different providers need separate batches", "model", "mixed_providers")
     (providers,) = pinned
-    return providers, LineOffer() if providers and not any(rule.bids for rule in rules) else None
+    return providers, LineOffer() if providers and not any(rule.has_rates for rule in rules) else None
 
 
 def market_line(request: BatchRequest) -> Json:
-    """A line as the market's batches have it."""
-    wanted = request.wanted
-    body: Json = {**wanted.input, "model": wanted.model.id}
-    if wanted.units_out is not None:
-        body["units_out"] = wanted.units_out
-    if wanted.rule.bids:
-        body |= {"rate_in": wanted.rule.rate_in or 0, "rate_out": wanted.rule.rate_out or 0}
-    url = EMBEDDINGS if wanted.route == EMBEDDINGS else RESPONSES
+    """Return the line in the form of the market's batches."""
+    requested = request.requested
+    body: Json = {**requested.input, "model": requested.model.id}
+    if requested.units_out is not None:
+        body["units_out"] = requested.units_out
+    if requested.rule.has_rates:
+        body |= {"rate_in": requested.rule.rate_in or 0, "rate_out": requested.rule.rate_out or 0}
+    url = EMBEDDINGS if requested.route == EMBEDDINGS else RESPONSES
     line: Json = {"url": url, "body": body}
-    # Ours are known by their number; it is sealed for whoever looks at the market's batch beside us.
+    # Results are matched by line number. The custom_id is only for other readers of the market's batch.
     return line | ({"custom_id": request.custom_id} if len(request.custom_id) <= LONGEST_CUSTOM_ID else {})
 
 
-def told_error(problem: Problem) -> Json:
+def error_json(problem: Problem) -> Json:
     return {"code": problem.code or problem.type, "message": problem.message, "param": problem.param, "line": None}

@@ -1,7 +1,7 @@
-"""Budgets of `svc serve`: what each key and all of them may spend in any hour and any day.
+"""Budgets of `svc serve`: limits per key, and for all keys together, on any hour and any day.
 
-A budget counts what is authorised from the moment before a job is posted, and what it cost from the moment it ended:
-requests at the same time cannot overspend together. Nothing here waits, so that check and reservation are one step.
+A budget counts the authorised amount from just before the post, and the cost once the job has ended, so that parallel
+requests cannot overspend. Nothing here awaits, so the check and the reservation are one step.
 """
 
 from collections import deque
@@ -11,26 +11,26 @@ from typing import Final
 import attrs
 
 from svc.core.money import Token
-from svc.serve.ledger import Spent
+from svc.serve.ledger import SpendEntry
 from svc.serve.problems import over_budget
 from svc.serve.settings import ServeSettings
 
-HOUR, DAY = 3_600.0, 86_400.0
-DEFAULT_DAY: Final = 10  # whole tokens, where nothing is said
+HOUR_SECONDS, DAY_SECONDS = 3_600.0, 86_400.0
+DEFAULT_DAY_TOKENS: Final = 10
 
 
 @attrs.define
 class Limit:
-    """`most` base units in any `seconds`. `key`: whose spending counts; None for everybody's."""
+    """Limit of `max_amount` base units in any `seconds`, for one key, or for all keys together."""
 
     key: str | None
     seconds: float
-    most: int
-    words: str
+    max_amount: int
+    description: str
     _entries: deque[tuple[float, str]] = attrs.field(factory=deque)
     _total: int = 0
 
-    def spent(self, now: float, committed: dict[str, int]) -> int:
+    def total_spent(self, now: float, committed: dict[str, int]) -> int:
         while self._entries and self._entries[0][0] <= now - self.seconds:
             self._total -= committed.get(self._entries.popleft()[1], 0)
         return self._total
@@ -40,7 +40,7 @@ class Limit:
         self._total += amount
 
     def change(self, at: float, now: float, by: int) -> None:
-        """For a job that was posted at `at`, unless it has left the window."""
+        """Change the amount of a job posted at `at`, unless it has left the window."""
         if at > now - self.seconds:
             self._total += by
 
@@ -51,7 +51,7 @@ class Limit:
 
 
 class Budgets:
-    """Every limit, and what each job of the last day takes of them."""
+    """All limits, and the amounts of the last day's jobs."""
 
     def __init__(self, limits: Sequence[Limit]) -> None:
         self._limits = limits
@@ -59,38 +59,48 @@ class Budgets:
         self._posted: dict[str, tuple[float, str]] = {}
 
     @classmethod
-    def of(cls, settings: ServeSettings, token: Token, spent: Iterable[Spent]) -> "Budgets":
-        """`spent`: the jobs of the last day and those under way, the oldest first."""
+    def of(cls, settings: ServeSettings, token: Token, total_spent: Iterable[SpendEntry]) -> "Budgets":
+        """Create the budgets. `spent` holds the jobs of the last day and the running ones, oldest first."""
         budget = settings.budget
         day = budget.per_day
-        if day is None:  # decimals that only the coordinator tells are not believed beyond the usual ones
+        if day is None:  # cap unverified decimals, which the coordinator could inflate
             decimals = token.decimals if token.vouched else min(token.decimals, 6)
-            day = DEFAULT_DAY * 10**decimals
-        told: list[tuple[str | None, float, int | None, str]] = [
-            (None, HOUR, budget.per_hour, "an hour, all keys together"),
-            (None, DAY, day, "a day, all keys together"),
+            day = DEFAULT_DAY_TOKENS * 10**decimals
+        configured: list[tuple[str | None, float, int | None, str]] = [
+            (None, HOUR_SECONDS, budget.per_hour, "an hour, all keys together"),
+            (None, DAY_SECONDS, day, "a day, all keys together"),
         ]
         for name, key in settings.keys.items():
-            told.append((name, HOUR, key.per_hour, f"an hour by key {name}"))
-            told.append((name, DAY, key.per_day, f"a day by key {name}"))
-        budgets = cls([Limit(key, seconds, most, f"{token.told(most)} {w}") for key, seconds, most, w in told if most])
-        for job in spent:
+            configured.append((name, HOUR_SECONDS, key.per_hour, f"an hour by key {name}"))
+            configured.append((name, DAY_SECONDS, key.per_day, f"a day by key {name}"))
+        budgets = cls(
+            [
+                Limit(key, seconds, max_amount, f"{token.format(max_amount)} {text}")
+                for key, seconds, max_amount, text in configured
+                if max_amount
+            ]
+        )
+        for job in total_spent:
             budgets.record(job.key, job.job_id, job.amount if job.cost is None else job.cost, job.at)
         return budgets
 
     @property
-    def words(self) -> list[str]:
-        return [limit.words for limit in self._limits]
+    def descriptions(self) -> list[str]:
+        return [limit.description for limit in self._limits]
 
     def reserve(self, key: str, job_id: str, amount: int, now: float) -> None:
-        """Raises Problem (`insufficient_quota`), with nothing reserved, where a limit would be passed. A reservation
-        that the same job had before, as a batch that is posted again has, counts no more."""
+        """Reserve an amount. A repeated job, such as a retried batch, replaces its earlier reservation.
+
+        Raises Problem (`insufficient_quota`), with nothing reserved, if a limit would be exceeded.
+        """
         self._forget(now)
         self._drop(job_id)
         for limit in self._of(key):
-            left = limit.most - limit.spent(now, self._committed)
+            left = limit.max_amount - limit.total_spent(now, self._committed)
             if amount > left:
-                raise over_budget(f"it comes to {amount} base units, and {max(0, left)} are left of {limit.words}")
+                raise over_budget(
+                    f"the request needs {amount} base units, but {max(0, left)} are left of {limit.description}"
+                )
         self.record(key, job_id, amount, now)
 
     def record(self, key: str, job_id: str, amount: int, at: float) -> None:
@@ -101,18 +111,18 @@ class Budgets:
             limit.add(at, job_id, amount)
 
     def settle(self, job_id: str, cost: int, now: float) -> None:
-        """What a job cost, once it has ended: what was authorised beyond it is free again."""
+        """Replace the authorised amount with the cost, once the job has ended."""
         known = self._committed.get(job_id)
         if known is None:
             return
         at, key = self._posted[job_id]
         for limit in self._of(key):
-            limit.spent(now, self._committed)  # by the old amount, before it changes
+            limit.total_spent(now, self._committed)  # expire entries before the amount changes
             limit.change(at, now, cost - known)
         self._committed[job_id] = cost
 
     def _drop(self, job_id: str) -> None:
-        """Each job counts once: a second entry would take its amount from the sum twice when it leaves the window."""
+        """Remove a job. A job with two entries would be subtracted twice when it leaves the window."""
         if (known := self._posted.pop(job_id, None)) is None:
             return
         (at, key), amount = known, self._committed.pop(job_id)
@@ -123,11 +133,11 @@ class Budgets:
         return [limit for limit in self._limits if limit.key is None or limit.key == key]
 
     def _forget(self, now: float) -> None:
-        """Jobs that have left every window."""
+        """Remove jobs that have left every window."""
         for limit in self._limits:
-            limit.spent(now, self._committed)
+            limit.total_spent(now, self._committed)
         while self._posted:
             job_id, (at, _) = next(iter(self._posted.items()))
-            if at > now - DAY:
+            if at > now - DAY_SECONDS:
                 return
             del self._posted[job_id], self._committed[job_id]

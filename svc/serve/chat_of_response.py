@@ -1,4 +1,4 @@
-"""Translation of a response into a chat completion."""
+"""Translate a response into a chat completion."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,15 +33,17 @@ def chat_of_response(response: Mapping[str, Any]) -> Json:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:
         message["tool_calls"] = calls
-    made: Json = {"choices": [{"index": 0, "message": message, "finish_reason": _ended(response, bool(calls))}]}
+    completion: Json = {
+        "choices": [{"index": 0, "message": message, "finish_reason": _finish_reason(response, bool(calls))}]
+    }
     if isinstance(usage := response.get("usage"), Mapping):
-        made["usage"] = usage_of_chat(usage)
-    return made
+        completion["usage"] = usage_of_chat(usage)
+    return completion
 
 
-def _ended(response: Mapping[str, Any], called: bool) -> str:
+def _finish_reason(response: Mapping[str, Any], has_calls: bool) -> str:
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, Mapping) else None
     if response.get("status") == "incomplete" or reason is not None:
         return "content_filter" if reason == "content_filter" else "length"
-    return "tool_calls" if called else "stop"
+    return "tool_calls" if has_calls else "stop"

@@ -1,7 +1,7 @@
-"""Server-sent events of `stream: true`: those that OpenAI's server would send, made of an answer that is whole.
+"""Server-sent events of `stream: true`, as OpenAI's server would send them, made from a complete answer.
 
-A job's result comes in one piece, so that its text is cut here into deltas; until it is there, comments say how far the
-job is, which keeps clients and proxies from giving up. Comments are part of the format and shown to nobody.
+A job's result arrives in one piece, so its text is split into deltas here. Until the result arrives, comments report
+the progress and keep clients and proxies from timing out. Clients do not show comments.
 """
 
 import json
@@ -11,16 +11,16 @@ from typing import Any, Final
 from svc.serve.answers import answer_of, completion_id, response_id, response_shell
 from svc.serve.media_answers import Bought
 from svc.serve.problems import Problem
-from svc.serve.requests import Wanted
+from svc.serve.requests import AnswerRequest
 
 Json = dict[str, Any]
 
-_PIECE: Final = 48  # signs of a delta, about a dozen tokens
+_DELTA_LENGTH: Final = 48  # characters, about a dozen tokens
 DONE: Final = b"data: [DONE]\n\n"
 
 
 def comment(text: str) -> bytes:
-    """A line that clients skip."""
+    """Return a line that clients skip."""
     return f": {' '.join(text.split())}\n\n".encode()
 
 
@@ -28,15 +28,15 @@ def _data(value: Json) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-def pieces(text: str) -> Iterator[str]:
-    """A text in deltas, cut behind blanks where there are some.
+def split_deltas(text: str) -> Iterator[str]:
+    """Split a text into deltas, after a space if there is one.
 
-    >>> list(pieces("a sealed answer, of which more than one delta is made, as it were"))
+    >>> list(split_deltas("a sealed answer, of which more than one delta is made, as it were"))
     ['a sealed answer, of which more than one delta ', 'is made, as it were']
     """
     at = 0
     while at < len(text):
-        end = at + _PIECE
+        end = at + _DELTA_LENGTH
         blank = text.rfind(" ", at, end) + 1 if end < len(text) else len(text)
         end = blank if blank > at else end
         yield text[at:end]
@@ -44,35 +44,35 @@ def pieces(text: str) -> Iterator[str]:
 
 
 class ChatEvents:
-    """Chunks of a chat completion. `begin` before the result is there, then `answer` or `fail`."""
+    """Chunks of a chat completion. Call `open_stream` before the result arrives, then `answer` or `end_with_error`."""
 
-    def __init__(self, wanted: Wanted, job_id: str, created: int) -> None:
-        self._wanted = wanted
+    def __init__(self, requested: AnswerRequest, job_id: str, created: int) -> None:
+        self._wanted = requested
         self._head: Json = {
             "id": completion_id(job_id),
             "object": "chat.completion.chunk",
             "created": created,
-            "model": wanted.name,
+            "model": requested.name,
         }
         self._opened: set[int] = set()
 
-    def begin(self) -> Iterator[bytes]:
+    def open_stream(self) -> Iterator[bytes]:
         yield self._opening(0)
 
     def answer(self, bought: Bought) -> Iterator[bytes]:
-        made = answer_of(self._wanted, bought)
-        self._head["id"] = made["id"] if not self._opened else self._head["id"]
-        for choice in made["choices"]:
+        answer = answer_of(self._wanted, bought)
+        self._head["id"] = answer["id"] if not self._opened else self._head["id"]
+        for choice in answer["choices"]:
             index = choice["index"]
             if index not in self._opened:
                 yield self._opening(index)
             yield from self._deltas(index, choice)
-            yield self._chunk(index, {}, choice["finish_reason"], svc=made["svc"])
+            yield self._chunk(index, {}, choice["finish_reason"], svc=answer["svc"])
         if self._wanted.form.with_usage:
-            yield _data(self._head | {"choices": [], "usage": made["usage"], "svc": made["svc"]})
+            yield _data(self._head | {"choices": [], "usage": answer["usage"], "svc": answer["svc"]})
         yield DONE
 
-    def fail(self, problem: Problem) -> Iterator[bytes]:
+    def end_with_error(self, problem: Problem) -> Iterator[bytes]:
         yield _data(problem.body())
         yield DONE
 
@@ -86,15 +86,15 @@ class ChatEvents:
             text = message.get(name)
             if isinstance(text, str):
                 logprobs = choice.get("logprobs") if name == "content" else None
-                for piece in pieces(text):
-                    yield self._chunk(index, {name: piece}, logprobs=logprobs)
-                    logprobs = None  # all of them with the first piece: the server's own pieces are not known
+                for delta_text in split_deltas(text):
+                    yield self._chunk(index, {name: delta_text}, logprobs=logprobs)
+                    logprobs = None  # all of them with the first delta, because the server's own deltas are unknown
         for at, call in enumerate(message.get("tool_calls") or ()):
             function = call["function"]
             head = {"name": function["name"], "arguments": ""}
             yield self._chunk(index, {"tool_calls": [{"index": at, **call, "function": head}]})
-            for piece in pieces(function["arguments"]):
-                yield self._chunk(index, {"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
+            for delta_text in split_deltas(function["arguments"]):
+                yield self._chunk(index, {"tool_calls": [{"index": at, "function": {"arguments": delta_text}}]})
 
     def _chunk(
         self, index: int, delta: Json, finish: str | None = None, *, logprobs: Any = None, svc: Json | None = None
@@ -107,67 +107,72 @@ class ChatEvents:
 
 
 class ResponseEvents:
-    """Events of a response, numbered. `begin` before the result is there, then `answer` or `fail`."""
+    """Numbered events of a response.
 
-    def __init__(self, wanted: Wanted, job_id: str, created: int) -> None:
-        self._wanted = wanted
+    Call `open_stream` before the result arrives, then `answer` or `end_with_error`.
+    """
+
+    def __init__(self, requested: AnswerRequest, job_id: str, created: int) -> None:
+        self._wanted = requested
         self._job_id = job_id
         self._created = created
         self._number = 0
 
-    def begin(self) -> Iterator[bytes]:
+    def open_stream(self) -> Iterator[bytes]:
         shell = response_shell(self._wanted, self._job_id, self._created)
         yield self._event("response.created", response=shell)
         yield self._event("response.in_progress", response=shell)
 
     def answer(self, bought: Bought) -> Iterator[bytes]:
-        made = answer_of(self._wanted, bought)
-        made |= {"id": response_id(self._job_id), "created_at": self._created}  # as the first events said
-        for at, item in enumerate(made["output"]):
+        answer = answer_of(self._wanted, bought)
+        answer |= {"id": response_id(self._job_id), "created_at": self._created}  # as in the first events
+        for at, item in enumerate(answer["output"]):
             yield from self._item(at, item)
-        ended = made["status"] if made["status"] in {"incomplete", "failed"} else "completed"
-        yield self._event(f"response.{ended}", response=made)
+        end_status = answer["status"] if answer["status"] in {"incomplete", "failed"} else "completed"
+        yield self._event(f"response.{end_status}", response=answer)
 
-    def fail(self, problem: Problem) -> Iterator[bytes]:
+    def end_with_error(self, problem: Problem) -> Iterator[bytes]:
         shell = response_shell(self._wanted, self._job_id, self._created)
         error = {"code": problem.code or problem.type, "message": problem.message}
         yield self._event("response.failed", response=shell | {"status": "failed", "error": error})
 
     def _item(self, at: int, item: Json) -> Iterator[bytes]:
-        empties: dict[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}}
-        empty = empties.get(item["type"], {})
+        empty_members: dict[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}}
+        empty = empty_members.get(item["type"], {})
         added = item | empty | ({"status": "in_progress"} if empty else {})
         yield self._event("response.output_item.added", output_index=at, item=added)
-        place = {"item_id": item["id"], "output_index": at}
+        position = {"item_id": item["id"], "output_index": at}
         if item["type"] == "message":
             for number, part in enumerate(item["content"]):
-                yield from self._part({**place, "content_index": number}, part)
+                yield from self._part({**position, "content_index": number}, part)
         elif item["type"] == "function_call":
             arguments = item["arguments"]
-            for piece in pieces(arguments):
-                yield self._event("response.function_call_arguments.delta", **place, delta=piece)
+            for delta_text in split_deltas(arguments):
+                yield self._event("response.function_call_arguments.delta", **position, delta=delta_text)
             name = item.get("name")
-            yield self._event("response.function_call_arguments.done", **place, name=name, arguments=arguments)
+            yield self._event("response.function_call_arguments.done", **position, name=name, arguments=arguments)
         yield self._event("response.output_item.done", output_index=at, item=item)
 
-    def _part(self, place: Json, part: Json) -> Iterator[bytes]:
-        kind = {"output_text": ("text", "output_text"), "refusal": ("refusal", "refusal")}.get(str(part.get("type")))
-        if kind is None:
+    def _part(self, position: Json, part: Json) -> Iterator[bytes]:
+        event_type = {"output_text": ("text", "output_text"), "refusal": ("refusal", "refusal")}.get(
+            str(part.get("type"))
+        )
+        if event_type is None:
             return
-        name, event = kind
+        name, event = event_type
         text = str(part.get(name, ""))
-        yield self._event("response.content_part.added", **place, part=part | {name: ""})
-        more: Json = {"logprobs": []} if name == "text" else {}
-        for piece in pieces(text):
-            yield self._event(f"response.{event}.delta", **place, delta=piece, **more)
-        yield self._event(f"response.{event}.done", **place, **{name: text}, **more)
-        yield self._event("response.content_part.done", **place, part=part)
+        yield self._event("response.content_part.added", **position, part=part | {name: ""})
+        extra: Json = {"logprobs": []} if name == "text" else {}
+        for delta_text in split_deltas(text):
+            yield self._event(f"response.{event}.delta", **position, delta=delta_text, **extra)
+        yield self._event(f"response.{event}.done", **position, **{name: text}, **extra)
+        yield self._event("response.content_part.done", **position, part=part)
 
-    def _event(self, kind: str, **members: Any) -> bytes:
-        value = {"type": kind, "sequence_number": self._number, **members}
+    def _event(self, event_type: str, **members: Any) -> bytes:
+        value = {"type": event_type, "sequence_number": self._number, **members}
         self._number += 1
-        return f"event: {kind}\n".encode() + _data(value)
+        return f"event: {event_type}\n".encode() + _data(value)
 
 
-def events_of(wanted: Wanted, job_id: str, created: int) -> ChatEvents | ResponseEvents:
-    return (ChatEvents if wanted.route == "/v1/chat/completions" else ResponseEvents)(wanted, job_id, created)
+def events_of(requested: AnswerRequest, job_id: str, created: int) -> ChatEvents | ResponseEvents:
+    return (ChatEvents if requested.route == "/v1/chat/completions" else ResponseEvents)(requested, job_id, created)

@@ -1,4 +1,4 @@
-"""A request and its answer as the routes see them: read from and written to ASGI messages."""
+"""HTTP request and reply types of the routes, read from and written to ASGI messages."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
@@ -18,13 +18,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class RequesterGone(Exception):
-    """The connection ended before its answer did."""
+class ClientDisconnected(Exception):
+    """The client closed the connection before it received the answer."""
 
 
 @attrs.define
 class LocalRequest:
-    """One request, its body unread."""
+    """Request with an unread body."""
 
     method: str
     path: str
@@ -34,81 +34,89 @@ class LocalRequest:
     request_id: str
     receive: Receive = attrs.field(repr=False)
 
-    async def body(self, longest: int) -> bytes:
-        """Raises Problem (413), RequesterGone."""
+    async def read_body(self, max_bytes: int) -> bytes:
+        """Return the body. Raises Problem (413) and ClientDisconnected."""
         read = bytearray()
-        async with aclosing(self.pieces()) as pieces:
-            async for piece in pieces:
-                read += piece
-                if len(read) > longest:
-                    raise Problem(413, f"the body must have at most {longest} bytes", code="body_too_large")
+        async with aclosing(self.read_chunks()) as chunks:
+            async for chunk in chunks:
+                read += chunk
+                if len(read) > max_bytes:
+                    raise Problem(413, f"the body must have at most {max_bytes} bytes", code="body_too_large")
         return bytes(read)
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
+    async def read_chunks(self) -> AsyncGenerator[bytes, None]:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise RequesterGone
+                raise ClientDisconnected
             yield message.get("body", b"")
             if not message.get("more_body", False):
                 return
 
-    async def json(self, longest: int) -> dict[str, Any]:
-        """The body as an object. Raises Problem."""
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
+    async def read_json(self, max_bytes: int) -> dict[str, Any]:
+        """Return the body, which must be a JSON object. Raises Problem."""
+        content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != "application/json":
             raise Problem(415, "content-type must be application/json", param="content-type")
         try:
-            value = parse(await self.body(longest))
+            value = parse(await self.read_body(max_bytes))
         except Refused as refusal:
             raise invalid(f"the body must be JSON: {refusal.message}") from None
         if not isinstance(value, dict):
             raise invalid("the body must be a JSON object")
         return value
 
-    async def until_gone(self) -> None:
-        """Once the body was read: until the caller has gone."""
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client disconnects. Call this only after the body has been read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
 @attrs.frozen
 class WholeReply:
-    """A whole answer: JSON unless it is bytes. `sent` is awaited once all of it has gone out; `left` is called however
-    it ends."""
+    """Reply with a complete body: bytes, or a value that is encoded as JSON.
+
+    `on_sent` is awaited after the body was sent. `on_closed` is called in every case.
+    """
 
     body: Any
     status: int = 200
     headers: Mapping[str, str] = attrs.field(factory=dict)
-    sent: Callable[[], Awaitable[None]] | None = None
-    left: Callable[[], None] = lambda: None
+    on_sent: Callable[[], Awaitable[None]] | None = None
+    on_closed: Callable[[], None] = lambda: None
 
 
 @attrs.frozen
 class EventReply:
-    """An answer of events; closed on the way out. `sent` and `left` as of a `WholeReply`."""
+    """Reply with a stream of events. `on_sent` and `on_closed` work as in `WholeReply`."""
 
     events: AsyncGenerator[bytes, None]
     headers: Mapping[str, str]
-    sent: Callable[[], Awaitable[None]]
-    left: Callable[[], None]
+    on_sent: Callable[[], Awaitable[None]]
+    on_closed: Callable[[], None]
 
 
-async def send_whole(reply: WholeReply, told: Mapping[str, str], send: Send) -> None:
+async def send_whole(reply: WholeReply, common_headers: Mapping[str, str], send: Send) -> None:
     whole = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body, ensure_ascii=False).encode()
-    kind = {} if isinstance(reply.body, bytes) else {"content-type": "application/json"}
+    content_type = {} if isinstance(reply.body, bytes) else {"content-type": "application/json"}
     try:
-        await _start(send, reply.status, {**kind, **reply.headers, **told, "content-length": str(len(whole))})
+        await _start(
+            send, reply.status, {**content_type, **reply.headers, **common_headers, "content-length": str(len(whole))}
+        )
         await send({"type": "http.response.body", "body": whole})
-        if reply.sent is not None:
-            await reply.sent()
+        if reply.on_sent is not None:
+            await reply.on_sent()
     finally:
-        reply.left()
+        reply.on_closed()
 
 
-async def send_events(stream: EventReply, told: Mapping[str, str], receive: Receive, send: Send) -> None:
-    """The events as they come; none of them are asked for any more once the caller has gone."""
-    kind = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+async def send_events(stream: EventReply, common_headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+    """Send the events as they arrive. Stop when the client disconnects."""
+    content_type = {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }
     whole = False
     try:
         async with anyio.create_task_group() as tasks:
@@ -120,16 +128,16 @@ async def send_events(stream: EventReply, told: Mapping[str, str], receive: Rece
 
             tasks.start_soon(watch)
             async with aclosing(stream.events) as events:
-                await _start(send, 200, {**kind, **stream.headers, **told})
+                await _start(send, 200, {**content_type, **stream.headers, **common_headers})
                 async for event in events:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
             whole = True
             tasks.cancel_scope.cancel()
         if whole:
-            await stream.sent()
+            await stream.on_sent()
     finally:
-        stream.left()
+        stream.on_closed()
 
 
 async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Keys of the local API: texts that programs send as `authorization: Bearer …`, each in a file of its own."""
+"""Keys of the local API. Programs send one as `authorization: Bearer …`. Each key has its own file."""
 
 import hashlib
 import hmac
@@ -15,20 +15,20 @@ from svc.serve.problems import Problem
 from svc.serve.settings import ServeSettings
 
 KEY_FILE: Final = "serve.key"
-_LEAST_KEY: Final = 16
-_LONGEST_KEY: Final = 512
+_MIN_KEY_LENGTH: Final = 16
+_MAX_KEY_LENGTH: Final = 512
 
 
 @attrs.frozen(slots=True)
 class ApiKey:
-    """`models`: names that it may ask for; all where there are none."""
+    """Key of the local API. It may request the models in `models`, or every model if `models` is empty."""
 
     name: str
     secret: bytes = attrs.field(repr=False)
     models: frozenset[str] = frozenset()
 
     def digest(self, *parts: bytes) -> str:
-        """Of a request, keyed: whoever reads the ledger cannot try guesses of what was asked."""
+        """Return a keyed digest of a request, so that a reader of the ledger cannot test guesses of its content."""
         return hmac.new(self.secret, b"\0".join(parts), hashlib.sha256).hexdigest()
 
 
@@ -37,37 +37,37 @@ class Keys:
         self._keys = keys
 
     @classmethod
-    def of(cls, settings: ServeSettings, folder: Path) -> "Keys":
-        """The keys of the settings; without any, one in the state folder, made at the first start. Raises Refused."""
+    def load(cls, settings: ServeSettings, folder: Path) -> "Keys":
+        """Return the keys of the settings, or the key in the state folder if the settings have none. Raises Refused."""
         if not settings.keys:
-            return cls([ApiKey("default", own_key(folder))])
+            return cls([ApiKey("default", read_or_create_key(folder))])
         keys = [
             ApiKey(name, _read(Path(key.file).expanduser()), frozenset(key.models))
             for name, key in settings.keys.items()
         ]
         if len({key.secret for key in keys}) < len(keys):
-            raise Refused("two keys must not be the same: budgets could not tell them apart", "keys")
+            raise Refused("each key must be different, because budgets are per key", "keys")
         return cls(keys)
 
-    def named(self, name: str) -> ApiKey | None:
+    def find_by_name(self, name: str) -> ApiKey | None:
         return next((key for key in self._keys if key.name == name), None)
 
-    def find(self, authorization: str) -> ApiKey:
-        """Raises Problem (`invalid_api_key`). Every key is compared, so that time tells nothing."""
-        scheme, _, given = authorization.partition(" ")
-        offered = hashlib.sha256(given.strip().encode("utf-8", "replace")).digest()
+    def authenticate(self, authorization: str) -> ApiKey:
+        """Raises Problem (`invalid_api_key`). Every key is compared, so that the response time reveals nothing."""
+        scheme, _, sent_key = authorization.partition(" ")
+        sent_digest = hashlib.sha256(sent_key.strip().encode("utf-8", "replace")).digest()
         found = None
         for key in self._keys:
-            if hmac.compare_digest(offered, hashlib.sha256(key.secret).digest()):
+            if hmac.compare_digest(sent_digest, hashlib.sha256(key.secret).digest()):
                 found = key
         if found is None or scheme.lower() != "bearer":
-            message = "a key of this svc serve must be given as api_key: its file is named where it was started"
+            message = "wrong API key: use the key in the file that svc serve printed at its start"
             raise Problem(401, message, code="invalid_api_key")
         return found
 
 
-def own_key(folder: Path) -> bytes:
-    """The key in the state folder, made where there is none."""
+def read_or_create_key(folder: Path) -> bytes:
+    """Return the key in the state folder. Create the key file if it is missing."""
     path = folder / KEY_FILE
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -84,7 +84,7 @@ def _read(path: Path) -> bytes:
         raw = path.read_bytes().strip()
     except OSError as error:
         raise Refused(f"the key file {path} cannot be read: {error.strerror}", "keys") from None
-    if not _LEAST_KEY <= len(raw) <= _LONGEST_KEY or not raw.isascii() or b" " in raw:
-        message = f"{path} must hold one key of {_LEAST_KEY} to {_LONGEST_KEY} ASCII signs without blanks"
+    if not _MIN_KEY_LENGTH <= len(raw) <= _MAX_KEY_LENGTH or not raw.isascii() or b" " in raw:
+        message = f"{path} must hold one key of {_MIN_KEY_LENGTH} to {_MAX_KEY_LENGTH} ASCII characters without spaces"
         raise Refused(message, "keys")
     return raw

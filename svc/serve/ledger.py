@@ -1,16 +1,16 @@
-"""Ledger of `svc serve`: what was bought for whom and what it cost, in one SQLite file that survives restarts.
+"""Ledger of `svc serve`: purchases, jobs and costs in one SQLite file that survives restarts.
 
-    purchases   one answer that somebody asked for: by key, with the digest of what was asked and its idempotency key
-    jobs        what was posted for it, one after the other: amount authorised, cost once it ended
+    purchases   one answer for one key, with the digest of its request and its idempotency key
+    jobs        jobs posted for a purchase: the authorised amount, and the cost once the job has ended
 
-It holds no prompt and no answer: a digest keyed by the local key, and job ids, with which the wallet reads the result
-again. A job is written down before it is posted, so that a restart finds whatever may have been paid for. Sums are made
-here and not by SQLite, whose integers end at 2^63 base units.
+The ledger holds no prompt and no answer. It holds keyed digests and job ids, with which the wallet can read a result
+again. A job is recorded before it is posted, so that a restart finds every job that may be paid. Python adds up the
+amounts, because SQLite's integers end at 2^63 base units.
 
-                 posting ──► done        the result is there and paid
-                    │   └──► unpaid      failed, cancelled, expired, or never posted: nothing was collected
-                    └─► given ──► done       the answer was given before its block; the whole amount is reserved
-                          └─────► refunded   it came to nothing on the chain: nothing was collected
+                 posting ──► done        result received and paid
+                    │   └──► unpaid      failed, cancelled, expired or never posted: nothing was collected
+                    └─► given ──► done       answered before its block; the authorised amount stays reserved
+                          └─────► refunded   the chain did not settle the answer: nothing was collected
 """
 
 import json
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 JobState = Literal["posting", "given", "done", "unpaid", "refunded"]
 UNDER_WAY: Final = frozenset({"posting", "given"})
-_GIVEN: Final = "given"  # things: results that were given before their block, by job
+_PROVISIONAL: Final = "given"  # kind of the documents that hold provisional results
 LEDGER_FILE: Final = "ledger.sqlite3"
 _SCHEMA: Final = """
 create table if not exists purchases (
@@ -47,14 +47,17 @@ create table if not exists jobs (
 );
 create index if not exists jobs_at on jobs (at);
 create index if not exists jobs_purchase on jobs (purchase);
-create table if not exists things (kind text not null, id text not null, at real not null, key text not null,
+create table if not exists documents (kind text not null, id text not null, at real not null, key text not null,
     body text not null, primary key (kind, id));
 """
 
 
 @attrs.frozen(slots=True)
 class LedgerPurchase:
-    """`kind` is the route in a word; `name` the model as it was asked for. `state`: running, done, failed."""
+    """Row of a purchase.
+
+    `kind` is the route in one word, `name` the client's name of the model. `state`: running, done or failed.
+    """
 
     id: str
     at: float
@@ -70,6 +73,8 @@ class LedgerPurchase:
 
 @attrs.frozen(slots=True)
 class LedgerJob:
+    """Row of a job."""
+
     job_id: str
     purchase: str
     at: float
@@ -81,13 +86,13 @@ class LedgerJob:
 
     @property
     def committed(self) -> int:
-        """What it takes of a budget: all that was authorised until it has ended, then what it cost."""
+        """Amount that counts against a budget: the authorised amount until the job ends, then its cost."""
         return self.amount if self.cost is None else self.cost
 
 
 @attrs.frozen(slots=True)
-class GivenResult:
-    """A result that was given before its block: where it is read again, and what it is to cost."""
+class ProvisionalResult:
+    """Result that was returned before its block, with its content id and expected cost."""
 
     result_cid: str
     provider: int
@@ -95,8 +100,8 @@ class GivenResult:
 
 
 @attrs.frozen(slots=True)
-class Spent:
-    """One line of `svc spend`."""
+class SpendEntry:
+    """One row of `svc spend`."""
 
     at: float
     key: str
@@ -111,61 +116,70 @@ class Spent:
 
 
 class Ledger:
-    """One process at a time writes it; `svc spend` reads beside it. Calls are made in a thread, since each waits for
-    the disk."""
+    """SQLite ledger with one writing process. `svc spend` may read at the same time.
 
-    def __init__(self, connection: sqlite3.Connection, guard: sqlite3.Connection | None) -> None:
+    Each call runs in a thread, because it waits for the disk.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, lock_connection: sqlite3.Connection | None) -> None:
         self._connection = connection
-        self._guard = guard
+        self._lock_connection = lock_connection
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, folder: Path) -> "Ledger":
-        """Raises Refused where another process has it, or it cannot be written."""
+        """Open the ledger for writing. Raises Refused if another process has it open."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        guard = sqlite3.connect(folder / "serving.lock", isolation_level=None, timeout=0)
+        lock_connection = sqlite3.connect(folder / "serving.lock", isolation_level=None, timeout=0)
         try:
-            guard.execute("begin exclusive")  # until this process ends, however it ends
+            lock_connection.execute("begin exclusive")  # the operating system releases this lock when the process ends
         except sqlite3.OperationalError:
-            guard.close()
-            raise Refused(f"another svc serve has {folder}: stop it, or name another folder with --state") from None
+            lock_connection.close()
+            raise Refused(f"another svc serve uses {folder}: stop it, or choose another folder with --state") from None
         path = folder / LEDGER_FILE
         path.touch(mode=0o600)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.executescript(_SCHEMA)
-        return cls(connection, guard)
+        return cls(connection, lock_connection)
 
     @classmethod
-    def reading(cls, folder: Path) -> "Ledger":
-        """For a look beside the process that writes. Raises Refused where there is none."""
+    def open_read_only(cls, folder: Path) -> "Ledger":
+        """Open the ledger while another process may write it. Raises Refused if it does not exist."""
         path = folder / LEDGER_FILE
         if not path.exists():
-            raise Refused(f"{path} must be the ledger of svc serve, and there is none: nothing was bought there")
+            raise Refused(
+                f"no ledger of svc serve at {path}: nothing was bought there (choose the folder with --state)"
+            )
         connection = sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True, check_same_thread=False)
         return cls(connection, None)
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
-            if self._guard is not None:
-                self._guard.close()
+            if self._lock_connection is not None:
+                self._lock_connection.close()
 
-    async def run(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `act` in one transaction, in a thread. A cancelled caller does not interrupt it. Raises StorageFailed."""
+    async def run(self, update: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `update` in one transaction, in a thread.
+
+        Cancelling the caller does not interrupt it. Raises StorageFailed.
+        """
 
         def locked() -> T:
             with storing(), self._lock, _transaction(self._connection) as connection:
-                return act(connection)
+                return update(connection)
 
         return await to_thread.run_sync(locked)
 
     async def add_purchase(self, row: LedgerPurchase, job: LedgerJob | None = None) -> None:
-        """Add a purchase, with its job if it has one already. An earlier purchase with the same idempotency key that
-        failed, and cost nothing, loses that key."""
+        """Add a purchase, and its job if there is one already.
 
-        def act(connection: sqlite3.Connection) -> None:
+        A failed purchase with the same idempotency key gives up that key.
+        """
+
+        def update(connection: sqlite3.Connection) -> None:
             if row.idempotency is not None:
                 connection.execute(
                     "update purchases set idempotency = null where key = ? and idempotency = ? and state = 'failed'",
@@ -178,13 +192,13 @@ class Ledger:
             if job is not None:
                 _add_job(connection, job)
 
-        await self.run(act)
+        await self.run(update)
 
     async def add_job(self, row: LedgerJob) -> None:
         await self.run(lambda connection: _add_job(connection, row))
 
     async def renew_job(self, job_id: str, at: float, amount: int, terms: FeeTerms) -> None:
-        """For another attempt under the same id, which a batch has, or at a price that was learned from the post."""
+        """Update a job for another attempt of a batch, or with the price learned from the post."""
         statement = (
             "update jobs set at = ?, amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting'"
             " where job_id = ?"
@@ -193,34 +207,37 @@ class Ledger:
         await self.run(lambda connection: connection.execute(statement, values))
 
     async def end_job(self, job_id: str, state: JobState, cost: int) -> None:
-        def act(connection: sqlite3.Connection) -> None:
+        def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = ?, cost = ? where job_id = ?", (state, str(cost), job_id))
-            connection.execute("delete from things where kind = ? and id = ?", (_GIVEN, job_id))
+            connection.execute("delete from documents where kind = ? and id = ?", (_PROVISIONAL, job_id))
 
-        await self.run(act)
+        await self.run(update)
 
-    async def give(self, job: LedgerJob, key: str, given: GivenResult) -> None:
-        """Before the answer leaves: whatever the chain makes of the job, it is not bought again."""
-        body = json.dumps([given.result_cid, given.provider, str(given.cost)])
+    async def store_provisional(self, job: LedgerJob, key: str, result: ProvisionalResult) -> None:
+        """Record a provisional answer before it is returned, so that it is never bought again."""
+        body = json.dumps([result.result_cid, result.provider, str(result.cost)])
 
-        def act(connection: sqlite3.Connection) -> None:
+        def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = 'given' where job_id = ?", (job.job_id,))
-            statement = "insert or replace into things values (?, ?, ?, ?, ?)"
-            connection.execute(statement, (_GIVEN, job.job_id, job.at, key, body))
+            statement = "insert or replace into documents values (?, ?, ?, ?, ?)"
+            connection.execute(statement, (_PROVISIONAL, job.job_id, job.at, key, body))
 
-        await self.run(act)
+        await self.run(update)
 
-    async def given(self, job_id: str) -> GivenResult | None:
-        body = await self.get(_GIVEN, job_id, None)
+    async def provisional_result(self, job_id: str) -> ProvisionalResult | None:
+        body = await self.get_document(_PROVISIONAL, job_id, None)
         if body is None:
             return None
         result_cid, provider, cost = json.loads(body)
-        return GivenResult(result_cid, provider, int(cost))
+        return ProvisionalResult(result_cid, provider, int(cost))
 
     async def refund(self, job_id: str) -> None:
-        """A given answer came to nothing on the chain. Where nobody has had it, its purchase makes room for another."""
+        """Record that the chain did not settle a provisional answer.
 
-        def act(connection: sqlite3.Connection) -> None:
+        An undelivered purchase can then be bought again.
+        """
+
+        def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = 'refunded', cost = '0' where job_id = ?", (job_id,))
             connection.execute(
                 "update purchases set state = 'failed'"
@@ -228,10 +245,10 @@ class Ledger:
                 (job_id,),
             )
 
-        await self.run(act)
+        await self.run(update)
 
-    async def unconfirmed(self) -> list[LedgerJob]:
-        """Given answers of purchases that are over, whose end on the chain is not known."""
+    async def list_unconfirmed(self) -> list[LedgerJob]:
+        """Return the provisional jobs of ended purchases, which still wait for the chain."""
         statement = (
             "select j.* from jobs j join purchases p on p.id = j.purchase"
             " where j.state = 'given' and p.state <> 'running' order by j.at"
@@ -246,56 +263,55 @@ class Ledger:
         statement = "update purchases set delivered = 1, state = 'done' where id = ?"
         await self.run(lambda connection: connection.execute(statement, (purchase,)))
 
-    async def asked_before(self, key: str, idempotency: str) -> LedgerPurchase | None:
+    async def find_by_idempotency_key(self, key: str, idempotency: str) -> LedgerPurchase | None:
         statement = "select * from purchases where key = ? and idempotency = ? and state <> 'failed'"
         return await self.run(lambda c: _purchase(c.execute(statement, (key, idempotency)).fetchone()))
 
-    async def undelivered(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
-        """Answers to the same question that are paid and that nobody has had, the oldest first."""
+    async def list_undelivered(self, key: str, digest: str, list_since: float) -> list[LedgerPurchase]:
+        """Return the paid but undelivered purchases of the same request, oldest first."""
         statement = (
             "select * from purchases where key = ? and digest = ? and delivered = 0 and state = 'done' and at >= ?"
             " order by at"
         )
-        rows = await self.run(lambda c: [_purchase(row) for row in c.execute(statement, (key, digest, since))])
+        rows = await self.run(lambda c: [_purchase(row) for row in c.execute(statement, (key, digest, list_since))])
         return [row for row in rows if row is not None]
 
-    async def jobs_of(self, purchase: str) -> list[LedgerJob]:
-        """In the order in which they were posted."""
+    async def list_jobs(self, purchase: str) -> list[LedgerJob]:
+        """Return the jobs of a purchase in the order of their posts."""
         statement = "select * from jobs where purchase = ? order by at"
         return await self.run(lambda c: [_job(row) for row in c.execute(statement, (purchase,))])
 
-    async def running(self) -> list[LedgerPurchase]:
+    async def list_running(self) -> list[LedgerPurchase]:
         statement = "select * from purchases where state = 'running' and kind <> 'batch' order by at"
         rows = await self.run(lambda c: [_purchase(row) for row in c.execute(statement)])
         return [row for row in rows if row is not None]
 
-    async def since(self, at: float) -> list[Spent]:
-        """Every job posted since, or not ended yet, with whom it was for."""
+    async def list_since(self, at: float) -> list[SpendEntry]:
+        """Return every job posted since `at` or still running, with its purchase."""
         statement = (
             "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
             " from jobs j join purchases p on p.id = j.purchase where j.at >= ? or j.cost is null order by j.at"
         )
         return await self.run(lambda c: [_spent(row) for row in c.execute(statement, (at,))])
 
-    # What has a body of JSON: files and batches, by kind.
-
-    async def put(self, kind: str, id: str, at: float, key: str, body: str) -> None:
-        statement = "insert or replace into things values (?, ?, ?, ?, ?)"
+    async def put_document(self, kind: str, id: str, at: float, key: str, body: str) -> None:
+        """Store a JSON document: a file's or a batch's description, or a provisional result."""
+        statement = "insert or replace into documents values (?, ?, ?, ?, ?)"
         await self.run(lambda connection: connection.execute(statement, (kind, id, at, key, body)))
 
-    async def get(self, kind: str, id: str, key: str | None) -> str | None:
-        """`key`: whose it must be; None for anybody's."""
-        statement = "select body from things where kind = ? and id = ? and (key = ? or ? is null)"
-        found = await self.run(lambda connection: connection.execute(statement, (kind, id, key, key)).fetchone())
-        return None if found is None else str(found[0])
+    async def get_document(self, kind: str, id: str, key: str | None) -> str | None:
+        """Return a document. With `key`, only if it belongs to that key."""
+        statement = "select body from documents where kind = ? and id = ? and (key = ? or ? is null)"
+        row_found = await self.run(lambda connection: connection.execute(statement, (kind, id, key, key)).fetchone())
+        return None if row_found is None else str(row_found[0])
 
-    async def all(self, kind: str, key: str | None) -> list[str]:
-        """The newest first."""
-        statement = "select body from things where kind = ? and (key = ? or ? is null) order by at desc, rowid desc"
+    async def list_documents(self, kind: str, key: str | None) -> list[str]:
+        """Return the documents of a kind, newest first."""
+        statement = "select body from documents where kind = ? and (key = ? or ? is null) order by at desc, rowid desc"
         return await self.run(lambda c: [str(row[0]) for row in c.execute(statement, (kind, key, key))])
 
-    async def remove(self, kind: str, id: str) -> None:
-        await self.run(lambda c: c.execute("delete from things where kind = ? and id = ?", (kind, id)))
+    async def remove_document(self, kind: str, id: str) -> None:
+        await self.run(lambda c: c.execute("delete from documents where kind = ? and id = ?", (kind, id)))
 
 
 @contextmanager
@@ -305,7 +321,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         yield connection
         connection.execute("commit")
     except BaseException:
-        if connection.in_transaction:  # SQLite has rolled back by itself after some failures
+        if connection.in_transaction:  # SQLite rolls back on its own after some errors
             connection.execute("rollback")
         raise
 
@@ -331,7 +347,7 @@ def _job(row: tuple[str, str, float, int, str, str | None, int, str, JobState]) 
     return LedgerJob(job_id, purchase, at, provider, int(amount), FeeTerms(fee_bps, int(gas_fee)), paid, state)
 
 
-def _spent(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> Spent:
+def _spent(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> SpendEntry:
     at, key, kind, name, model, job_id, provider, amount, cost, state = row
     paid = None if cost is None else int(cost)
-    return Spent(at, key, kind, name, model, job_id, provider, int(amount), paid, state)
+    return SpendEntry(at, key, kind, name, model, job_id, provider, int(amount), paid, state)

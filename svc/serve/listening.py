@@ -1,7 +1,7 @@
-"""Listening socket of `svc serve`, which keeps some file descriptors for purchases, however many connections arrive.
+"""Listening socket of `svc serve`. It keeps file descriptors free for purchases, however many clients connect.
 
-The higher the descriptor of a new connection, the more are in use. Half of them may be connections that wait long for a
-next request. Beyond that, idle connections end soon; beyond the reserve, new connections are closed at once.
+A high descriptor number means that many are in use. When half are in use, idle connections are closed early. When only
+the reserve is left, new connections are closed at once.
 """
 
 import socket
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hypercorn.config import Config, Sockets
 
-_RESERVED: Final = 128  # descriptors for the market, the ledger, files and the event loop
+_RESERVED_DESCRIPTORS: Final = 128  # for the market, the ledger, files and the event loop
 _KEEP_ALIVE_S: Final = 75.0
 _CROWDED_KEEP_ALIVE_S: Final = 2.0
 
@@ -18,7 +18,7 @@ _CROWDED_KEEP_ALIVE_S: Final = 2.0
 class ListeningConfig(Config):
     """Configuration of hypercorn that serves one socket.
 
-    hypercorn closes a connection without a request only after `keep_alive_timeout`, even when the client has closed it.
+    hypercorn closes an idle connection only after `keep_alive_timeout`, even if the client has closed it before.
     """
 
     keep_alive_timeout: float
@@ -37,8 +37,8 @@ class ListeningConfig(Config):
 class ListeningSocket(socket.socket):
     """Listening socket that closes a new connection when few descriptors are left.
 
-    asyncio copes badly with a failed accept: for each it logs up to a thousand tracebacks and starts as many timers,
-    until the process does nothing else.
+    asyncio handles a failed accept badly: it logs up to a thousand tracebacks and starts as many timers, which can use
+    all of the process's time.
     """
 
     def __init__(self, listening: socket.socket, config: ListeningConfig) -> None:
@@ -65,4 +65,4 @@ def _connection_ceiling() -> int:
     import resource  # noqa: PLC0415 - Windows has none
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVED, soft // 2)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVED_DESCRIPTORS, soft // 2)

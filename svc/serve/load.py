@@ -1,8 +1,8 @@
-"""Load of each provider as seen from here: our jobs there, its room, how soon it claims, whether it failed lately.
+"""Load of each provider: our jobs there, its free capacity, how fast it claims, and recent failures.
 
-The cheapest provider is given what it has room for, the next one the rest, within the premium that the settings allow.
-Room is what the market says of a provider (jobs that it may hold, less those that others gave it) less our own jobs
-there, so that requests that come at the same time are not all given to one.
+The cheapest provider gets as many jobs as it has capacity for, and the next ones get the rest, up to the configured
+premium. Free capacity is what the market reports, less our own jobs. Our jobs are counted at once, so that parallel
+requests do not all choose the same provider.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,22 +13,25 @@ import attrs
 from svc.core.bids import OPEN, Bid
 from svc.records import Provider
 
-_SMOOTHING: Final = 0.3  # share of the newest claim in what is usual
-_USUALLY: Final = 4.0  # times the usual wait for a claim, after which it is not usual any more
-_LEAST_SECONDS: Final = 3.0
-_UNCLAIMED_SECONDS: Final = 60.0  # one that was too busy for a claim is soon asked again
+_SMOOTHING: Final = 0.3  # weight of the newest claim in the moving average
+_LATE_FACTOR: Final = 4.0  # a claim is late after this many times the average
+_MIN_CLAIM_SECONDS: Final = 3.0
+_UNCLAIMED_EXCLUSION_SECONDS: Final = 60.0  # a busy provider is soon tried again
 
 
 @attrs.define
-class _Seen:
-    """`held`: jobs of ours, from the moment it is chosen until they end; `claimed`: those of them that it works on.
-    `capacity` and `others` are None and 0 until the market was asked."""
+class _ProviderState:
+    """Load of one provider, with its `capacity` once the market has reported it.
+
+    `held`: our jobs, from the choice of this provider to their end. `claimed`: our jobs that it has claimed.
+    `others`: jobs of other buyers.
+    """
 
     held: int = 0
     claimed: int = 0
     capacity: int | None = None
     others: int = 0
-    usual: float | None = None
+    average_claim_seconds: float | None = None
     excluded_until: float = float("-inf")
 
     @property
@@ -42,31 +45,34 @@ class _Seen:
 
 @attrs.define(eq=False)
 class ProviderLoad:
-    """`premium`: how many times the best price may be paid for room. `monotonic` times exclusions."""
+    """Order providers by price, free capacity and recent failures.
+
+    `premium`: highest multiple of the best price that may be paid. `monotonic`: clock of the exclusions.
+    """
 
     premium: float
     claim_seconds: float
     exclude_seconds: float
     monotonic: Callable[[], float]
-    _seen: dict[int, _Seen] = attrs.field(factory=dict)
+    _states: dict[int, _ProviderState] = attrs.field(factory=dict)
 
-    def of(self, provider: int) -> _Seen:
-        return self._seen.setdefault(provider, _Seen())
+    def state(self, provider: int) -> _ProviderState:
+        return self._states.setdefault(provider, _ProviderState())
 
-    def order(self, bids: Sequence[Bid]) -> list[Bid]:
-        """The best first. `bids` are in the order of their price."""
+    def sort(self, bids: Sequence[Bid]) -> list[Bid]:
+        """Return the bids, best first. `bids` are sorted by price."""
         now, ranks, rank = self.monotonic(), [], 0
         for at, bid in enumerate(bids):
             rank += at > 0 and bid.rates != bids[at - 1].rates
             ranks.append(rank)
-        within = self._affordable(bids)
+        affordable = self._affordable(bids)
 
         def key(at: int) -> tuple[bool, bool, bool, float, float]:
-            seen, dear = self.of(bids[at].designated), bids[at].designated not in within
-            by_price, by_queue = (ranks[at], seen.fullness), (seen.fullness, ranks[at])
-            # By price where there is room; where nobody has any, to the shortest queue among those of about one price.
-            order = by_price if dear or seen.has_room else by_queue
-            return seen.excluded_until > now, dear, not seen.has_room, *order
+            state, too_expensive = self.state(bids[at].designated), bids[at].designated not in affordable
+            by_price, by_queue = (ranks[at], state.fullness), (state.fullness, ranks[at])
+            # With free capacity the price decides. Without, the shortest queue among affordable providers.
+            order = by_price if too_expensive or state.has_room else by_queue
+            return state.excluded_until > now, too_expensive, not state.has_room, *order
 
         return [bids[at] for at in sorted(range(len(bids)), key=key)]
 
@@ -75,44 +81,43 @@ class ProviderLoad:
             return frozenset()
         now = self.monotonic()
         prices = {bid.designated: bid.rates.rate_in + bid.rates.rate_out for bid in bids}
-        good = [price for each, price in prices.items() if self.of(each).excluded_until <= now]
-        most = min(good or prices.values()) * self.premium
-        return frozenset(each for each, price in prices.items() if price <= most)
+        available = [price for provider, price in prices.items() if self.state(provider).excluded_until <= now]
+        max_price = min(available or prices.values()) * self.premium
+        return frozenset(provider for provider, price in prices.items() if price <= max_price)
 
     def has_room(self, providers: Iterable[int]) -> bool:
         now = self.monotonic()
-        return any(self.of(each).has_room and self.of(each).excluded_until <= now for each in providers)
+        return any(self.state(each).has_room and self.state(each).excluded_until <= now for each in providers)
 
-    def patience(self, provider: int) -> float:
-        """Seconds after which a claim of this provider is later than usual; `claim_seconds` at most."""
-        usual = self.of(provider).usual
-        late = self.claim_seconds if usual is None else max(_LEAST_SECONDS, _USUALLY * usual)
+    def claim_timeout(self, provider: int) -> float:
+        """Return the seconds after which a claim of this provider is late, at most `claim_seconds`."""
+        average = self.state(provider).average_claim_seconds
+        late = self.claim_seconds if average is None else max(_MIN_CLAIM_SECONDS, _LATE_FACTOR * average)
         return min(self.claim_seconds, late)
 
-    # --- what happens to our jobs -----------------------------------------------------------------------------
+    def on_chosen(self, provider: int) -> None:
+        self.state(provider).held += 1
 
-    def chosen(self, provider: int) -> None:
-        self.of(provider).held += 1
-
-    def claimed(self, provider: int, seconds: float | None) -> None:
-        """`seconds` since its post, where they are known."""
-        seen = self.of(provider)
-        seen.claimed += 1
+    def on_claimed(self, provider: int, seconds: float | None) -> None:
+        """Count a claim that took `seconds` since the post, if known."""
+        state = self.state(provider)
+        state.claimed += 1
         if seconds is not None:
-            seen.usual = seconds if seen.usual is None else seen.usual + _SMOOTHING * (seconds - seen.usual)
+            average = state.average_claim_seconds
+            state.average_claim_seconds = seconds if average is None else average + _SMOOTHING * (seconds - average)
 
-    def ended(self, provider: int, *, claimed: bool) -> None:
-        seen = self.of(provider)
-        seen.held -= 1
-        seen.claimed -= claimed
+    def on_ended(self, provider: int, *, claimed: bool) -> None:
+        state = self.state(provider)
+        state.held -= 1
+        state.claimed -= claimed
 
     def exclude(self, provider: int, *, unclaimed: bool) -> None:
-        """The last choice for a while: one that failed, or, for less long, one that did not claim in time."""
+        """Make a provider the last choice for a while: shorter if it only failed to claim in time."""
         if provider != OPEN:
-            seconds = min(self.exclude_seconds, _UNCLAIMED_SECONDS) if unclaimed else self.exclude_seconds
-            self.of(provider).excluded_until = self.monotonic() + seconds
+            seconds = min(self.exclude_seconds, _UNCLAIMED_EXCLUSION_SECONDS) if unclaimed else self.exclude_seconds
+            self.state(provider).excluded_until = self.monotonic() + seconds
 
-    def learn(self, told: Provider) -> None:
-        """What the market says of it; our own jobs there are known better here."""
-        seen = self.of(told.provider_id)
-        seen.capacity, seen.others = told.capacity, max(0, told.active_jobs - seen.claimed)
+    def update(self, reported: Provider) -> None:
+        """Store the capacity that the market reports. Our own jobs are known here, and not counted as others'."""
+        state = self.state(reported.provider_id)
+        state.capacity, state.others = reported.capacity, max(0, reported.active_jobs - state.claimed)

@@ -1,7 +1,7 @@
-"""Facts of the market, kept warm: models by the names that programs use, who sells them at what price, the charges.
+"""Market data for purchases, cached and refreshed ahead of use: models, candidates, prices and charges.
 
-All of it is asked for ahead of its use, as long as it is used, so that a request waits for nothing but its own post. A
-price that has changed meanwhile comes with the answer to the post, and is learned from it.
+A request then waits only for its own post. If a price has changed in the meantime, the reply to the post carries the
+new one.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -20,22 +20,24 @@ from svc.core.quote_check import computed_quote, fee_terms
 from svc.errors import NoProvider, SvcError
 from svc.records import Candidate, Model, Quoted
 from svc.serve.load import ProviderLoad
-from svc.serve.problems import no_such_model
-from svc.serve.settings import Rule, ServeSettings
+from svc.serve.problems import model_not_found
+from svc.serve.settings import BuyingRule, ServeSettings
 
-_MOST_LOOKED_AT: Final = 8  # of the cheapest providers, whose room is looked at
+_MAX_CAPACITY_READS: Final = 8  # only the cheapest providers' capacity is read
 CANDIDATE_SECONDS: Final = 5.0  # a provider is a candidate for 15 s after its last poll
 MODEL_SECONDS: Final = 60.0
-_NOBODY_SECONDS: Final = 1.0  # before it is asked again who sells what nobody sold
-_LOOKED_SECONDS: Final = 60.0  # how long after its last use the room of a model's providers is looked at
-_USED_SECONDS: Final = 600.0  # how long what was asked for is kept warm
-_MOST_MODELS: Final = 1000
+_EMPTY_RETRY_SECONDS: Final = 1.0  # before looking again for a model without providers
+_CAPACITY_READ_SECONDS: Final = 60.0  # capacities are read this long after the last use
+_UNUSED_SECONDS: Final = 600.0  # candidates are refreshed this long after the last use
+_MAX_MODELS: Final = 1000
 
 
 @attrs.frozen(slots=True)
 class MarketOffer:
-    """What is bid for a job and to whom it is sealed. `provider` is 0 for an open order. It counts as a job of that
-    provider until `ProviderLoad.ended`."""
+    """Bid for a job and the key to seal it to. `provider` is 0 for an open order.
+
+    The job counts against that provider's capacity until `ProviderLoad.on_ended`.
+    """
 
     bid: Bid
     recipient: PublicKey = attrs.field(repr=False)
@@ -46,16 +48,16 @@ class MarketOffer:
 
 
 @attrs.define
-class _KeptCandidates:
+class _CachedCandidates:
     candidates: tuple[Candidate, ...]
     read_at: float
     used_at: float
-    ask: Callable[[], Awaitable[tuple[Candidate, ...]]]
+    probe: Callable[[], Awaitable[tuple[Candidate, ...]]]
 
 
 @attrs.define(eq=False)
 class Prices:
-    """`monotonic` times what is kept, so that tests need not wait."""
+    """Cached market data. `monotonic` is the clock of the cache, which tests replace."""
 
     client: Client
     settings: ServeSettings
@@ -65,36 +67,34 @@ class Prices:
     _models: dict[str, Model] = attrs.field(factory=dict)
     _models_at: float = float("-inf")
     _listing: anyio.Lock = attrs.field(factory=anyio.Lock)
-    _kept: dict[tuple[str, str], _KeptCandidates] = attrs.field(factory=dict)
+    _cached: dict[tuple[str, str], _CachedCandidates] = attrs.field(factory=dict)
     _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)
-    _asking: dict[tuple[str, str], anyio.Lock] = attrs.field(factory=dict)
+    _refresh_locks: dict[tuple[str, str], anyio.Lock] = attrs.field(factory=dict)
     _quoting: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     def __attrs_post_init__(self) -> None:
         buying = self.settings.buying
         self.load = ProviderLoad(buying.premium, buying.claim_seconds, buying.exclude_seconds, self.monotonic)
 
-    # --- models -----------------------------------------------------------------------------------------------
-
     async def models(self) -> dict[str, Model]:
-        """Those that may be asked for, by the name that a program uses."""
+        """Return the available models by the names that programs use."""
         known = await self._market_models()
         named = {name: each.model or name for name, each in self.settings.models.items()}
         names = {} if self.settings.only_named else {name: name for name in known}
         return {name: known[model] for name, model in {**names, **named}.items() if model in known}
 
-    async def find(self, name: str, allowed: Collection[str]) -> tuple[Model, Rule]:
-        """Raises Problem (`model_not_found`) also for one that the caller's key may not ask for."""
+    async def find(self, name: str, allowed: Collection[str]) -> tuple[Model, BuyingRule]:
+        """Return a model and how it is bought. Raises Problem (`model_not_found`), also if the key may not use it."""
         if allowed and name not in allowed:
-            raise no_such_model(name, "may not be asked for with this key")
-        own = self.settings.models.get(name)
-        if own is None and self.settings.only_named:
-            raise no_such_model(name, "is none of those that svc serve is set to offer")
-        wanted = name if own is None or own.model is None else own.model
-        model = (await self._market_models()).get(wanted)
+            raise model_not_found(name, "is not available to this key")
+        model_settings = self.settings.models.get(name)
+        if model_settings is None and self.settings.only_named:
+            raise model_not_found(name, "is not listed in serve.toml, and only_named is set")
+        market_name = name if model_settings is None or model_settings.model is None else model_settings.model
+        model = (await self._market_models()).get(market_name)
         if model is None:
-            raise no_such_model(name, "does not exist or takes no orders: GET /v1/models lists what does")
-        checked = await self.client.orders.account.model(wanted)  # held against the chain, where there is a node
+            raise model_not_found(name, "does not exist or accepts no orders: see GET /v1/models")
+        checked = await self.client.orders.account.model(market_name)  # checked against the chain if a node is set
         return checked, self.settings.rule(name)
 
     async def _market_models(self) -> dict[str, Model]:
@@ -104,57 +104,59 @@ class Prices:
             return self._models
 
     async def _list(self) -> None:
-        listed = await self.client.models.list(limit=_MOST_MODELS)
+        listed = await self.client.models.list(limit=_MAX_MODELS)
         self._models = {model.id: model for model in listed if model.svc.enabled}
         self._models_at = self.monotonic()
 
-    # --- offers -----------------------------------------------------------------------------------------------
-
-    async def offer(self, model: Model, rule: Rule, tried: Collection[int]) -> MarketOffer:
-        """The best that was not tried; one that failed somebody lately only where there is no other. Raises
-        NoProvider."""
+    async def offer(self, model: Model, rule: BuyingRule, tried: Collection[int]) -> MarketOffer:
+        """Return the best offer to an untried provider. Providers that failed recently come last. Raises NoProvider."""
         if rule.is_open:
             if OPEN in tried:
-                raise NoProvider(f"nobody claimed the open order for {model.id}")
-            return await self._chosen(Bid(self._rates(rule), OPEN))
-        bids = self._own_bids(rule) if rule.bids else await self._market_bids(model, rule)
-        left = [bid for bid in bids if bid.designated not in tried]
-        if not left:
-            whom = f"none of the providers {', '.join(map(str, rule.providers))}" if rule.providers else "no provider"
-            more = "; each was tried" if tried else ""
-            raise NoProvider(f"{whom} is live for {model.id} in a window of {rule.window}{more}")
-        return await self._chosen(self.load.order(left)[0])
+                raise NoProvider(f"no provider claimed the open order for {model.id}")
+            return await self._choose(Bid(self._rates(rule), OPEN))
+        bids = self._own_bids(rule) if rule.has_rates else await self._market_bids(model, rule)
+        untried = [bid for bid in bids if bid.designated not in tried]
+        if not untried:
+            subject = (
+                f"none of the providers {', '.join(map(str, rule.providers))}" if rule.providers else "no provider"
+            )
+            detail = "; all were tried" if tried else ""
+            raise NoProvider(f"{subject} is live for {model.id} in a window of {rule.window}{detail}")
+        return await self._choose(self.load.sort(untried)[0])
 
-    async def _chosen(self, bid: Bid) -> MarketOffer:
-        self.load.chosen(bid.designated)  # at once: whoever chooses next must see it
+    async def _choose(self, bid: Bid) -> MarketOffer:
+        self.load.on_chosen(bid.designated)  # count the job now, so that a parallel request sees it
         try:
             return MarketOffer(bid, await self._recipient(bid))
         except BaseException:
-            self.load.ended(bid.designated, claimed=False)
+            self.load.on_ended(bid.designated, claimed=False)
             raise
 
-    def others(self, model: Model, rule: Rule, tried: Collection[int]) -> list[int]:
-        """Who else would take it, by what is known without asking."""
+    def alternatives(self, model: Model, rule: BuyingRule, tried: Collection[int]) -> list[int]:
+        """Return the other providers that would accept the job, from cached data."""
         if rule.is_open:
             return []
-        if rule.bids:
+        if rule.has_rates:
             return [provider for provider in rule.providers if provider not in tried]
-        kept = self._kept.get((model.id, rule.window))
-        known = () if kept is None else self._suiting(kept.candidates, rule)
+        cached = self._cached.get((model.id, rule.window))
+        known = () if cached is None else self._select(cached.candidates, rule)
         return [candidate.provider_id for candidate in known if candidate.provider_id not in tried]
 
-    def _own_bids(self, rule: Rule) -> list[Bid]:
+    def _own_bids(self, rule: BuyingRule) -> list[Bid]:
         return [Bid(self._rates(rule), provider) for provider in rule.providers]
 
-    def _rates(self, rule: Rule) -> Rates:
+    def _rates(self, rule: BuyingRule) -> Rates:
         return read_rates(rule.rate_in, rule.rate_out) or Rates(0, 0)
 
-    async def _market_bids(self, model: Model, rule: Rule) -> list[Bid]:
-        found = self._suiting(await self._candidates(model, rule), rule)
-        return [Bid(Rates(one.rate_in, one.rate_out), one.provider_id, one.box_key) for one in found]
+    async def _market_bids(self, model: Model, rule: BuyingRule) -> list[Bid]:
+        found = self._select(await self._candidates(model, rule), rule)
+        return [
+            Bid(Rates(candidate.rate_in, candidate.rate_out), candidate.provider_id, candidate.box_key)
+            for candidate in found
+        ]
 
-    def _suiting(self, candidates: Collection[Candidate], rule: Rule) -> list[Candidate]:
-        return [one for one in candidates if not rule.providers or one.provider_id in rule.providers]
+    def _select(self, candidates: Collection[Candidate], rule: BuyingRule) -> list[Candidate]:
+        return [candidate for candidate in candidates if not rule.providers or candidate.provider_id in rule.providers]
 
     async def _recipient(self, bid: Bid) -> PublicKey:
         account = self.client.orders.account
@@ -167,51 +169,49 @@ class Prices:
             known = self._box_keys[bid.designated] = await self.client.orders.box_key(bid.designated)
         return known
 
-    async def _candidates(self, model: Model, rule: Rule) -> tuple[Candidate, ...]:
+    async def _candidates(self, model: Model, rule: BuyingRule) -> tuple[Candidate, ...]:
         key = (model.id, rule.window)
         if not self._is_fresh(key):
-            async with self._asking.setdefault(key, anyio.Lock()):  # those that come together ask once
+            async with self._refresh_locks.setdefault(key, anyio.Lock()):  # parallel requests read once
                 if not self._is_fresh(key):
-                    await self._ask(key, model, rule)
-        kept = self._kept[key]
-        kept.used_at = self.monotonic()
-        return kept.candidates
+                    await self._refresh(key, model, rule)
+        cached = self._cached[key]
+        cached.used_at = self.monotonic()
+        return cached.candidates
 
     def _is_fresh(self, key: tuple[str, str]) -> bool:
-        kept = self._kept.get(key)
-        if kept is None:
+        cached = self._cached.get(key)
+        if cached is None:
             return False
-        seconds = 2 * CANDIDATE_SECONDS if kept.candidates else _NOBODY_SECONDS
-        return self.monotonic() - kept.read_at <= seconds
+        seconds = 2 * CANDIDATE_SECONDS if cached.candidates else _EMPTY_RETRY_SECONDS
+        return self.monotonic() - cached.read_at <= seconds
 
-    async def _ask(self, key: tuple[str, str], model: Model, rule: Rule) -> None:
+    async def _refresh(self, key: tuple[str, str], model: Model, rule: BuyingRule) -> None:
         endpoint = model.svc.endpoint
 
-        async def ask() -> tuple[Candidate, ...]:
+        async def probe() -> tuple[Candidate, ...]:
             return await self.client.probe(model.id, {}, window=rule.window, endpoint=endpoint)
 
-        found, now = await ask(), self.monotonic()
-        kept = self._kept[key] = _KeptCandidates(found, now, now, ask)
-        await self._look(kept)
+        found, now = await probe(), self.monotonic()
+        cached = self._cached[key] = _CachedCandidates(found, now, now, probe)
+        await self._read_capacities(cached)
 
-    async def _look(self, kept: _KeptCandidates) -> None:
-        """At the room of the cheapest, where there is a choice. It is a help: without it our own jobs are counted."""
-        if len(kept.candidates) < 2:
+    async def _read_capacities(self, cached: _CachedCandidates) -> None:
+        """Read the capacities of the cheapest candidates if there is more than one. Errors are ignored."""
+        if len(cached.candidates) < 2:
             return
 
-        async def look(provider: int) -> None:
+        async def read_capacity(provider: int) -> None:
             with suppress(SvcError):
-                self.load.learn(await self.client.market.provider(provider))
+                self.load.update(await self.client.market.provider(provider))
 
         async with anyio.create_task_group() as tasks:
-            for one in kept.candidates[:_MOST_LOOKED_AT]:
-                tasks.start_soon(look, one.provider_id)
-
-    # --- charges ----------------------------------------------------------------------------------------------
+            for candidate in cached.candidates[:_MAX_CAPACITY_READS]:
+                tasks.start_soon(read_capacity, candidate.provider_id)
 
     async def quote(self, prepared: PreparedOrder) -> Quoted:
-        """Computed from the charges of the last quote, or asked for where there was none."""
-        async with self._quoting:  # those that come together ask once
+        """Return a quote computed from the last charges, or request one if there are none."""
+        async with self._quoting:  # parallel requests read once
             if (charges := self._charges) is None:
                 quoted = await self.client.quote(prepared)
                 self._charges = fee_terms(quoted.quote)
@@ -221,28 +221,26 @@ class Prices:
     def forget_charges(self) -> None:
         self._charges = None
 
-    # --- ahead of use -----------------------------------------------------------------------------------------
-
     async def keep_warm(self, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
-        """Until it is cancelled."""
+        """Refresh the cache until cancelled."""
         while True:
             await sleep(CANDIDATE_SECONDS)
             await self.warm()
 
     async def warm(self) -> None:
-        """What is used, asked for again. What cannot be asked now is asked soon, or by the request that needs it."""
+        """Refresh the data in use. Errors are ignored: the next round or the next request tries again."""
         now = self.monotonic()
-        for key, kept in [*self._kept.items()]:
-            if now - kept.used_at > _USED_SECONDS:
-                del self._kept[key]
-                self._asking.pop(key, None)
+        for key, cached in [*self._cached.items()]:
+            if now - cached.used_at > _UNUSED_SECONDS:
+                del self._cached[key]
+                self._refresh_locks.pop(key, None)
                 continue
-            with suppress(SvcError):  # of one model: the others are asked for all the same
-                kept.candidates, kept.read_at = await kept.ask(), self.monotonic()
-                if now - kept.used_at < _LOOKED_SECONDS:
-                    await self._look(kept)
-        if self._kept and now - self._models_at > MODEL_SECONDS / 2:
+            with suppress(SvcError):  # one model failed: refresh the others
+                cached.candidates, cached.read_at = await cached.probe(), self.monotonic()
+                if now - cached.used_at < _CAPACITY_READ_SECONDS:
+                    await self._read_capacities(cached)
+        if self._cached and now - self._models_at > MODEL_SECONDS / 2:
             with suppress(SvcError):
                 await self._list()
-                for name, _ in [*self._kept]:
+                for name, _ in [*self._cached]:
                     await self.client.orders.account.model(name)

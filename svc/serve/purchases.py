@@ -1,12 +1,11 @@
-"""Purchases: an answer that somebody asked for, from the offer to the opened result, at one provider or the next.
+"""Purchases of answers: from the offer to the opened result, with one provider after another.
 
-                       ┌────────────── failed, not claimed in time: the next provider ◄──┐
-    asked ── offer ── ledger ── post ── wait ── open ── answered                         │
-                                          └──────────────────────────────────────────────┘
+                       ┌───────── failed, or not claimed in time: the next provider ◄──┐
+    new ──── offer ── ledger ── post ── wait ── open ── answered                       │
+                                          └────────────────────────────────────────────┘
 
-A purchase goes on by itself: whoever asked may go away and ask again, and the same question joins it. Under an
-idempotency key nothing is bought twice; without one, what was bought and never delivered is given to whoever asks the
-same again.
+A purchase continues after its client disconnects, and a client that repeats the request joins it. An idempotency key
+never buys two answers. Without a key, an answer that was bought but not delivered goes to the next identical request.
 """
 
 import secrets
@@ -19,41 +18,46 @@ import attrs
 from anyio.streams.memory import MemoryObjectSendStream
 
 from svc.errors import ApiError, JobFailed, NoProvider, OverCeiling, PostRefused, SvcError
-from svc.serve.answers import headline
+from svc.serve.answers import purchase_kind
 from svc.serve.attempts import JobAttempts, OpenPurchase, Trade
-from svc.serve.budgets import DAY
+from svc.serve.budgets import DAY_SECONDS
 from svc.serve.keys import ApiKey
 from svc.serve.ledger import UNDER_WAY, LedgerJob, LedgerPurchase
 from svc.serve.media_answers import Bought
 from svc.serve.prices import MarketOffer
-from svc.serve.problems import Problem, StorageFailed, invalid, problem_of, unexpected
-from svc.serve.requests import Wanted
+from svc.serve.problems import Problem, StorageFailed, internal_problem, invalid, problem_of
+from svc.serve.requests import AnswerRequest
 
-_FOREVER: Final = float("inf")
-_PAUSE_SECONDS: Final = 1.0  # before a coordinator that is short of something is asked again
+_NO_TIMEOUT: Final = float("inf")
+_RETRY_SECONDS: Final = 1.0  # before a retryable error of the coordinator is retried
 
 
 @attrs.frozen
-class _Failed:
-    """An attempt without a result. `again`: another may succeed, after `pause` seconds; `blame`: this provider is to be
-    passed over, for less long where it only did not claim in time (`unclaimed`)."""
+class _FailedAttempt:
+    """Attempt without a result.
+
+    `retry`: another attempt may succeed, after `retry_after_seconds`. `blame`: avoid this provider for a while, for
+    less time if it only failed to claim the job (`unclaimed`).
+    """
 
     error: Problem
     provider: int
-    again: bool
+    retry: bool
     blame: bool = False
     unclaimed: bool = False
-    pause: float = 0.0
+    retry_after_seconds: float = 0.0
 
 
-Outcomes = MemoryObjectSendStream[Bought | _Failed]
+Outcomes = MemoryObjectSendStream[Bought | _FailedAttempt]
 
 
 @attrs.define(eq=False)
 class AnswerPurchases:
+    """Open purchases, found by idempotency key and by the digest of the request."""
+
     trade: Trade
-    _named: dict[tuple[str, str], OpenPurchase] = attrs.field(factory=dict)
-    _asked: dict[tuple[str, str], list[OpenPurchase]] = attrs.field(factory=dict)
+    _by_idempotency_key: dict[tuple[str, str], OpenPurchase] = attrs.field(factory=dict)
+    _by_digest: dict[tuple[str, str], list[OpenPurchase]] = attrs.field(factory=dict)
     _joining: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     @property
@@ -61,269 +65,276 @@ class AnswerPurchases:
         return JobAttempts(self.trade)
 
     async def resume(self) -> None:
-        """Follow what was under way when this ended last."""
-        for row in await self.trade.ledger.running():
-            jobs = await self.trade.ledger.jobs_of(row.id)
+        """Resume the purchases that were running when the server last stopped."""
+        for row in await self.trade.ledger.list_running():
+            jobs = await self.trade.ledger.list_jobs(row.id)
             open_jobs = [job for job in jobs if job.state in UNDER_WAY]
-            if not open_jobs:  # it ended between two attempts: whoever asks again asks anew
+            if not open_jobs:  # the server stopped between two attempts, so nothing was bought
                 await self.trade.ledger.end_purchase(row.id, "failed")
                 continue
             purchase = OpenPurchase(row, None, "posting", open_jobs[0])
             self._remember(purchase)
             for job in open_jobs[1:]:
-                self.trade.start("accounting", self._attempts.account_for, purchase, job)
+                self.trade.start("accounting", self._attempts.record_cost, purchase, job)
             self.trade.start("purchase", self._run, purchase, open_jobs[0])
-        for job in await self.trade.ledger.unconfirmed():
-            self.trade.start("confirming", self._attempts.confirmed, job, None)
+        for job in await self.trade.ledger.list_unconfirmed():
+            self.trade.start("confirming", self._attempts.confirm, job, None)
 
-    async def buy(self, key: ApiKey, wanted: Wanted, digest: str, idempotency: str | None) -> OpenPurchase:
-        """The purchase of this answer: one that is under way or was not delivered, or a new one. Raises Problem."""
+    async def buy(self, key: ApiKey, requested: AnswerRequest, digest: str, idempotency: str | None) -> OpenPurchase:
+        """Return the purchase of this answer: a running or undelivered one, or a new one. Raises Problem."""
         async with self._joining:
-            found = await self._before(key, wanted, digest, idempotency)
+            found = await self._find_earlier(key, requested, digest, idempotency)
             if found is not None:
                 found.abandoned = False
-                if found.wanted is None:
-                    found.wanted = wanted
+                if found.requested is None:
+                    found.requested = requested
                 found.waiting += 1
                 return found
-            kind = headline(wanted)
+            route_name = purchase_kind(requested)
             row = LedgerPurchase(
                 f"pur_{secrets.token_hex(12)}",
                 self.trade.clock(),
                 key.name,
-                kind,
-                wanted.name,
-                wanted.model.id,
+                route_name,
+                requested.name,
+                requested.model.id,
                 digest,
                 idempotency,
             )
             await self.trade.ledger.add_purchase(row)
-            purchase = OpenPurchase(row, wanted, waiting=1)
+            purchase = OpenPurchase(row, requested, waiting=1)
             self._remember(purchase)
         self.trade.start("purchase", self._run, purchase, None)
         return purchase
 
-    def leave(self, purchase: OpenPurchase) -> None:
-        """Whom `buy` counted waits no more."""
+    def stop_waiting(self, purchase: OpenPurchase) -> None:
+        """Record that one client of `buy` no longer waits. The last one abandons the purchase."""
         purchase.waiting -= 1
         if purchase.waiting:
             return
         if purchase.ended:
-            self._forget(purchase)  # what was not delivered is read again for whoever asks
+            self._forget(purchase)  # the next identical request reads an undelivered result again
         elif not self.trade.stopping:
             purchase.abandoned = True
-            purchase.tell()
+            purchase.notify()
 
-    async def delivered(self, purchase: OpenPurchase) -> None:
-        """Never raises: an answer that could not be recorded as delivered is given again to the same question."""
+    async def mark_delivered(self, purchase: OpenPurchase) -> None:
+        """Record the delivery. Never raises: an unrecorded delivery only lets the same request be answered twice."""
         self._forget(purchase)
         try:
             await self.trade.ledger.deliver(purchase.row.id)
         except StorageFailed as failed:
-            self.trade.say(failed.message)
+            self.trade.report(failed.message)
 
-    async def _before(self, key: ApiKey, wanted: Wanted, digest: str, idempotency: str | None) -> OpenPurchase | None:
+    async def _find_earlier(
+        self, key: ApiKey, requested: AnswerRequest, digest: str, idempotency: str | None
+    ) -> OpenPurchase | None:
         if idempotency is None:
-            for known in self._asked.get((key.name, digest), ()):
-                if not known.waiting and not (known.ended and known.problem):
-                    return known
-            rows = await self.trade.ledger.undelivered(key.name, digest, self.trade.clock() - DAY)
-            here = {purchase.row.id for purchase in self._asked.get((key.name, digest), ())}
-            row = next((row for row in rows if row.id not in here), None)
-            return None if row is None else self._reread(row, wanted)
-        named = self._named.get((key.name, idempotency))
-        if named is not None and named.problem is None:
-            _require_same(named.row, digest)
-            return named
-        row = await self.trade.ledger.asked_before(key.name, idempotency)
+            for purchase in self._by_digest.get((key.name, digest), ()):
+                if not purchase.waiting and not (purchase.ended and purchase.problem):
+                    return purchase
+            rows = await self.trade.ledger.list_undelivered(key.name, digest, self.trade.clock() - DAY_SECONDS)
+            known_ids = {purchase.row.id for purchase in self._by_digest.get((key.name, digest), ())}
+            row = next((row for row in rows if row.id not in known_ids), None)
+            return None if row is None else self._reopen(row, requested)
+        known = self._by_idempotency_key.get((key.name, idempotency))
+        if known is not None and known.problem is None:
+            _require_same(known.row, digest)
+            return known
+        row = await self.trade.ledger.find_by_idempotency_key(key.name, idempotency)
         if row is None:
             return None
         _require_same(row, digest)
-        if row.state != "done":  # it has no job that could be followed, and none that is known to be paid
-            raise Problem(409, "what was asked under this idempotency key has just ended: ask again", retry=True)
-        return self._reread(row, wanted)
+        if row.state != "done":  # none of its jobs is running or known to be paid
+            raise Problem(409, "the request with this idempotency key has just failed: retry it", retry=True)
+        return self._reopen(row, requested)
 
-    def _reread(self, row: LedgerPurchase, wanted: Wanted) -> OpenPurchase:
-        """One that is paid: its result is read again, and nothing is bought."""
-        purchase = OpenPurchase(row, wanted, "completed")
+    def _reopen(self, row: LedgerPurchase, requested: AnswerRequest) -> OpenPurchase:
+        """Return a paid purchase, and read its result again. Nothing is bought."""
+        purchase = OpenPurchase(row, requested, "completed")
         self._remember(purchase)
         self.trade.start("purchase", self._run, purchase, None)
         return purchase
 
     def _remember(self, purchase: OpenPurchase) -> None:
         row = purchase.row
-        self._asked.setdefault((row.key, row.digest), []).append(purchase)
+        self._by_digest.setdefault((row.key, row.digest), []).append(purchase)
         if row.idempotency is not None:
-            self._named[row.key, row.idempotency] = purchase
+            self._by_idempotency_key[row.key, row.idempotency] = purchase
 
     def _forget(self, purchase: OpenPurchase) -> None:
         row = purchase.row
-        same = self._asked.get((row.key, row.digest), [])
-        if purchase in same:
-            same.remove(purchase)
-        if not same:
-            self._asked.pop((row.key, row.digest), None)
-        if row.idempotency is not None and self._named.get((row.key, row.idempotency)) is purchase:
-            del self._named[row.key, row.idempotency]
-
-    # --- one purchase -----------------------------------------------------------------------------------------
+        same_digest = self._by_digest.get((row.key, row.digest), [])
+        if purchase in same_digest:
+            same_digest.remove(purchase)
+        if not same_digest:
+            self._by_digest.pop((row.key, row.digest), None)
+        if row.idempotency is not None and self._by_idempotency_key.get((row.key, row.idempotency)) is purchase:
+            del self._by_idempotency_key[row.key, row.idempotency]
 
     async def _run(self, purchase: OpenPurchase, job: LedgerJob | None) -> None:
-        """Never raises: what went wrong is the purchase's `problem`, told once the ledger has it."""
+        """Run the purchase to its end.
+
+        Never raises: an error becomes `purchase.problem` after the ledger has recorded it.
+        """
         bought: Bought | None = None
         problem: Problem | None = None
         try:
             if purchase.row.state == "done":
-                bought = await self._read_again(purchase)
+                bought = await self._read_result_again(purchase)
             else:
-                bought = await self._bought(purchase, job)
+                bought = await self._buy_answer(purchase, job)
                 await self.trade.ledger.end_purchase(purchase.row.id, "done")
         except Problem as refused:
             problem = refused
         except SvcError as error:
             problem = problem_of(error, None if purchase.job is None else purchase.job.job_id)
-        except Exception as error:  # of this purchase alone: the server goes on
-            self.trade.say(f"a purchase failed unexpectedly: {type(error).__name__}: {error}")
-            problem = unexpected()
+        except Exception as error:  # one purchase failed: the server continues
+            self.trade.report(f"purchase failed unexpectedly: {type(error).__name__}: {error}")
+            problem = internal_problem()
         if bought is None and purchase.row.state != "done":
             try:
                 paid = purchase.job is not None and await self._is_paid(purchase)
                 await self.trade.ledger.end_purchase(purchase.row.id, "done" if paid else "failed")
-            except Exception as error:  # of a disk that is full: the next start finds it running
-                self.trade.say(f"the ledger cannot be written: {type(error).__name__}: {error}")
+            except Exception as error:  # for example a full disk: the next start finds the purchase running
+                self.trade.report(f"cannot write the ledger: {type(error).__name__}: {error}")
         purchase.bought, purchase.problem = bought, None if bought is not None else problem
         if purchase.problem is not None or not purchase.waiting:
-            self._forget(purchase)  # the ledger has what is to be known of it
-        purchase.tell()
+            self._forget(purchase)  # the ledger has everything that a later request needs
+        purchase.notify()
 
     async def _is_paid(self, purchase: OpenPurchase) -> bool:
-        return any(job.state == "done" for job in await self.trade.ledger.jobs_of(purchase.row.id))
+        return any(job.state == "done" for job in await self.trade.ledger.list_jobs(purchase.row.id))
 
-    async def _read_again(self, purchase: OpenPurchase) -> Bought:
-        jobs = await self.trade.ledger.jobs_of(purchase.row.id)
+    async def _read_result_again(self, purchase: OpenPurchase) -> Bought:
+        jobs = await self.trade.ledger.list_jobs(purchase.row.id)
         for job in jobs:
             if job.state == "done":
                 purchase.job = job
-                return await self._attempts.opened(job, await self.trade.client.jobs.get(job.job_id))
+                return await self._attempts.open_result(job, await self.trade.client.jobs.get(job.job_id))
         for job in jobs:
-            given = await self.trade.ledger.given(job.job_id)
-            if given is not None:
+            provisional = await self.trade.ledger.provisional_result(job.job_id)
+            if provisional is not None:
                 purchase.job = job
-                return await self._attempts.given_again(job, given)
-        raise Problem(409, "what was bought under this idempotency key has no result", code="no_result")
+                return await self._attempts.reopen_provisional(job, provisional)
+        raise Problem(409, "the answer bought with this idempotency key has no result", code="no_result")
 
-    async def _bought(self, purchase: OpenPurchase, job: LedgerJob | None) -> Bought:
-        """The first attempt that succeeds; several at a time only where hedging is set."""
+    async def _buy_answer(self, purchase: OpenPurchase, job: LedgerJob | None) -> Bought:
+        """Return the first successful attempt. Attempts run in parallel only with `hedge_seconds`."""
         buying = self.trade.settings.buying
-        began, launched, running = anyio.current_time(), 0, 0
+        started, launched, running = anyio.current_time(), 0, 0
         tried = purchase.tried
-        last: Problem | None = None
-        send, receive = anyio.create_memory_object_stream[Bought | _Failed](buying.attempts + 1)
+        last_problem: Problem | None = None
+        send, receive = anyio.create_memory_object_stream[Bought | _FailedAttempt](buying.attempts + 1)
 
         async def launch() -> None:
             nonlocal launched, running
-            if purchase.wanted is None:
-                raise last or Problem(503, "the job of before a restart failed: ask again", retry=True)
-            wanted = purchase.wanted
-            offer = await self.trade.prices.offer(wanted.model, wanted.rule, tried)
+            if purchase.requested is None:
+                raise last_problem or Problem(
+                    503, "the job failed after svc serve restarted: retry the request", retry=True
+                )
+            requested = purchase.requested
+            offer = await self.trade.prices.offer(requested.model, requested.rule, tried)
             tried.add(offer.provider)
             launched, running = launched + 1, running + 1
-            purchase.more = launched < buying.attempts and not late()
-            self.trade.start("attempt", self._attempt, purchase, wanted, offer, send)
+            purchase.can_retry = launched < buying.attempts and not is_late()
+            self.trade.start("attempt", self._attempt, purchase, requested, offer, send)
 
-        def late() -> bool:
-            return anyio.current_time() - began > buying.retry_seconds
+        def is_late() -> bool:
+            return anyio.current_time() - started > buying.retry_seconds
 
         async with send, receive:
             if job is not None:
                 tried.add(job.provider)
-                purchase.more = buying.attempts > 1
-                self.trade.prices.load.chosen(job.provider)
-                self.trade.start("attempt", self._attempt_before, purchase, job, send)
+                purchase.can_retry = buying.attempts > 1
+                self.trade.prices.load.on_chosen(job.provider)
+                self.trade.start("attempt", self._resumed_attempt, purchase, job, send)
                 launched = running = 1
             else:
                 await launch()
             while True:
                 hedging = buying.hedge_seconds > 0 and running == 1 and launched < buying.attempts
-                outcome: Bought | _Failed | None = None
-                with anyio.move_on_after(buying.hedge_seconds if hedging else _FOREVER):
+                outcome: Bought | _FailedAttempt | None = None
+                with anyio.move_on_after(buying.hedge_seconds if hedging else _NO_TIMEOUT):
                     outcome = await receive.receive()
                 if outcome is None:
-                    with suppress(NoProvider):  # a hedge that nobody takes is none: the first attempt goes on
+                    with suppress(NoProvider):  # without another provider, the first attempt continues
                         await launch()
                     continue
                 running -= 1
                 if isinstance(outcome, Bought):
                     return outcome
-                last = outcome.error
-                self._learn(outcome, tried)
+                last_problem = outcome.error
+                self._record_failure(outcome, tried)
                 if running:
                     continue
-                if not outcome.again or late() or launched >= buying.attempts or purchase.abandoned:
-                    raise last
-                await anyio.sleep(outcome.pause)
+                if not outcome.retry or is_late() or launched >= buying.attempts or purchase.abandoned:
+                    raise last_problem
+                await anyio.sleep(outcome.retry_after_seconds)
                 try:
                     await launch()
                 except NoProvider:
-                    raise last from None  # why the only one that there was failed says more
+                    raise last_problem from None  # the failure of the only provider says more than NoProvider
 
-    def _learn(self, outcome: _Failed, tried: set[int]) -> None:
+    def _record_failure(self, outcome: _FailedAttempt, tried: set[int]) -> None:
         if outcome.blame:
             self.trade.prices.load.exclude(outcome.provider, unclaimed=outcome.unclaimed)
         else:
             tried.discard(outcome.provider)
 
-    async def _attempt(self, purchase: OpenPurchase, wanted: Wanted, offer: MarketOffer, send: Outcomes) -> None:
+    async def _attempt(
+        self, purchase: OpenPurchase, requested: AnswerRequest, offer: MarketOffer, send: Outcomes
+    ) -> None:
         async def attempt() -> Bought:
             try:
-                job, prepared = await self._attempts.posted(purchase, wanted, offer)
+                job, prepared = await self._attempts.post(purchase, requested, offer)
             except BaseException:
-                self.trade.prices.load.ended(offer.provider, claimed=False)
+                self.trade.prices.load.on_ended(offer.provider, claimed=False)
                 raise
-            return await self._attempts.followed(purchase, job, prepared)
+            return await self._attempts.follow(purchase, job, prepared)
 
-        await _tell(send, await self._outcome(offer.provider, purchase, attempt))
+        await _send_outcome(send, await self._outcome(offer.provider, purchase, attempt))
 
-    async def _attempt_before(self, purchase: OpenPurchase, job: LedgerJob, send: Outcomes) -> None:
+    async def _resumed_attempt(self, purchase: OpenPurchase, job: LedgerJob, send: Outcomes) -> None:
         async def attempt() -> Bought:
-            return await self._attempts.followed(purchase, job, None)
+            return await self._attempts.follow(purchase, job, None)
 
-        await _tell(send, await self._outcome(job.provider, purchase, attempt))
+        await _send_outcome(send, await self._outcome(job.provider, purchase, attempt))
 
     async def _outcome(
         self, provider: int, purchase: OpenPurchase, attempt: Callable[[], Awaitable[Bought]]
-    ) -> Bought | _Failed:
-        """Never raises: an attempt is a task beside others."""
+    ) -> Bought | _FailedAttempt:
+        """Return the attempt's result or failure. Never raises, so that one attempt cannot cancel others."""
         try:
             return await attempt()
         except Problem as problem:
-            return _Failed(problem, provider, again=False)
-        except PostRefused as refused:  # says nothing of its provider
-            return _Failed(problem_of(refused, refused.job_id), provider, again=False)
+            return _FailedAttempt(problem, provider, retry=False)
+        except PostRefused as refused:  # the post failed, not the provider
+            return _FailedAttempt(problem_of(refused, refused.job_id), provider, retry=False)
         except JobFailed as failed:
             unclaimed = failed.job_id in purchase.unclaimed
-            # One that was taken back since nobody wanted it any more says nothing of its provider.
+            # A job cancelled because no client wanted the answer is not the provider's fault.
             blame = unclaimed or failed.code != "cancelled"
-            told = problem_of(failed, failed.job_id)
-            return _Failed(told, provider, again=not purchase.ended, blame=blame, unclaimed=unclaimed)
-        except OverCeiling as over:  # charges went up since they were learned
+            job_problem = problem_of(failed, failed.job_id)
+            return _FailedAttempt(job_problem, provider, retry=not purchase.ended, blame=blame, unclaimed=unclaimed)
+        except OverCeiling as over:  # the market raised its charges since the last quote
             self.trade.prices.forget_charges()
-            return _Failed(problem_of(over), provider, again=True)
+            return _FailedAttempt(problem_of(over), provider, retry=True)
         except SvcError as error:
             job_id = None if purchase.job is None else purchase.job.job_id
-            again = isinstance(error, ApiError) and error.retryable
-            return _Failed(problem_of(error, job_id), provider, again=again, pause=_PAUSE_SECONDS)
+            retry = isinstance(error, ApiError) and error.retryable
+            return _FailedAttempt(problem_of(error, job_id), provider, retry=retry, retry_after_seconds=_RETRY_SECONDS)
         except Exception as error:
-            self.trade.say(f"an attempt failed unexpectedly: {type(error).__name__}: {error}")
-            return _Failed(unexpected(), provider, again=False)
+            self.trade.report(f"attempt failed unexpectedly: {type(error).__name__}: {error}")
+            return _FailedAttempt(internal_problem(), provider, retry=False)
 
 
 def _require_same(row: LedgerPurchase, digest: str) -> None:
     if row.digest != digest:
-        message = "this idempotency key was used for another request: each request has its own"
+        message = "this idempotency key was used for another request: use a new key"
         raise invalid(message, "idempotency-key", "idempotency_key_reused")
 
 
-async def _tell(send: Outcomes, outcome: Bought | _Failed) -> None:
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # another attempt was faster
+async def _send_outcome(send: Outcomes, outcome: Bought | _FailedAttempt) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # another attempt has succeeded
         await send.send(outcome)

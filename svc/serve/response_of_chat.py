@@ -1,4 +1,4 @@
-"""Translation of a chat completion into a response: its first choice, because a response has only one."""
+"""Translate a chat completion into a response. Only the first choice is used, because a response has only one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,23 +13,23 @@ def response_of_chat(completion: Mapping[str, Any]) -> Json:
     message = choice.get("message")
     message = message if isinstance(message, Mapping) else {}
     output: list[Json] = []
-    if isinstance(thought := message.get("reasoning_content") or message.get("reasoning"), str) and thought:
-        output.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]})
+    if isinstance(reasoning := message.get("reasoning_content") or message.get("reasoning"), str) and reasoning:
+        output.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": reasoning}]})
     if isinstance(refusal := message.get("refusal"), str) and refusal:
-        output.append(_spoken({"type": "refusal", "refusal": refusal}))
+        output.append(_message({"type": "refusal", "refusal": refusal}))
     elif isinstance(content := message.get("content"), str) and (content or not message.get("tool_calls")):
-        output.append(_spoken({"type": "output_text", "text": content, "annotations": [], "logprobs": []}))
+        output.append(_message({"type": "output_text", "text": content, "annotations": [], "logprobs": []}))
     for at, call in enumerate(message.get("tool_calls") or ()):
         output.append(as_function_call(call, f"choices[0].message.tool_calls[{at}]"))
-    ended = choice.get("finish_reason")
+    finish_reason = choice.get("finish_reason")
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
-    made: Json = {"output": output, "status": "incomplete" if ended in reasons else "completed"}
-    if ended in reasons:
-        made["incomplete_details"] = {"reason": reasons[ended]}
+    response: Json = {"output": output, "status": "incomplete" if finish_reason in reasons else "completed"}
+    if finish_reason in reasons:
+        response["incomplete_details"] = {"reason": reasons[finish_reason]}
     if isinstance(usage := completion.get("usage"), Mapping):
-        made["usage"] = usage_of_response(usage)
-    return made
+        response["usage"] = usage_of_response(usage)
+    return response
 
 
-def _spoken(part: Json) -> Json:
+def _message(part: Json) -> Json:
     return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}

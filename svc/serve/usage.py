@@ -1,4 +1,4 @@
-"""Usage as a provider counted it, in the words of chat completions or of responses."""
+"""Convert a provider's usage counts to the field names of chat completions or of responses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,26 +7,26 @@ Json = dict[str, Any]
 
 
 def usage_of_response(usage: Mapping[str, Any]) -> Json:
-    """A count in the words of responses, from either route's words."""
-    asked = _whole(usage.get("input_tokens"), usage.get("prompt_tokens"))
-    given = _whole(usage.get("output_tokens"), usage.get("completion_tokens"))
+    """Return the counts under the field names of responses."""
+    input_tokens = _first_count(usage.get("input_tokens"), usage.get("prompt_tokens"))
+    output_tokens = _first_count(usage.get("output_tokens"), usage.get("completion_tokens"))
     return {
-        "input_tokens": asked,
+        "input_tokens": input_tokens,
         "input_tokens_details": {
             "cached_tokens": _detail(usage, ("input_tokens_details", "prompt_tokens_details"), "cached_tokens")
         },
-        "output_tokens": given,
+        "output_tokens": output_tokens,
         "output_tokens_details": {
             "reasoning_tokens": _detail(
                 usage, ("output_tokens_details", "completion_tokens_details"), "reasoning_tokens"
             )
         },
-        "total_tokens": _whole(usage.get("total_tokens"), asked + given),
+        "total_tokens": _first_count(usage.get("total_tokens"), input_tokens + output_tokens),
     }
 
 
 def usage_of_chat(usage: Mapping[str, Any]) -> Json:
-    """A count in the words of chat completions, from either route's words."""
+    """Return the counts under the field names of chat completions."""
     counted = usage_of_response(usage)
     return {
         "prompt_tokens": counted["input_tokens"],
@@ -42,10 +42,10 @@ def usage_of_chat(usage: Mapping[str, Any]) -> Json:
     }
 
 
-def _whole(*values: object) -> int:
+def _first_count(*values: object) -> int:
     return next((value for value in values if type(value) is int and value >= 0), 0)
 
 
 def _detail(usage: Mapping[str, Any], groups: tuple[str, ...], name: str) -> int:
     found = [usage[group].get(name) for group in groups if isinstance(usage.get(group), Mapping)]
-    return _whole(*found)
+    return _first_count(*found)

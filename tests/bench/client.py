@@ -24,7 +24,7 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from svc.core.batch_lines import read_lines
-from svc.core.batches import LineWork, Place, prepare_lines
+from svc.core.batches import BatchContext, LineOrder, prepare_lines
 from svc.core.bids import Bid, Rates, read_rates
 from svc.core.market import Market
 from svc.core.money import Token, line_ceiling
@@ -46,14 +46,14 @@ CONTRACTS = Contracts(*("0x" + f"{n:02x}" * 20 for n in range(1, 5)))
 MARKET = Market.of(told_book(Deployment(31337, CONTRACTS, 6, TokenName("Bench Dollar", "1"), 1, 1, 1000, 250)))
 CEILING = line_ceiling(Token("Bench Dollar", 6, vouched=True), None, None)
 MODEL = Model("demo/text", "bench", ModelDetails(1, True))
-PLACE = Place(MARKET, WALLET.address, RECIPIENT, int(time.time()) + 7200, FeeTerms(250, 2_000), CEILING)
+PLACE = BatchContext(MARKET, WALLET.address, RECIPIENT, int(time.time()) + 7200, FeeTerms(250, 2_000), CEILING)
 LINE = json.dumps({"body": {"model": MODEL.id, "rate_in": 1_000_000, "rate_out": 2_000_000, "input": TEXT}})
 
 
 def _prepared(request: OrderRequest) -> None:
     """All that is computed for one order, from its input to the body that is posted."""
     bid = Bid(read_rates(request.rate_in, request.rate_out) or Rates(0, 0), 7)
-    (line,) = prepare_lines(PLACE, WALLET, [LineWork(request, MODEL, bid, RECIPIENT)])
+    (line,) = prepare_lines(PLACE, WALLET, [LineOrder(request, MODEL, bid, RECIPIENT)])
     if isinstance(line, Refused):
         raise RuntimeError(str(line))
 

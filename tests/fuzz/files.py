@@ -57,7 +57,7 @@ def check_serve(data: bytes) -> None:
 
 
 def check_profiles(data: bytes) -> None:
-    for name, table in (refused(lambda: profiles.parsed(_PLACE, data)) or {}).items():
+    for name, table in (refused(lambda: profiles.parse_profiles(_PLACE, data)) or {}).items():
         values = refused(lambda table=table, name=name: profiles.as_variables(table, name))
         assert values is None or all(isinstance(value, str) for value in values.values())
 

@@ -10,7 +10,7 @@ from common.address_book import AddressBook, TokenDomain
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc import known_markets, own_files, profiles
-from svc.cli.tables import moment
+from svc.cli.tables import format_time
 from svc.core.known_market import KnownMarket
 from svc.known_markets import KnownMarkets
 from svc.profile_changes import change_setting
@@ -24,9 +24,9 @@ BOOK = AddressBook(31337, 0, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenD
 
 def test_settings_and_known_markets_are_in_the_folder_of_application_data() -> None:
     environment = {"APPDATA": "/Users/me/AppData/Roaming", "HOME": "/not/this"}
-    assert profiles.place_of(environment) == Path("/Users/me/AppData/Roaming/svc/config.toml")
-    assert known_markets.place_of(environment) == Path("/Users/me/AppData/Roaming/svc/known_markets.json")
-    assert known_markets.place_of({"HOME": "/not/this"}) is None
+    assert profiles.profiles_path(environment) == Path("/Users/me/AppData/Roaming/svc/config.toml")
+    assert known_markets.known_markets_path(environment) == Path("/Users/me/AppData/Roaming/svc/known_markets.json")
+    assert known_markets.known_markets_path({"HOME": "/not/this"}) is None
 
 
 def test_markets_that_several_commands_remember_at_once_are_all_known(tmp_path: Path) -> None:
@@ -62,15 +62,15 @@ def test_program_that_signs_keeps_its_backslashes() -> None:
     command = '"C:\\Program Files\\Ledger\\sign.exe" --account 0'
     signer = signer_by_command({"SVC_SIGNER_COMMAND": command, "SVC_WALLET_ADDRESS": hex_of(bytes(20))})
     sign = signer.by_typed_data  # type: ignore[attr-defined] # it is a RemoteSigner
-    assert sign.__self__.words == ("C:\\Program Files\\Ledger\\sign.exe", "--account", "0")
+    assert sign.__self__.command == ("C:\\Program Files\\Ledger\\sign.exe", "--account", "0")
 
 
 @pytest.mark.parametrize(
     ("at", "told"), [(1_800_000_000, "2027-01-15 08:00:00Z"), (99_999_999_999, "5138-11-16 09:46:39Z")]
 )
 def test_time_beyond_the_systems_calendar_is_told(at: int, told: str) -> None:
-    assert moment(at) == told
-    assert moment(10**18) == str(10**18)
+    assert format_time(at) == told
+    assert format_time(10**18) == str(10**18)
 
 
 def test_the_tests_themselves_run_where_they_are() -> None:

@@ -1,4 +1,4 @@
-"""A job that is posted: where it stands, its end, its result, taking it back."""
+"""Commands of a posted job: status, wait, result and cancel."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +11,8 @@ from svc.cli.connection import Connection, connected
 from svc.cli.destinations import Destination, not_writable, takes_destination
 from svc.cli.exit_codes import Exit
 from svc.cli.json_form import wire_form
-from svc.cli.money import became, in_json, money_of
-from svc.cli.output import Gauge, NextStep, Output
+from svc.cli.money import cost_json, describe_end, describe_money
+from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
 from svc.core.windows import window_words
 from svc.errors import (
@@ -26,45 +26,51 @@ from svc.progress import require_settled
 from svc.records import ENDED_BECAUSE, Deployment, Job, Progress
 from svc.results import Result
 
-_OUT = click.Path(path_type=Path, dir_okay=False)
+_INDEX_TIMEOUT_SECONDS: Final = 30.0  # for the index to show a mined cancellation
+_FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
 
 
-async def waited(connection: Connection, client: Client, job_id: str, patience: float | None, gauge: Gauge) -> Job:
-    """The job once it has ended."""
+async def wait_for_end(
+    connection: Connection, client: Client, job_id: str, timeout_seconds: float | None, progress_bar: ProgressBar
+) -> Job:
+    """Return the job once it has ended."""
     output = connection.output
-    output.next = under_way(connection, job_id)
+    output.next = running_next_step(connection, job_id)
     try:
-        return await client.wait(job_id, timeout=patience, on_change=lambda seen: gauge.show(progress_words(seen)))
+        return await client.wait(
+            job_id, timeout=timeout_seconds, on_change=lambda seen: progress_bar.show(progress_words(seen))
+        )
     except PostRefused:
         output.next = NOT_POSTED
         raise
 
 
 def progress_words(job: Job) -> str:
-    ends = tables.moment(job.svc.reclaimable_at)
+    ends = tables.format_time(job.svc.reclaimable_at)
     return job.status.replace("_", " ") + (f", to be settled by {ends}" if ends is not None else "")
 
 
-def under_way(connection: Connection, job_id: str) -> NextStep:
-    where = "the job goes on without this command, and its result is kept for you"
-    return NextStep(where, (connection.again("wait", job_id), connection.again("result", job_id)))
+def running_next_step(connection: Connection, job_id: str) -> NextStep:
+    """Return the next step for a job that continues without this command."""
+    where = "the job continues, and its result is kept for you"
+    return NextStep(where, (connection.command_line("wait", job_id), connection.command_line("result", job_id)))
 
 
-def deliver(output: Output, result: Result, place: Destination, paths: list[Path], more: dict[str, Any]) -> None:
-    """The answer alone, for people and pipes; all that is known of it, in JSON."""
+def deliver(output: Output, result: Result, destination: Destination, paths: list[Path], extra: dict[str, Any]) -> None:
+    """Show the answer to people and pipes, or everything known about it as JSON."""
     answer = read_answer(result.output)
-    if place.out is not None:
-        output.say(f"written to {place.out}")
-    if answer.remark is not None and not place.raw:
+    if destination.out is not None:
+        output.say(f"written to {destination.out}")
+    if answer.remark is not None and not destination.raw:
         output.say(answer.remark)
     if output.as_json:
-        known = {"job_id": result.job_id, "status": result.job.status, "output": result.output, "usage": result.usage}
+        members = {"job_id": result.job_id, "status": result.job.status, "output": result.output, "usage": result.usage}
         files = {"files": [str(path) for path in paths]} if paths else {}
-        output.json(wire_form(known | files | more))
-    elif place.out is None:
-        if place.raw or not paths or answer.text is not None:
-            output.text(as_text(result.output, ReadableAnswer() if place.raw else answer))
+        output.json(wire_form(members | files | extra))
+    elif destination.out is None:
+        if destination.raw or not paths or answer.text is not None:
+            output.text(as_text(result.output, ReadableAnswer() if destination.raw else answer))
         for path in paths:
             output.text(str(path))
     output.next = None
@@ -74,19 +80,19 @@ def deliver(output: Output, result: Result, place: Destination, paths: list[Path
 @click.argument("job_id", help="The job's id.")
 @connected
 async def status(connection: Connection, job_id: str) -> None:
-    """Show one job, anybody's.
+    """Show any job.
 
-    Of one that no block has yet, what each of its steps rests on.
+    For a job that is in no block yet, shows how far each of its steps is.
     """
     async with connection.client() as client:
         try:
             job = await client.jobs.get(job_id)
         except NotFound as unknown:
             try:
-                told = await client.jobs.progress(job_id)
+                progress = await client.jobs.progress(job_id)
             except NotFound:
                 raise unknown from None
-            connection.output.facts(_steps(told), wire_form(told))
+            connection.output.facts(_steps(progress), wire_form(progress))
             return
         chain, now = await client.chain(), client.now()
     connection.output.facts(_facts(job, chain, now), wire_form(job))
@@ -94,20 +100,20 @@ async def status(connection: Connection, job_id: str) -> None:
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@click.option("--timeout", "patience", type=click.FloatRange(0), help="Wait no longer than so many seconds.")
-@click.option("--result", "result_cid", metavar="CID", help="Content id of a result that was shown before its block.")
+@click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
+@click.option("--result", "result_cid", metavar="CID", help="Content id of a provisional result.")
 @connected
-async def wait(connection: Connection, job_id: str, patience: float | None, result_cid: str | None) -> Exit:
+async def wait(connection: Connection, job_id: str, timeout_seconds: float | None, result_cid: str | None) -> Exit:
     """Wait until a job has ended.
 
-    That is until the chain has its end. The command ends with 0 only if the job was completed. Without --timeout it
-    waits as long as the job can last. With --result, which svc run shows with a provisional answer, it ends with 0 only
-    if that result was settled, and says so where it was taken back.
+    Waits until the job has ended on the chain. Ends with 0 only if the job was completed. Without --timeout, waits as
+    long as the job can last. With --result, which svc run prints with a provisional answer, ends with 0 only if that
+    result was settled.
     """
     output = connection.output
     async with connection.client() as client:
-        with output.gauge() as gauge:
-            job = await waited(connection, client, job_id, patience, gauge)
+        with output.progress_bar() as progress_bar:
+            job = await wait_for_end(connection, client, job_id, timeout_seconds, progress_bar)
         chain, now = await client.chain(), client.now()
     output.facts(_facts(job, chain, now), wire_form(job))
     output.next = None
@@ -119,59 +125,56 @@ async def wait(connection: Connection, job_id: str, patience: float | None, resu
 @click.command("result")
 @click.argument("job_id", help="The job's id.")
 @takes_destination
-@click.option("--whole", type=_OUT, help="Write the opened result as it is to a file, whatever its size.")
+@click.option("--whole", type=_FILE_PATH, help="Write the complete opened result to this file, of any size.")
 @connected
 async def result_(
     connection: Connection, *, job_id: str, out: Path | None, folder: Path | None, raw: bool, whole: Path | None
 ) -> None:
     """Read and open the result of one of your jobs, and show its answer as svc run does.
 
-    It is read from the gateway and opens with the wallet that ordered it, on any machine, as long as it is stored.
+    The result is read from the gateway, and opened with the wallet of the order on any machine.
     """
     if out is not None and whole is not None:
-        raise click.UsageError("--out and --whole are two forms of the same: choose one")
-    place = Destination(out, folder, raw)
+        raise click.UsageError("use either --out or --whole, not both")
+    destination = Destination(out, folder, raw)
     async with connection.client(wallet=True) as client:
-        job = await _readable(client, job_id)
+        job = await _get_posted_job(client, job_id)
         if whole is not None:
             await _save(connection.output, client, job, whole)
             return
-        with place.opened() as opened:
+        with destination.open_for_writing() as destination_files:
             result = await client.open(job)
-            paths = opened.fill(job.id, result.output)
-    deliver(connection.output, result, place, paths, in_json(result.cost_parts))
-
-
-_SEEN_SECONDS: Final = 30.0  # until the index has a cancellation that was mined
+            paths = destination_files.write_answer(job.id, result.output)
+    deliver(connection.output, result, destination, paths, cost_json(result.cost_parts))
 
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
 @connected
 async def cancel(connection: Connection, job_id: str) -> Exit:
-    """Take back one of your jobs that nobody has claimed yet, and say what became of it.
+    """Cancel one of your jobs that no provider has claimed yet.
 
-    Nothing was collected, nothing is owed. A job that ended already stays as it is: ends with 3 where it was completed
-    and paid. A claimed one cannot be taken back.
+    A cancelled job costs nothing. A claimed job cannot be cancelled. Ends with 3 if the job was already completed and
+    paid.
     """
     output = connection.output
     async with connection.client(wallet=True) as client:
         cancelled = await client.cancel(job_id)
-        job, chain = await _ended(client, cancelled.job_id), await client.chain()
-    end = "cancelled; the index does not show it yet" if job is None else became(job, chain)
-    said = [("job", cancelled.job_id), ("became", end), ("transaction", cancelled.tx_hash)]
-    known = {"status": None, "ended_because": None} if job is None else _end_of(job)
-    output.facts(said, wire_form(cancelled) | known)
+        job, chain = await _wait_for_index(client, cancelled.job_id), await client.chain()
+    end = "cancelled; the index does not show it yet" if job is None else describe_end(job, chain)
+    rows = [("job", cancelled.job_id), ("outcome", end), ("transaction", cancelled.tx_hash)]
+    members = {"status": None, "ended_because": None} if job is None else _end_of(job)
+    output.facts(rows, wire_form(cancelled) | members)
     if job is None or job.status != "completed":
         return Exit.DONE
-    output.say(f"it was completed before, and is paid; read it with {connection.again('result', job.id)}")
+    output.say(f"the job was already completed and paid; read it with {connection.command_line('result', job.id)}")
     return Exit.REFUSED
 
 
-async def _ended(client: Client, job_id: str) -> Job | None:
-    """The job once the index shows its end; None where that takes too long."""
+async def _wait_for_index(client: Client, job_id: str) -> Job | None:
+    """Return the job once the index shows its end, or None if that takes too long."""
     try:
-        return await client.wait(job_id, timeout=_SEEN_SECONDS)
+        return await client.wait(job_id, timeout=_INDEX_TIMEOUT_SECONDS)
     except WaitTimedOut:
         return None
 
@@ -180,8 +183,11 @@ def _end_of(job: Job) -> dict[str, object]:
     return {"status": job.status, "ended_because": ENDED_BECAUSE.get(job.svc.ended_because)}
 
 
-async def _readable(client: Client, job_id: str) -> Job:
-    """Raises ResultUnreadable (`no_result`) for a job that no block has yet, PostRefused for one that none will."""
+async def _get_posted_job(client: Client, job_id: str) -> Job:
+    """Return a job that may have a result.
+
+    Raises ResultUnreadable (`no_result`) if it is in no block yet, and PostRefused if its post was rejected.
+    """
     try:
         return await client.jobs.get(job_id)
     except NotFound as unknown:
@@ -189,7 +195,7 @@ async def _readable(client: Client, job_id: str) -> Job:
             require_posted(await client.jobs.progress(job_id))
         except NotFound:
             raise unknown from None
-    raise ResultUnreadable(f"job {job_id} is in no block yet: it has no result that could be read", code="no_result")
+    raise ResultUnreadable(f"job {job_id} is in no block yet and has no result", code="no_result")
 
 
 async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
@@ -202,15 +208,15 @@ async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
         output.json({"job_id": job.id, "file": str(path), "bytes": length})
 
 
-def _steps(told: Progress) -> list[tuple[str, str | None]]:
-    """A job before its blocks: the status that it is to have, and what each of its steps rests on."""
+def _steps(progress: Progress) -> list[tuple[str, str | None]]:
+    """Return the expected status of a job, and how far each of its steps is."""
     rows: list[tuple[str, str | None]] = [
-        ("job", told.job_id),
-        ("status", f"{told.status}, provisional" if told.provisional else told.status),
+        ("job", progress.job_id),
+        ("status", f"{progress.status}, provisional" if progress.provisional else progress.status),
     ]
-    for step in told.steps:
-        more = step.reason if step.reason is not None else step.result_cid
-        rows.append((step.op, step.rests_on if more is None else f"{step.rests_on}: {more}"))
+    for step in progress.steps:
+        extra = step.reason if step.reason is not None else step.result_cid
+        rows.append((step.op, step.rests_on if extra is None else f"{step.rests_on}: {extra}"))
     return rows
 
 
@@ -225,28 +231,33 @@ def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | Non
         ("provider", str(order.provider_id) if order.provider_id else None),
         ("designated", str(order.designated) if order.designated else None),
         ("window", window_words(order.sla_secs)),
-        ("claimed", tables.moment(job.in_progress_at)),
+        ("claimed", tables.format_time(job.in_progress_at)),
         (
             "expires",
-            _ahead(order.expires_at, now, "then it can be claimed no more") if job.status == "queued" else None,
+            _format_deadline(order.expires_at, now, "then it can no longer be claimed")
+            if job.status == "queued"
+            else None,
         ),
-        ("to be settled", _ahead(order.reclaimable_at, now, "then anybody may reclaim it, and the payment comes back")),
+        (
+            "to be settled",
+            _format_deadline(order.reclaimable_at, now, "then anyone may reclaim it, and the payment is refunded"),
+        ),
         ("reclaimable", _estimated(order.reclaimable_block)),
-        ("ended", tables.moment(order.ended_at)),
+        ("ended", tables.format_time(order.ended_at)),
         ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
         ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
-        ("money", money_of(job, chain)),
+        ("money", describe_money(job, chain)),
         ("result", job.result_cid),
     ]
 
 
 def _estimated(block: int | None) -> str | None:
-    return None if block is None else f"from about block {block} on, as blocks come now"
+    return None if block is None else f"from about block {block}"
 
 
-def _ahead(at: int | None, now: float, then: str) -> str | None:
-    """A time that comes, how far off it is, and what is then."""
+def _format_deadline(at: int | None, now: float, then: str) -> str | None:
+    """Describe a deadline: when it is, how far away, and what happens then."""
     if at is None:
         return None
-    when = f"in {tables.span(at - now)}" if at > now else "over"
-    return f"{when} ({tables.moment(at)}); {then}"
+    remaining = f"in {tables.format_duration(at - now)}" if at > now else "over"
+    return f"{remaining} ({tables.format_time(at)}); {then}"

@@ -1,4 +1,4 @@
-"""Commands about the markets that this user knows."""
+"""Command `svc market`: the remembered keys and contracts of markets."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 @click.group()
 def market() -> None:
-    """Show, accept and forget what is known of a market: it may not change behind your back.
+    """Show, accept and forget the remembered keys and contracts of a market.
 
-    A market is known by its coordinator's address: chain, contracts, the payment token's signing domain, the escrow's
-    key, providers' box keys. They come from an address book (--addresses, SVC_ADDRESSES_FILE) or are remembered at the
-    first use, in ~/.config/svc/known_markets.json (SVC_KNOWN_MARKETS names another file). A change is refused, with the
-    command that accepts it.
+    svc remembers for each coordinator's address: the chain, contracts, the payment token's signing domain, the key of
+    the escrow and the providers' box keys. They come from an address book (--addresses, SVC_ADDRESSES_FILE) or
+    from the first use, and are kept in ~/.config/svc/known_markets.json (or SVC_KNOWN_MARKETS). A change is rejected,
+    with the command that accepts it.
 
     \b
       svc market show
@@ -36,48 +36,48 @@ def market() -> None:
 
 
 @market.command()
-@click.option("--all", "every", is_flag=True, help="Every market that is known, without asking any coordinator.")
+@click.option("--all", "show_all", is_flag=True, help="Show every known market, without connecting to a coordinator.")
 @connected
-async def show(connection: Connection, every: bool) -> None:
-    """Show what is known of the coordinator's market, and where it tells something else now."""
+async def show(connection: Connection, show_all: bool) -> None:
+    """Show the remembered facts of the coordinator's market, and any that the coordinator reports differently now."""
     output = connection.output
     async with connection.client() as client:
-        known = await _stored(client.vouching.known.all)
-        if every:
-            output.facts([(url, _summary(each)) for url, each in known.items()], _as_json(known))
+        known = await _in_thread(client.vouching.known.all)
+        if show_all:
+            output.facts([(url, _summary(each)) for url, each in known.items()], _markets_json(known))
             return
         url = client.vouching.url
-        told = await _told(client)
+        reported = await _read_deployment(client)
     entry = known.get(url)
     facts: list[tuple[str, str | None]] = [("market", url)]
     if entry is None:
-        facts.append(("known", "no: it is remembered at its first use"))
+        facts.append(("known", "no: the first use remembers it"))
     else:
         facts += list(entry.deployment.described.items())
         facts += [("escrow's key", f"{key} ({kind})") for key, kind in entry.escrow_keys.items()]
         facts += [(f"key of provider {each}", f"0x{key}") for each, key in sorted(entry.box_keys.items())]
-    if told is not None and (entry is None or told.described != entry.deployment.described):
-        facts += [(f"told now: {fact}", value) for fact, value in told.described.items()]
-        facts.append(("accepted by", f"svc market accept --coordinator {url} --deployment {fingerprint(told)}"))
-    output.facts(facts, _as_json({url: entry} if entry is not None else {}))
+    if reported is not None and (entry is None or reported.described != entry.deployment.described):
+        facts += [(f"reported now: {fact}", value) for fact, value in reported.described.items()]
+        facts.append(("accept with", f"svc market accept --coordinator {url} --deployment {fingerprint(reported)}"))
+    output.facts(facts, _markets_json({url: entry} if entry is not None else {}))
 
 
 @market.command()
-@click.option("--deployment", metavar="DIGITS", help="The deployment of this fingerprint, as the refusal names it.")
-@click.option("--escrow", metavar="HEX", help="One more key of the escrow.")
-@click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="The provider whose key --box-key is.")
-@click.option("--box-key", metavar="HEX", help="The provider's new key.")
+@click.option("--deployment", metavar="DIGITS", help="Fingerprint of the new deployment, as the error shows it.")
+@click.option("--escrow", metavar="HEX", help="Additional key of the escrow.")
+@click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="Provider of --box-key.")
+@click.option("--box-key", metavar="HEX", help="New key of the provider.")
 @connected
 async def accept(
     connection: Connection, *, deployment: str | None, escrow: str | None, provider: int | None, box_key: str | None
 ) -> Exit:
-    """Accept a change of a market, once its operator or the provider announced it.
+    """Accept a change that the market's operator or the provider has announced.
 
-    The value is part of the command, so that what is accepted is what was shown. Another deployment is another market:
-    the keys that were known of the old one are forgotten with it.
+    The command contains the new value, so that you accept exactly the value that was shown. Accepting another
+    deployment forgets all keys of the old one.
     """
     if (provider is None) != (box_key is None) or not (deployment or escrow or box_key):
-        raise click.UsageError("name what is accepted: --deployment, --escrow, or --provider with --box-key")
+        raise click.UsageError("set --deployment, --escrow, or --provider with --box-key")
     async with connection.client() as client:
         book = None if deployment is None else await _deployment(client, deployment)
 
@@ -85,14 +85,14 @@ async def accept(
             if book is not None:
                 entry = KnownMarket(book)
             if entry is None:
-                raise Refused("this market is not known yet: its first use remembers it, nothing is to accept")
+                raise Refused("this market is not known yet: its first use remembers it")
             if escrow is not None:
                 entry = entry.with_escrow_key(read_key(escrow, "escrow"), "static-coordinator-v1")
             if provider is not None:
                 entry = entry.with_box_key(provider, read_key(box_key, "box_key"))
             return entry
 
-        await _stored(lambda: client.vouching.known.change(client.vouching.url, change))
+        await _in_thread(lambda: client.vouching.known.change(client.vouching.url, change))
         connection.output.say(f"accepted for {client.vouching.url}")
     return Exit.DONE
 
@@ -100,36 +100,38 @@ async def accept(
 @market.command()
 @connected
 async def forget(connection: Connection) -> None:
-    """Forget what is known of the coordinator's market: its next use is a first use again."""
+    """Forget the coordinator's market. The next use remembers it again."""
     async with connection.client() as client:
-        await _stored(lambda: client.vouching.known.change(client.vouching.url, lambda _: None))
-        connection.output.say(f"{client.vouching.url} is forgotten")
+        await _in_thread(lambda: client.vouching.known.change(client.vouching.url, lambda _: None))
+        connection.output.say(f"{client.vouching.url} forgotten")
 
 
-async def _deployment(client: Client, digits: str) -> AddressBook:
-    told = told_book(await client.told_deployment())
-    if fingerprint(told) != digits.lower():
-        message = f"{client.vouching.url} tells the deployment {fingerprint(told)}, not {digits}: svc market show"
+async def _deployment(client: Client, expected: str) -> AddressBook:
+    reported = told_book(await client.reported_deployment())
+    if fingerprint(reported) != expected.lower():
+        message = (
+            f"{client.vouching.url} reports deployment {fingerprint(reported)}, not {expected}; see svc market show"
+        )
         raise OrderRefused(message, code="deployment_changed", param="deployment")
-    return told
+    return reported
 
 
-async def _told(client: Client) -> AddressBook | None:
-    """What the coordinator says now; None where it says nothing that can be read."""
+async def _read_deployment(client: Client) -> AddressBook | None:
+    """Return the deployment that the coordinator reports, or None if it cannot be read."""
     try:
-        answer: Deployment = await client.told_deployment()
+        answer: Deployment = await client.reported_deployment()
         return told_book(answer)
     except (SvcError, Refused):
         return None
 
 
-async def _stored(read: Callable[[], T]) -> T:
+async def _in_thread(read: Callable[[], T]) -> T:
     try:
         return await to_thread.run_sync(read)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
     except OSError as error:
-        raise OrderRefused(f"the known markets: {error}", param="SVC_KNOWN_MARKETS") from None
+        raise OrderRefused(f"cannot access the known markets: {error}", param="SVC_KNOWN_MARKETS") from None
 
 
 def _summary(each: KnownMarket) -> str:
@@ -138,5 +140,5 @@ def _summary(each: KnownMarket) -> str:
     return f"chain {book.chain_id}, job registry 0x{book.job_registry.hex()}; {keys}"
 
 
-def _as_json(known: dict[str, KnownMarket]) -> dict[str, object]:
+def _markets_json(known: dict[str, KnownMarket]) -> dict[str, object]:
     return {url: each.as_json() for url, each in known.items()}

@@ -1,4 +1,4 @@
-"""Command that answers as OpenAI's server would."""
+"""Command `svc serve`."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from svc.serve.settings import ServeSettings, read_settings, state_folder
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of ledger, key and files (default: serve in your configuration folder).  [env: SVC_SERVE_STATE]",
+    help="Folder of the ledger, key and files (default: serve in your configuration folder).  [env: SVC_SERVE_STATE]",
 )
 
 
@@ -28,34 +28,34 @@ STATE = click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings: keys, budgets, prices, models (default: serve.toml there).  [env: SVC_SERVE_CONFIG]",
+    help="Settings file (default: serve.toml in your configuration folder).  [env: SVC_SERVE_CONFIG]",
 )
 @STATE
-@click.option("--host", help="Listen here instead of on loopback; needs keys in the settings.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port (8403 unless set; 0: a free one).")
+@click.option("--host", help="Listen on this address instead of loopback. Requires keys in the settings.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port (default 8403; 0: any free port).")
 @connected
 async def serve(
     connection: Connection, *, config_file: Path | None, state: Path | None, host: str | None, port: int | None
 ) -> None:
-    """Answer as OpenAI's server would, from sealed jobs that your wallet buys.
+    """Serve OpenAI's API on this machine, answered by sealed jobs that your wallet buys.
 
-    Any program with an OpenAI client uses it: give it the address as base_url and the key as api_key. Chat completions,
-    responses, embeddings, images, files and batches; streamed or whole. What is asked is sealed here, so that only the
-    provider reads it.
+    Works with any OpenAI client: set base_url to the printed address and api_key to the printed key. Supports chat
+    completions, responses, embeddings, images, files and batches, with streaming. Prompts are sealed on this machine,
+    and only the provider can read them.
 
     \b
       svc serve
       svc serve --config serve.toml --port 8080
     """
     try:
-        from svc.serve import serving  # noqa: PLC0415 - hypercorn comes with an extra that other commands do without
+        from svc.serve import serving  # noqa: PLC0415 - hypercorn is in an optional extra
     except ModuleNotFoundError as error:
         raise OrderRefused(missing_extra(error, "svc serve", "client,serve")) from None
 
     output = connection.output
     environment = with_profile(os.environ)
     try:
-        settings = _listening(read_settings(config_file, environment), host, port)
+        settings = _with_address(read_settings(config_file, environment), host, port)
         folder = state_folder(state, environment)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
@@ -64,21 +64,21 @@ async def serve(
             serving.check_tls(settings.server)
             with serving.listening_socket(settings.server) as listening:
                 port = listening.getsockname()[1]
-                async with serving.opened(client, settings, folder, port, output.warn) as served:
-                    for risk in serving.risks(settings):
+                async with serving.open_server(client, settings, folder, port, output.warn) as served:
+                    for risk in serving.list_risks(settings):
                         output.warn(risk)
-                    output.say(f"paying from {client.address}; at most {'; '.join(served.trade.budgets.words)}")
+                    output.say(f"paying from {client.address}; budgets: {'; '.join(served.trade.budgets.descriptions)}")
                     if served.key_file is not None:
-                        output.say(f"api_key: the text in {served.key_file}")
-                    output.text(f"base_url: {serving.address(settings.server, port)}")
+                        output.say(f"api_key: in the file {served.key_file}")
+                    output.text(f"base_url: {serving.base_url(settings.server, port)}")
                     output.flush()
-                    await serving.serve_until(served, listening, settings, _told_to_stop)
+                    await serving.serve_until(served, listening, settings, _wait_for_signal)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
-    output.say("stopped; what was under way goes on, and is taken up at the next start")
+    output.say("stopped; running jobs continue, and the next start resumes them")
 
 
-def _listening(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:
+def _with_address(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:
     server = settings.server
     changed = msgspec.structs.replace(
         server, host=server.host if host is None else host, port=server.port if port is None else port
@@ -88,8 +88,8 @@ def _listening(settings: ServeSettings, host: str | None, port: int | None) -> S
     return settings
 
 
-async def _told_to_stop() -> None:
-    if sys.platform == "win32":  # Ctrl-C ends the command there, as any other
+async def _wait_for_signal() -> None:
+    if sys.platform == "win32":  # Ctrl-C ends the process on Windows
         await anyio.sleep_forever()
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:

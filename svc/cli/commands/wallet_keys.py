@@ -1,4 +1,4 @@
-"""Commands about wallet keys: make one, show its address.
+"""Commands of wallet keys: create a key and show its address.
 
 A key is never an argument, because arguments are in the shell's history and in `ps`.
 """
@@ -14,20 +14,19 @@ from svc.cli.connection import ask_password
 from svc.cli.exit_codes import Exit
 from svc.key_files import create_wallet
 from svc.profiles import with_profile
-from svc.wallets import PASSWORD_FILE, password_of, signer_of
+from svc.wallets import PASSWORD_FILE, read_password, read_signer
 
 
 @click.command()
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("wallet.key"), help="The file to write."
+    "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("wallet.key"), help="File to write."
 )
-@click.option("--encrypted", is_flag=True, help="A JSON keystore, behind a password that is asked for.")
+@click.option("--encrypted", is_flag=True, help="Write a JSON keystore, encrypted with a password.")
 def keygen(out: Path, encrypted: bool) -> Exit:
     """Create a wallet key file.
 
-    An existing file is never overwritten: a lost key is lost money. Jobs are paid from the wallet's own balance of the
-    payment token; the account needs no gas. An encrypted one asks for its password at each use, or reads it from the
-    file that SVC_KEYSTORE_PASSWORD_FILE names.
+    An existing file is never overwritten. Jobs are paid from the wallet's balance of the payment token; the account
+    needs no gas. An encrypted key asks for its password at each use, or reads it from SVC_KEYSTORE_PASSWORD_FILE.
 
     \b
       svc keygen --out wallet.key
@@ -36,42 +35,47 @@ def keygen(out: Path, encrypted: bool) -> Exit:
       export SVC_KEYSTORE=$PWD/wallet.json
     """
     try:
-        if out.exists():  # before a password is asked for; the writing itself overwrites nothing
+        if out.exists():  # before asking for a password
             raise FileExistsError
         password = _new_password(out) if encrypted else None
         wallet = create_wallet(out, password)
     except FileExistsError:
-        raise click.UsageError(f"{out} exists already; choose another file") from None
+        raise click.UsageError(f"{out} already exists; choose another file") from None
     except OSError as error:
         raise click.UsageError(f"{out}: {error.strerror}") from None
     except Refused as refused:
         raise click.UsageError(refused.message) from None
-    kept = "behind its password" if encrypted else "readable by you alone"
-    click.echo(f"wallet key written to {out} ({kept}; back it up)", err=True)
+    protection = "encrypted" if encrypted else "readable only by you"
+    click.echo(f"wallet key written to {out} ({protection}; back it up)", err=True)
     click.echo(hex_of(wallet.address))
     return Exit.DONE
 
 
 def _new_password(out: Path) -> str:
-    """Of SVC_KEYSTORE_PASSWORD_FILE where it is set, else asked for twice."""
+    """Return the password of SVC_KEYSTORE_PASSWORD_FILE, or ask for it twice."""
     if os.environ.get(PASSWORD_FILE):
-        return password_of(out, os.environ, None)
+        return read_password(out, os.environ, None)
     password: str = click.prompt(f"Password for {out}", hide_input=True, confirmation_prompt=True, err=True)
     return password
 
 
 @click.command()
 @click.argument(
-    "key", type=click.Path(path_type=Path, dir_okay=False), required=False, help="The key file, as keygen writes it."
+    "key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=False,
+    help="Key file or keystore (default: the configured wallet).",
 )
 def address(key: Path | None) -> Exit:
-    """Show a wallet's address: of a key file or keystore, or of the wallet that the settings name."""
+    """Show the address of a key file, a keystore or the configured wallet."""
     try:
-        signer = signer_of(with_profile(os.environ), key, ask_password)
-    except Refused as wrong:
-        click.echo(f"svc: {wrong}", err=True)
+        signer = read_signer(with_profile(os.environ), key, ask_password)
+    except Refused as error:
+        click.echo(f"svc: {error}", err=True)
         return Exit.NO_KEY
     if signer is None:
-        raise click.UsageError("no wallet: name a key file, or set SVC_WALLET_KEY_FILE, SVC_KEYSTORE or another way")
+        raise click.UsageError(
+            "no wallet: give a key file, or set SVC_WALLET_KEY_FILE, SVC_KEYSTORE or SVC_SIGNER_COMMAND"
+        )
     click.echo(hex_of(signer.address))
     return Exit.DONE

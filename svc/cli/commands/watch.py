@@ -1,4 +1,4 @@
-"""`svc watch`: the market on a terminal: the book, your jobs, models, providers and the deployment, drawn anew."""
+"""Command `svc watch`: a live view of the market on a terminal."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,163 +13,168 @@ from svc.cli import tables
 from svc.cli.connection import Connection, connected
 from svc.cli.drawing import Screen, Table
 from svc.cli.json_form import wire_form
-from svc.cli.key_presses import pressed_keys
+from svc.cli.key_presses import read_key_presses
 from svc.client import Client
-from svc.core.money import in_token
+from svc.core.money import format_token
 from svc.core.windows import window_words
 from svc.errors import ApiError, ConnectionFailed, SvcError
 from svc.records import LIVE_JOB, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
 from svc.wire.events import ToldChanges, changes_of, unauthorised
 
 PANES: Final = ("book", "jobs", "models", "providers", "market")
-_OF_JOBS: Final = ("book", "jobs", "providers")  # panes that change when jobs do
-_QUIET: Final = 10.0  # seconds between looks while changes are told and there are none: time goes on, too
-_CLOSEST: Final = 0.5  # seconds between looks, however much is told
-_ROWS: Final = 200
-_FOLLOWED: Final = 8  # open jobs of the wallet that are asked for ahead of their blocks
-_KEYS: Final = "tab next  1-5 choose  r look again  q quit"
-_NO_WALLET: Final = "no wallet is set: SVC_WALLET_KEY_FILE names one, and its jobs are shown here"
+_JOB_PANES: Final = ("book", "jobs", "providers")  # panes that change with jobs
+_IDLE_SECONDS: Final = 10.0  # refresh interval while the event stream is open but silent
+_MIN_REFRESH_SECONDS: Final = 0.5  # shortest interval between refreshes
+_MAX_ROWS: Final = 200
+_MAX_FOLLOWED_JOBS: Final = 8  # provisional statuses are shown for this many open jobs
+_KEYS_HELP: Final = "tab next  1-5 choose  r refresh  q quit"
+_NO_WALLET_TEXT: Final = "no wallet: set SVC_WALLET_KEY_FILE to see your jobs here"
 
 
 @attrs.frozen
-class MarketLook:
-    """What was read at one time: of the pane that is shown, and of the head line."""
+class PaneData:
+    """Data of the visible pane and of the head line."""
 
     ready: Readiness
     chain: Deployment
     names: dict[int, str]
     table: Table
-    data: Any  # the same in the words of the interface
+    data: Any  # the table's content for --json
 
 
 @click.command()
-@click.option("--pane", type=click.Choice(PANES), default="book", help="The one to begin with, or to write in a pipe.")
-@click.option("--once", is_flag=True, help="Look once and end, on a terminal too.")
+@click.option("--pane", type=click.Choice(PANES), default="book", help="Pane to start with, or to write in a pipe.")
+@click.option("--once", is_flag=True, help="Write the pane once and end, also on a terminal.")
 @click.option(
-    "--every", type=click.FloatRange(0.2), default=2.0, help="Seconds between looks where no changes are told."
+    "--every",
+    type=click.FloatRange(0.2),
+    default=2.0,
+    help="Refresh interval in seconds, where the coordinator reports no changes.",
 )
 @connected
 async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:
     """Watch the market: the book, your jobs, models, providers, and the deployment.
 
-    On a terminal it fills the screen until q is pressed: tab and the arrows turn to the next pane, 1 to 5 choose one,
-    r looks at once. Jobs are looked at when the coordinator tells of a change, all else every --every seconds. In a
-    pipe, with --json or with --once it writes one pane and ends.
+    On a terminal, fills the screen until q is pressed: tab and the arrow keys change the pane, 1 to 5 choose one, r
+    refreshes. Jobs are refreshed when the coordinator reports a change, everything else every --every seconds. In a
+    pipe, with --json or with --once, writes one pane and ends.
     """
     output = connection.output
     async with connection.client(wallet=None) as client:
         if once or not output.to_terminal:
-            look = await read_pane(client, pane, brief=False)
-            output.table(look.table, look.data)
+            shown = await load_pane(client, pane, brief=False)
+            output.table(shown.table, shown.data)
             return
         with output.screen() as draw:
-            await _Watching(client, draw, every, PANES.index(pane)).run()
+            await _WatchScreen(client, draw, every, PANES.index(pane)).run()
 
 
 @attrs.define
-class _Watching:
-    """A terminal that is drawn anew when a look is over or a key is pressed; it looks when a change is told, too."""
+class _WatchScreen:
+    """Screen that is redrawn after a refresh or a key press. Changes of jobs cause a refresh."""
 
     client: Client
     draw: Callable[[Screen], None]
     every: float
-    at: int
-    look: MarketLook | None = None
-    trouble: str | None = None
+    pane_index: int
+    shown: PaneData | None = None
+    error_message: str | None = None
     failure: SvcError | None = None
-    wanted: anyio.Event = attrs.field(factory=anyio.Event)
+    refresh: anyio.Event = attrs.field(factory=anyio.Event)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._look_until_failure, tasks.cancel_scope)
-            async with aclosing(pressed_keys()) as keys:  # the terminal is given back before anything else is done
+            tasks.start_soon(self._refresh_until_error, tasks.cancel_scope)
+            async with aclosing(read_key_presses()) as keys:  # restore the terminal first
                 async for key in keys:
                     if key in ("q", "Q", "\x03"):
                         break
-                    self._turn(key)
+                    self._handle_key(key)
             tasks.cancel_scope.cancel()
-        if self.failure is not None:  # raised here: a task group would wrap it
+        if self.failure is not None:  # a task group would wrap the error
             raise self.failure
 
-    def _turn(self, key: str) -> None:
+    def _handle_key(self, key: str) -> None:
         if key in ("\t", "\x1b[C"):
-            self.at = (self.at + 1) % len(PANES)
+            self.pane_index = (self.pane_index + 1) % len(PANES)
         elif key in ("\x1b[Z", "\x1b[D"):
-            self.at = (self.at - 1) % len(PANES)
+            self.pane_index = (self.pane_index - 1) % len(PANES)
         elif key in ("1", "2", "3", "4", "5"):
-            self.at = int(key) - 1
+            self.pane_index = int(key) - 1
         elif key not in ("r", "R"):
             return
-        self.look = None if key not in ("r", "R") else self.look
+        self.shown = None if key not in ("r", "R") else self.shown
         self._show()
-        self.wanted.set()
+        self.refresh.set()
 
-    async def _look_until_failure(self, watching: anyio.CancelScope) -> None:
+    async def _refresh_until_error(self, scope: anyio.CancelScope) -> None:
         try:
-            await self._look_again_and_again()
+            await self._refresh_forever()
         except SvcError as failed:
             self.failure = failed
-            watching.cancel()
+            scope.cancel()
 
-    async def _look_again_and_again(self) -> None:
+    async def _refresh_forever(self) -> None:
         while True:
-            pane = PANES[self.at]
+            pane = PANES[self.pane_index]
             of_wallet = pane == "jobs" and self.client.signer is not None
             path = f"/evm/events?owner={self.client.address}" if of_wallet else "/evm/events"
             async with changes_of(self.client.jobs.account.transport, path, unauthorised) as changes:
-                if pane in _OF_JOBS:
+                if pane in _JOB_PANES:
                     changes.listen()
-                while pane == PANES[self.at]:
-                    self.wanted = anyio.Event()
-                    await self._look(pane)
-                    await self._until_worth_a_look(changes)
+                while pane == PANES[self.pane_index]:
+                    self.refresh = anyio.Event()
+                    await self._refresh(pane)
+                    await self._wait_for_refresh(changes)
 
-    async def _look(self, pane: str) -> None:
+    async def _refresh(self, pane: str) -> None:
         try:
-            look = await read_pane(self.client, pane, brief=True)
+            shown = await load_pane(self.client, pane, brief=True)
         except (ApiError, ConnectionFailed) as failed:
             if not (failed.retryable or isinstance(failed, ConnectionFailed)):
                 raise
-            self.trouble = failed.message
+            self.error_message = failed.message
         else:
-            self.trouble = None
-            if pane == PANES[self.at]:  # else somebody has turned the page meanwhile
-                self.look = look
+            self.error_message = None
+            if pane == PANES[self.pane_index]:  # the user may have changed the pane
+                self.shown = shown
         self._show()
 
-    async def _until_worth_a_look(self, changes: ToldChanges) -> None:
-        """Until a key asks for one, a change was told, or it is time: later where changes are told than where not."""
+    async def _wait_for_refresh(self, changes: ToldChanges) -> None:
+        """Wait for a key press, a reported change or the refresh interval."""
         async with anyio.create_task_group() as tasks:
 
-            async def due() -> None:
-                looked = anyio.current_time()
-                await changes.pause(self.every, max(self.every, _QUIET))
-                await anyio.sleep_until(looked + min(self.every, _CLOSEST))
+            async def refresh_when_due() -> None:
+                started = anyio.current_time()
+                await changes.pause(self.every, max(self.every, _IDLE_SECONDS))
+                await anyio.sleep_until(started + min(self.every, _MIN_REFRESH_SECONDS))
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(due)
-            await self.wanted.wait()
+            tasks.start_soon(refresh_when_due)
+            await self.refresh.wait()
             tasks.cancel_scope.cancel()
 
     def _show(self) -> None:
-        self.draw(Screen(PANES, self.at, self._status(), None if self.look is None else self.look.table, _KEYS))
+        self.draw(
+            Screen(PANES, self.pane_index, self._status(), None if self.shown is None else self.shown.table, _KEYS_HELP)
+        )
 
     def _status(self) -> str:
-        if self.trouble is not None:
-            return f"reconnecting: {self.trouble}"
-        if self.look is None:
+        if self.error_message is not None:
+            return f"reconnecting: {self.error_message}"
+        if self.shown is None:
             return "reading"
-        block = f"block {self.look.ready.cursor}"
-        return f"live, {block}" if self.look.ready.ready else f"not ready ({self.look.ready.reason}), {block}"
+        block = f"block {self.shown.ready.cursor}"
+        return f"live, {block}" if self.shown.ready.ready else f"not ready ({self.shown.ready.reason}), {block}"
 
 
-async def read_pane(client: Client, pane: str, *, brief: bool) -> MarketLook:
-    """One look. `brief`: as wide as a terminal, without what is only good for copying."""
-    ready, chain = await client.readiness(), await client.told_deployment()
+async def load_pane(client: Client, pane: str, *, brief: bool) -> PaneData:
+    """Read a pane. `brief` leaves out columns that are only useful for copying."""
+    ready, chain = await client.readiness(), await client.reported_deployment()
     listed = await client.models.list(limit=None)
     names = {model.svc.model_id: model.id for model in listed}
     table, data = await _pane(client, pane, (ready, chain, listed, names), brief=brief)
-    return MarketLook(ready, chain, names, table, data)
+    return PaneData(ready, chain, names, table, data)
 
 
 async def _pane(
@@ -178,60 +183,64 @@ async def _pane(
     ready, chain, listed, names = known
     if pane in ("book", "jobs"):
         if pane == "jobs" and client.signer is None:
-            return Table(("jobs",), [(_NO_WALLET,)]), []
+            return Table(("jobs",), [(_NO_WALLET_TEXT,)]), []
         owner = client.address if pane == "jobs" else None
-        rows = await client.jobs.book(owner=owner, order="newest", limit=_ROWS)
+        rows = await client.jobs.book(owner=owner, order="newest", limit=_MAX_ROWS)
         if not brief:
             return tables.jobs(rows, names, time.time()), wire_form(rows)
-        ahead = await _ahead_of_blocks(client, rows) if pane == "jobs" else {}
-        return brief_jobs(rows, names, chain, time.time(), ahead), wire_form(rows)
+        provisional_statuses = await _provisional_statuses(client, rows) if pane == "jobs" else {}
+        return short_jobs(rows, names, chain, time.time(), provisional_statuses), wire_form(rows)
     if pane == "models":
         floors, asks = await client.market.floors(limit=None), await client.market.asks(limit=None)
         return model_prices(listed, floors, asks, chain), wire_form(listed)
     if pane == "providers":
         providers = await client.market.providers(limit=None)
-        return (brief_providers(providers, names) if brief else tables.providers(providers, names)), wire_form(
+        return (short_providers(providers, names) if brief else tables.providers(providers, names)), wire_form(
             providers
         )
     return deployment_facts(ready, chain), wire_form(chain)
 
 
-async def _ahead_of_blocks(client: Client, rows: Sequence[BookRow]) -> dict[str, str]:
-    """Statuses of the newest open jobs that no block has yet, with what they rest on."""
-    found: dict[str, str] = {}
+async def _provisional_statuses(client: Client, rows: Sequence[BookRow]) -> dict[str, str]:
+    """Return the provisional statuses of the newest open jobs, with how far their last step is."""
+    statuses: dict[str, str] = {}
 
-    async def look(job_id: str) -> None:
+    async def shown(job_id: str) -> None:
         try:
-            told = await client.jobs.progress(job_id)
-        except (ApiError, ConnectionFailed):  # the book's is shown
+            progress = await client.jobs.progress(job_id)
+        except (ApiError, ConnectionFailed):  # the status of the index is shown instead
             return
-        if told.provisional and told.steps:
-            found[job_id] = f"{told.status} ({told.steps[-1].rests_on})"
+        if progress.provisional and progress.steps:
+            statuses[job_id] = f"{progress.status} ({progress.steps[-1].rests_on})"
 
-    going_on = [row.job_id for row in rows if tables.status_of(row) in LIVE_JOB]
-    if client.jobs.account.tells_progress is not False:
+    running = [row.job_id for row in rows if tables.status_of(row) in LIVE_JOB]
+    if client.jobs.account.supports_progress is not False:
         async with anyio.create_task_group() as tasks:
-            for job_id in going_on[:_FOLLOWED]:
-                tasks.start_soon(look, job_id)
-    return found
+            for job_id in running[:_MAX_FOLLOWED_JOBS]:
+                tasks.start_soon(shown, job_id)
+    return statuses
 
 
-def brief_jobs(
-    rows: Sequence[BookRow], names: dict[int, str], chain: Deployment, now: float, ahead: Mapping[str, str]
+def short_jobs(
+    rows: Sequence[BookRow],
+    names: dict[int, str],
+    chain: Deployment,
+    now: float,
+    provisional_statuses: Mapping[str, str],
 ) -> Table:
-    """The book with what a person follows: how far each job is, and how long it has left."""
-    drawn = [
+    """Return the jobs with status and time left, to follow on a screen."""
+    cells = [
         (
             f"{row.job_id[:10]}…{row.job_id[-4:]}",
             tables.name_of(row.model_id, names),
-            ahead.get(row.job_id) or tables.status_of(row),
+            provisional_statuses.get(row.job_id) or tables.status_of(row),
             str(row.provider_id or row.designated or "") or None,
-            in_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), chain.decimals),
+            format_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), chain.decimals),
             _left(row, now),
         )
         for row in rows
     ]
-    return Table(("job", "model", "status", "provider", "at most", "left"), drawn, frozenset({"provider", "at most"}))
+    return Table(("job", "model", "status", "provider", "at most", "left"), cells, frozenset({"provider", "at most"}))
 
 
 def _left(row: BookRow, now: float) -> str | None:
@@ -244,35 +253,37 @@ def _left(row: BookRow, now: float) -> str | None:
 
 
 def model_prices(listed: Sequence[Model], floors: Sequence[Floor], asks: Sequence[Ask], chain: Deployment) -> Table:
-    """Models with the lowest prices asked for them now, in tokens for a million units."""
+    """Return the models with their lowest asks, in tokens per million units."""
     rows = []
     for model in listed:
-        mine = [floor for floor in floors if floor.model_id == model.svc.model_id]
-        askers = {ask.provider_id for ask in asks if ask.model_id == model.svc.model_id}
+        model_floors = [floor for floor in floors if floor.model_id == model.svc.model_id]
+        ask_providers = {ask.provider_id for ask in asks if ask.model_id == model.svc.model_id}
         rows.append(
             (
                 model.id,
                 "yes" if model.svc.enabled else "no",
-                in_token(min(floor.rate_in for floor in mine), chain.decimals) if mine else None,
-                in_token(min(floor.rate_out for floor in mine), chain.decimals) if mine else None,
-                str(len(askers)),
-                ", ".join(window_words(floor.sla) for floor in mine) or None,
+                format_token(min(floor.rate_in for floor in model_floors), chain.decimals) if model_floors else None,
+                format_token(min(floor.rate_out for floor in model_floors), chain.decimals) if model_floors else None,
+                str(len(ask_providers)),
+                ", ".join(window_words(floor.sla) for floor in model_floors) or None,
             )
         )
     columns = ("model", "enabled", "in from", "out from", "providers", "windows")
     return Table(columns, rows, frozenset({"in from", "out from", "providers"}))
 
 
-def brief_providers(listed: Sequence[Provider], names: dict[int, str]) -> Table:
+def short_providers(listed: Sequence[Provider], names: dict[int, str]) -> Table:
     rows = [
         (
-            str(one.provider_id),
-            "yes" if one.listed else "no",
-            f"{one.active_jobs}/{one.capacity}",
-            str(one.reputation),
-            "all" if one.allow_all_models else ", ".join(tables.name_of(each, names) for each in one.allowed_models),
+            str(provider.provider_id),
+            "yes" if provider.listed else "no",
+            f"{provider.active_jobs}/{provider.capacity}",
+            str(provider.reputation),
+            "all"
+            if provider.allow_all_models
+            else ", ".join(tables.name_of(each, names) for each in provider.allowed_models),
         )
-        for one in listed
+        for provider in listed
     ]
     return Table(("provider", "listed", "busy", "reputation", "models"), rows, frozenset({"busy", "reputation"}))
 

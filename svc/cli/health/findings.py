@@ -1,4 +1,4 @@
-"""Finding of one check by `svc doctor`, and its remedy."""
+"""Result of one check of `svc doctor`, with its remedy."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,15 +7,17 @@ import attrs
 
 
 class Health(StrEnum):
-    WELL = "ok"
-    DOUBTFUL = "warning"
+    """State of one checked item."""
+
+    OK = "ok"
+    WARNING = "warning"
     WRONG = "wrong"
     UNCHECKED = "unchecked"
 
 
 @attrs.frozen
 class Finding:
-    """`remedy` is there for whatever is not well."""
+    """Result of one check. Each finding that is not ok has a remedy."""
 
     check: str
     health: Health
@@ -23,12 +25,12 @@ class Finding:
     remedy: str | None = None
 
     @classmethod
-    def well(cls, check: str, seen: str) -> "Finding":
-        return cls(check, Health.WELL, seen)
+    def ok(cls, check: str, seen: str) -> "Finding":
+        return cls(check, Health.OK, seen)
 
     @classmethod
-    def doubtful(cls, check: str, seen: str, remedy: str) -> "Finding":
-        return cls(check, Health.DOUBTFUL, seen, remedy)
+    def warning(cls, check: str, seen: str, remedy: str) -> "Finding":
+        return cls(check, Health.WARNING, seen, remedy)
 
     @classmethod
     def wrong(cls, check: str, seen: str, remedy: str) -> "Finding":

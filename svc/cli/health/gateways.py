@@ -1,4 +1,4 @@
-"""Check of the gateways: each must serve the container of the newest job."""
+"""Check that each gateway serves the container of the newest job."""
 
 from typing import Final
 
@@ -13,29 +13,29 @@ TIMEOUT_S: Final = 10.0
 _OK: Final = 200
 
 
-async def gateways(client: Client, http: httpx.AsyncClient) -> list[Finding]:
+async def check_gateways(client: Client, http: httpx.AsyncClient) -> list[Finding]:
     urls = client.settings.gateways
     if not urls:
         remedy = "set SVC_PIN_GATEWAY or --gateway to read results"
-        return [Finding.doubtful("gateway", "none: results are not read", remedy)]
+        return [Finding.warning("gateway", "none is set, so results cannot be read", remedy)]
     try:
         newest = await client.jobs.book(order="newest", limit=1)
-    except SvcError:  # the coordinator's own check tells why
+    except SvcError:  # the coordinator's own check reports the error
         newest = []
     cid = newest[0].task_cid if newest else None
-    return [await _asked(http, url, cid) for url in urls]
+    return [await _check_gateway(http, url, cid) for url in urls]
 
 
-async def _asked(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
+async def _check_gateway(http: httpx.AsyncClient, url: str, cid: str | None) -> Finding:
     try:
         async with opened(http, "GET", url if cid is None else f"{url}/ipfs/{cid}", timeout=TIMEOUT_S) as answer:
             status = answer.status_code
     except httpx.RequestError as error:
-        seen = f"{url} does not answer: {error or type(error).__name__}"
+        seen = f"{url} is unreachable: {error or type(error).__name__}"
         return Finding.wrong("gateway", seen, "try another with SVC_PIN_GATEWAY or --gateway")
     if cid is None:
-        return Finding.unchecked("gateway", f"{url} answers; no job is stored yet to ask it for", "ask again later")
+        return Finding.unchecked("gateway", f"{url} answers; there is no job yet to test it with", "check again later")
     if status == _OK:
-        return Finding.well("gateway", f"{url} serves what is stored")
+        return Finding.ok("gateway", f"{url} serves the newest job")
     seen = f"{url} answers {status} for {cid}, the newest job's container"
-    return Finding.wrong("gateway", seen, "it may not see this market's store: try another with SVC_PIN_GATEWAY")
+    return Finding.wrong("gateway", seen, "it may not serve this market's store: try another with SVC_PIN_GATEWAY")

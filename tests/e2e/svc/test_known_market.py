@@ -18,7 +18,7 @@ def test_first_use_is_told_once_and_kept_with_the_command_that_shows_it(svc: Svc
     assert "remembered" not in second.err
     shown = svc("market", "show", **alone)
     assert "key of provider" in shown.out
-    assert "told now" not in shown.out
+    assert "reported now" not in shown.out
     assert svc("market", "forget", **alone).code == 0
     assert "known\tno" in svc("market", "show", **alone).out
 
@@ -43,7 +43,7 @@ def test_change_is_refused_with_the_command_that_accepts_it(svc: Svc, tmp_path: 
     assert refused.code == 3
     assert f"job registry: known 0x{'66' * 20}, told 0x" in refused.err
     command = refused.err[refused.err.index("svc market accept") :].splitlines()[0].split()
-    assert svc(*command[1:-1], "0" * 16, **alone).code == 2  # another one than is told now
+    assert svc(*command[1:-1], "0" * 16, **alone).code == 2  # another one than is reported now
     assert svc(*command[1:], **alone).code == 0
     assert svc("quote", _MODEL, "hello", "--window", "1h", **alone).code == 0
 
@@ -56,7 +56,7 @@ def test_order_above_the_default_ceiling_is_refused_where_nobody_watches(svc: Sv
     quoted = svc("quote", _MODEL, "hello", *dear)
     assert quoted.code == 0
     assert "above the default ceiling" in quoted.err
-    assert "whoever runs the coordinator" in quoted.out
+    assert "this market's operator" in quoted.out
     assert svc("submit", _MODEL, "hello", *dear, SVC_MAX_AMOUNT="5").code == 3
 
 
@@ -73,13 +73,13 @@ def test_job_is_verified_fact_by_fact(svc: Svc) -> None:
     assert {by[fact] for fact in ("owner", "order", "state", "result", "shares")} == {"the chain"}
     unchecked = svc("verify", job, SVC_RPC_URL=None)
     assert unchecked.code == 9
-    assert "the coordinator's word" in unchecked.out
+    assert "unverified" in unchecked.out
 
 
 def test_doctor_says_who_vouches(svc: Svc) -> None:
     examined = svc("doctor")
     assert examined.code == 0, examined.out
-    for words in ("the address book vouches", "the chain vouches: code", "vouches for keys and listings"):
+    for words in ("verified by the address book", "contracts are verified by the chain", "keys and listings of"):
         assert words in examined.out
 
 

@@ -32,7 +32,7 @@ def test_receipt_of_a_job_convinces_a_stranger_who_has_a_node_and_an_address_boo
     assert svc("receipt", "verify", file, *given, **stranger).code == Exit.DONE
     foreign = svc("receipt", "verify", file, *given[2:], **stranger)
     assert foreign.code == Exit.UNREADABLE
-    assert "none of the hashes" in foreign.err
+    assert "not one of the given hashes" in foreign.err
     nobody = svc("receipt", "verify", file, **stranger)
     assert (nobody.code, nobody.out) == (Exit.USAGE, "")
     false = json.loads(written.out)

@@ -41,7 +41,7 @@ async def test_images_and_embeddings_are_bought(client: Client) -> None:
 
 
 async def test_text_for_an_image_model_is_refused_before_payment(client: Client) -> None:
-    with pytest.raises(OrderRefused, match="demo/image-small makes images: name num_images, width or resolution"):
+    with pytest.raises(OrderRefused, match="demo/image-small makes images: set num_images, width or resolution"):
         await client.run("demo/image-small", "a cat", window="1m")
 
 

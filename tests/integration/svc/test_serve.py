@@ -38,7 +38,7 @@ def anyio_backend() -> str:
 class Listening:
     base_url: str
     market: ServedMarket
-    served: serving.Served
+    served: serving.LocalServer
 
 
 @asynccontextmanager
@@ -55,10 +55,10 @@ async def listening(market: ServedMarket, folder: Path, **server: Any) -> AsyncI
     with serving.listening_socket(settings.server) as listener:
         port = listener.getsockname()[1]
         client = market.coordinator.client(gateways=GATEWAY)
-        opened = serving.opened(client, settings, folder, port, pytest.fail)
+        opened = serving.open_server(client, settings, folder, port, pytest.fail)
         async with opened as served, anyio.create_task_group() as tasks:
             tasks.start_soon(serving.serve_until, served, listener, settings, stop.wait)
-            yield Listening(serving.address(settings.server, port), market, served)
+            yield Listening(serving.base_url(settings.server, port), market, served)
             stop.set()
 
 
@@ -135,5 +135,5 @@ async def test_connection_that_breaks_takes_an_unclaimed_job_back(stream: bool, 
                     tasks.cancel_scope.cancel()
                 (job,) = market.jobs.values()
                 await until(lambda: job.steps == ["cancelled"])
-                while [spent.state for spent in await up.served.trade.ledger.since(0)] != ["unpaid"]:  # noqa: ASYNC110 - a file does not tell
+                while [spent.state for spent in await up.served.trade.ledger.list_since(0)] != ["unpaid"]:  # noqa: ASYNC110 - a file does not tell
                     await anyio.sleep(0.05)

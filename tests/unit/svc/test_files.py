@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from svc.own_files import appearing
+from svc.own_files import open_atomic
 
 
 def test_file_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    with appearing(path) as file:
+    with open_atomic(path) as file:
         file.write(b"whole")
         assert not path.exists()
     assert path.read_bytes() == b"whole"
@@ -22,7 +22,7 @@ def test_file_that_is_not_finished_leaves_the_old_one_and_nothing_beside_it(tmp_
     path.write_bytes(b"before")
 
     def write_half() -> None:
-        with appearing(path) as file:
+        with open_atomic(path) as file:
             file.write(b"half")
             raise OSError("full")
 
@@ -37,11 +37,11 @@ def test_link_that_lies_in_wait_is_not_written_through(tmp_path: Path, monkeypat
     victim.write_bytes(b"untouched")
     for name in ("result.json.partial", ".result.json.partial"):  # names that can be guessed
         (tmp_path / name).symlink_to(victim)
-    with appearing(path) as file:
+    with open_atomic(path) as file:
         file.write(b"whole")
     assert (path.read_bytes(), victim.read_bytes()) == (b"whole", b"untouched")
     monkeypatch.setattr("secrets.token_hex", lambda _: "known")  # and even one that is known
     (tmp_path / ".result.json.known.partial").symlink_to(victim)
-    with pytest.raises(FileExistsError), appearing(path):
+    with pytest.raises(FileExistsError), open_atomic(path):
         pass
     assert victim.read_bytes() == b"untouched"

@@ -8,7 +8,7 @@ import pytest
 
 from common.scalars import hex_of
 from svc.errors import InternalError, InvalidRequest, OrderRefused, WaitTimedOut
-from svc.jobs import FIRST_PAUSE
+from svc.jobs import FIRST_POLL_SECONDS
 from tests.unit.svc.fake_coordinator import DEPLOYMENT, WALLET, Answer, FakeCoordinator, failing, job
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def test_another_job_than_was_asked_for_is_not_taken_for_it() -> None:
     other = job("0x" + "08" * 32, "completed", result_cid="bafyother")
     for lie in (other, {**other, "id": JOB}):
         coordinator = FakeCoordinator({ROUTE: [Answer(200, lie)]})
-        with pytest.raises(InternalError, match="told of"):
+        with pytest.raises(InternalError, match="requested job"):
             await coordinator.client().jobs.wait(JOB)
 
 
@@ -150,13 +150,13 @@ async def test_stream_that_begins_during_a_pause_between_looks_spares_the_next_o
 
     async def told() -> AsyncIterator[bytes]:
         yield message("queued")
-        await anyio.sleep(20 * FIRST_PAUSE)
+        await anyio.sleep(20 * FIRST_POLL_SECONDS)
         yield message("completed")
 
     coordinator.tell(EVENTS, Answer(200, told(), STREAM))
     assert (await coordinator.client().jobs.wait(JOB)).status == "completed"
     first, second = (asked.at for asked in coordinator.to(ROUTE))
-    assert second - first == pytest.approx(20 * FIRST_PAUSE)
+    assert second - first == pytest.approx(20 * FIRST_POLL_SECONDS)
 
 
 async def test_event_is_believed_in_nothing() -> None:

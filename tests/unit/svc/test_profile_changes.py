@@ -66,7 +66,7 @@ def test_taking_away_what_is_not_there_changes_nothing(file: Path) -> None:
 @pytest.mark.parametrize(
     ("profile", "key", "value", "said"),
     [
-        ("default", "wallet_key", "11", "no setting 'wallet_key'"),
+        ("default", "wallet_key", "11", "unknown setting 'wallet_key'"),
         ("default", "max_amount", "1.5", "max_amount"),
         ("default", "insecure_http", "maybe", "must be true or false"),
         ("default", "base_url", "a\nb", "line breaks"),

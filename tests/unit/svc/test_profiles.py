@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from common.refusal import Refused
-from svc.profiles import KEYS, place_of, with_profile
+from svc.profiles import KEYS, profiles_path, with_profile
 from svc.settings import Settings
-from svc.wallets import signer_of
+from svc.wallets import read_signer
 
 TWO = """
 [profile.default]
@@ -45,7 +45,7 @@ def test_profile_stands_between_the_environment_and_the_default(file: Path) -> N
 def test_another_profile_is_chosen_by_name_and_must_be_there(file: Path) -> None:
     known = {"SVC_CONFIG": str(file), "SVC_PROFILE": "test"}
     assert Settings.resolve(environment=known).base_url == "http://b.example"
-    with pytest.raises(Refused, match=r"no profile 'tset' in .*config\.toml \(there: default, test\)") as caught:
+    with pytest.raises(Refused, match=r"no profile 'tset' in .*config\.toml \(available: default, test\)") as caught:
         with_profile(known | {"SVC_PROFILE": "tset"})
     assert caught.value.param == "SVC_PROFILE"
     assert Settings.resolve(profile="test", environment={"SVC_CONFIG": str(file)}).base_url == "http://b.example"
@@ -57,8 +57,8 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
     key.chmod(0o600)
     file.write_text(f'[profile.default]\nwallet_key_file = "{key}"\n')
     known = {"SVC_CONFIG": str(file)}
-    ours = signer_of(with_profile(known))
-    other = signer_of(with_profile(known | {"SVC_WALLET_KEY": "22" * 32}))
+    ours = read_signer(with_profile(known))
+    other = read_signer(with_profile(known | {"SVC_WALLET_KEY": "22" * 32}))
     assert ours is not None
     assert other is not None
     assert ours.address != other.address
@@ -72,9 +72,9 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
         ("[profile.default]\nmax_amount = 1.5\n", "max_amount must be a text, a whole number"),
         ("[profile.default\n", "is not TOML"),
         ("[profile.default]\nmax_amount = " + "9" * 5_000, "is not TOML"),
-        ("a = " + "[" * 60_000, "must not nest its tables so deep"),
-        ("base_url = 'https://a.example'\n", "must hold tables named"),
-        ("profile = 1\n", "must hold tables named"),
+        ("a = " + "[" * 60_000, "tables are nested too deeply"),
+        ("base_url = 'https://a.example'\n", "must hold only tables named"),
+        ("profile = 1\n", "must hold only tables named"),
         ("#" * 70_000, "at most 64 KiB"),
     ],
 )
@@ -93,11 +93,11 @@ def test_file_that_others_may_write_is_refused(file: Path) -> None:
 
 
 def test_file_is_looked_for_in_the_configuration_folder(tmp_path: Path) -> None:
-    assert place_of({"HOME": "/home/me"}) == Path("/home/me/.config/svc/config.toml")
-    assert place_of({"HOME": "/home/me", "XDG_CONFIG_HOME": "/x"}) == Path("/x/svc/config.toml")
-    assert place_of({"SVC_CONFIG": ""}) is None
+    assert profiles_path({"HOME": "/home/me"}) == Path("/home/me/.config/svc/config.toml")
+    assert profiles_path({"HOME": "/home/me", "XDG_CONFIG_HOME": "/x"}) == Path("/x/svc/config.toml")
+    assert profiles_path({"SVC_CONFIG": ""}) is None
     assert with_profile({"HOME": str(tmp_path)}) == {"HOME": str(tmp_path)}
-    with pytest.raises(Refused, match="no such file"):
+    with pytest.raises(Refused, match="file not found"):
         with_profile({"SVC_CONFIG": str(tmp_path / "none.toml")})
 
 

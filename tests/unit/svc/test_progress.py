@@ -336,7 +336,7 @@ async def test_result_that_is_taken_back_is_told(ended: tuple[str, dict[str, Any
     else:
         refused = progress(order.prepared.id, "refused", step("post", "refused", reason=code), provisional=False)
         order.tell("progress", Answer(200, refused))
-    with pytest.raises(ResultTakenBack, match="a provisional result was taken back") as told:
+    with pytest.raises(ResultTakenBack, match="the provisional result was not confirmed") as told:
         await result.settled()
     assert (told.value.code, told.value.job_id) == (code, order.prepared.id)
 

@@ -12,7 +12,7 @@ from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.errors import OrderRefused, SigningFailed
 from svc.settings import Settings
-from svc.wallets import signer_of
+from svc.wallets import read_signer
 from tests.unit.svc.fake_coordinator import CANDIDATE, WALLET, Answer, FakeCoordinator
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def test_program_is_given_the_order_as_eip_712_json_and_signs_it(
     tmp_path: Path, coordinator: FakeCoordinator
 ) -> None:
     command = program(tmp_path, SIGNS.format(seen=str(tmp_path / "seen"), key="0x" + "00" * 31 + "01"))
-    signer = signer_of(environment(command, SVC_SIGNER_DETERMINISTIC="1"))
+    signer = read_signer(environment(command, SVC_SIGNER_DETERMINISTIC="1"))
     prepared = await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
     locally = await coordinator.client().prepare("demo/text", "hi", window="1h")
     assert prepared.sealed_order.owner == locally.sealed_order.owner == WALLET.address
@@ -56,24 +56,24 @@ async def test_program_is_given_the_order_as_eip_712_json_and_signs_it(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("raise SystemExit(3)", "ended with 3 and signed nothing"),
+        ("raise SystemExit(3)", "failed with exit code 3"),
         ("print('no')", "must print a signature: 65 bytes as 0x-hex"),
-        ("print('0x' + '11' * 65)", "does not sign the"),
+        ("print('0x' + '11' * 65)", "does not match its address"),
     ],
 )
 async def test_program_that_gives_no_signature_of_its_address_is_refused(
     tmp_path: Path, coordinator: FakeCoordinator, text: str, said: str
 ) -> None:
-    signer = signer_of(environment(program(tmp_path, text), SVC_SIGNER_DETERMINISTIC="1"))
+    signer = read_signer(environment(program(tmp_path, text), SVC_SIGNER_DETERMINISTIC="1"))
     with pytest.raises(SigningFailed, match=said):
         await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
 
 
 async def test_program_that_is_not_there_is_named(tmp_path: Path, coordinator: FakeCoordinator) -> None:
-    signer = signer_of(environment(str(tmp_path / "none")))
+    signer = read_signer(environment(str(tmp_path / "none")))
     with pytest.raises(OrderRefused, match="SVC_SIGNER_DETERMINISTIC=1"):
         await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
-    signer = signer_of(environment(str(tmp_path / "none"), SVC_SIGNER_DETERMINISTIC="1"))
+    signer = read_signer(environment(str(tmp_path / "none"), SVC_SIGNER_DETERMINISTIC="1"))
     with pytest.raises(SigningFailed, match=r"SVC_SIGNER_COMMAND: .*none: No such file"):
         await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
 
@@ -89,7 +89,7 @@ async def test_program_that_is_not_there_is_named(tmp_path: Path, coordinator: F
 )
 def test_setting_that_is_missing_or_doubled_is_named(known: dict[str, str], param: str) -> None:
     with pytest.raises(Refused) as refused:
-        signer_of(known)
+        read_signer(known)
     assert refused.value.param == param
 
 

@@ -27,7 +27,12 @@ TWINS = [
 @pytest.mark.parametrize(("awaited", "blocking"), TWINS, ids=[blocking.__name__ for _, blocking in TWINS])
 def test_everything_that_can_be_awaited_can_be_called(awaited: type, blocking: type) -> None:
     def public(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")} - {"account", "files", "preparation", "opened"}
+        return {name for name in vars(kind) if not name.startswith("_")} - {
+            "account",
+            "files",
+            "preparation",
+            "result_files",
+        }
 
     assert public(awaited) - {"aclose"} - public(blocking) == set()
 

@@ -47,7 +47,7 @@ async def test_job_that_no_node_shows_yet_is_said_so_and_not_lost(coordinator: F
     client = coordinator.client(rpc_url=NODE, on_first_use=told.append)
     prepared = await client.prepare("demo/text", "hello")
     assert (await client.submit(prepared)).on_chain is False
-    assert told == [f"no node shows job {prepared.id} yet: svc verify looks again"]
+    assert told == [f"no node shows job {prepared.id} yet: check again with svc verify"]
 
 
 @pytest.mark.parametrize("lie", [{"rateIn": 5}, {"owner": b"\x66" * 20}, {"designated": 0}, {"c": b"\x66" * 32}])
@@ -151,12 +151,12 @@ async def test_row_of_another_job_is_refused_without_a_node(
     coordinator: FakeCoordinator, node: FakeNode, lie: dict[str, Any]
 ) -> None:
     prepared, _ = await _settled(coordinator, node, **lie)
-    with pytest.raises(InternalError, match="told of another"):
+    with pytest.raises(InternalError, match="got another"):
         await coordinator.client().verify(prepared.id)
 
 
 async def test_nodes_that_are_behind_contradict_nobody(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, _ = await _settled(coordinator, node)
     node.head = 4
-    with pytest.raises(NodeFailed, match="behind the coordinator, which is at block 5"):
+    with pytest.raises(NodeFailed, match=r"behind the coordinator's block 5"):
         await coordinator.client(rpc_url=NODE).verify(prepared.id)

@@ -66,8 +66,8 @@ async def test_first_use_is_remembered_and_told_once(coordinator: FakeCoordinato
     market, provider_key, escrow = told
     assert market.startswith(f"first use of {URL}: remembered chain 31337, job registry 0x1111")
     assert "--addresses" in market
-    assert provider_key.startswith(f"{URL}: remembered the key of provider 7, on the coordinator's word: 0x")
-    assert "remembered its escrow's key" in escrow
+    assert provider_key.startswith(f"{URL}: remembered the key of provider 7, unverified: 0x")
+    assert "remembered the escrow key" in escrow
     entry = known.get(URL)
     assert entry is not None
     assert (entry.deployment, dict(entry.box_keys)) == (TOLD, {7: BOX_SECRET.public.raw.hex()})
@@ -144,17 +144,17 @@ async def test_providers_other_key_is_sealed_to_nowhere(
     with pytest.raises(MarketChanged) as refused:
         await orders[by]()
     assert refused.value.code == "box_key_changed"
-    told = f"known {CANDIDATE['box_key']}, told {lie['box_key']}"
+    told = f"known {CANDIDATE['box_key']}, reported {lie['box_key']}"
     assert told in refused.value.message
     assert f"svc market accept --coordinator {URL} --provider 7 --box-key {lie['box_key']}" in refused.value.message
 
 
 async def test_key_of_one_provider_is_not_taken_for_another(coordinator: FakeCoordinator) -> None:
     coordinator.tell(PROVIDER, Answer(200, provider(provider_id="8")))
-    with pytest.raises(OrderRefused, match="asked for provider 7, told of 8"):
+    with pytest.raises(OrderRefused, match="requested provider 7, got 8"):
         await coordinator.client().prepare("demo/text", "hello", provider=7, rate_in=1)
     coordinator.tell(JOBS, in_turn(submitted=[], probed=[CANDIDATE | {"provider_id": "0"}]))
-    with pytest.raises(OrderRefused, match="0 is no provider's id"):
+    with pytest.raises(OrderRefused, match="0 is not a valid provider id"):
         await coordinator.client().prepare("demo/text", "hello")
 
 
@@ -166,7 +166,7 @@ async def test_escrows_other_key_is_refused_until_it_is_accepted(
     with pytest.raises(EscrowUntrusted) as refused:
         await coordinator.client(known_markets=known).prepare("demo/text", "hello", rate_in=1)
     assert refused.value.code == "escrow_changed"
-    assert f"known {BOX_SECRET.public.raw.hex()}, told {OTHER_KEY.raw.hex()}" in refused.value.message
+    assert f"known {BOX_SECRET.public.raw.hex()}, reported {OTHER_KEY.raw.hex()}" in refused.value.message
     assert f"svc market accept --coordinator {URL} --escrow {OTHER_KEY.raw.hex()}" in refused.value.message
     known.change(URL, lambda entry: entry and entry.with_escrow_key(OTHER_KEY.raw.hex(), "static-coordinator-v1"))
     await coordinator.client(known_markets=known).prepare("demo/text", "hello", rate_in=1)
@@ -202,7 +202,7 @@ async def test_market_that_cannot_be_remembered_is_told_each_time(coordinator: F
     path = tmp_path / "closed" / "known.json"
     await coordinator.client(known_markets=_Unwritable(path), **_told(told)).chain()
     (line,) = told
-    assert line.startswith(f"what is told cannot be remembered in {path}: Read-only file system")
+    assert line.startswith(f"cannot store known markets in {path}: Read-only file system")
 
 
 class _Unwritable(KnownMarkets):
@@ -263,7 +263,7 @@ async def test_providers_new_key_is_taken_where_the_chain_has_it(
     coordinator.tell(f"POST {NODE}/", node)
     coordinator.tell(JOBS, in_turn(submitted=[], probed=[CANDIDATE | {"box_key": hex_of(OTHER_KEY.raw)}]))
     await coordinator.client(known_markets=known, rpc_url=NODE, **_told(told)).prepare("demo/text", "hello")
-    assert told == [f"{URL}: remembered the key of provider 7, as the chain has it: {hex_of(OTHER_KEY.raw)}"]
+    assert told == [f"{URL}: remembered the key of provider 7, confirmed by the chain: {hex_of(OTHER_KEY.raw)}"]
     entry = known.get(URL)
     assert entry is not None
     assert dict(entry.box_keys) == {7: OTHER_KEY.raw.hex()}

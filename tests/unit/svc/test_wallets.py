@@ -8,7 +8,7 @@ from common.refusal import Refused
 from common.secp256k1 import Wallet
 from svc import key_files
 from svc.key_files import create_wallet
-from svc.wallets import signer_of
+from svc.wallets import read_signer
 
 _ONE, _TWO = ("0x" + f"{number:064x}" for number in (1, 2))
 _ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}
@@ -32,7 +32,7 @@ def test_environment_gives_the_key_or_the_file_that_holds_it(file: Path) -> None
 
 
 def test_no_key_anywhere_is_no_wallet() -> None:
-    assert signer_of({"SVC_WALLET_KEY": ""}) is None
+    assert read_signer({"SVC_WALLET_KEY": ""}) is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_no_key_anywhere_is_no_wallet() -> None:
 )
 def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict[str, str], complaint: str) -> None:
     with pytest.raises(Refused, match=complaint) as refused:
-        signer_of(environment)
+        read_signer(environment)
     assert "secret" not in str(refused.value)
 
 
@@ -54,20 +54,20 @@ def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict
 def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(Refused, match=r"wallet\.key does not hold a private key") as refused:
-        signer_of({}, file)
+        read_signer({}, file)
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660])
 def test_file_that_others_can_read_is_refused_with_what_to_do(file: Path, mode: int) -> None:
     file.chmod(mode)
-    with pytest.raises(Refused, match=r"owner alone \(chmod 600 .*wallet\.key\)") as refused:
-        signer_of({}, file)
+    with pytest.raises(Refused, match=r"only by its owner \(chmod 600 .*wallet\.key\)") as refused:
+        read_signer({}, file)
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 
 
 def _address(file: Path | None, environment: dict[str, str]) -> bytes:
-    wallet = signer_of(environment, file)
+    wallet = read_signer(environment, file)
     assert wallet is not None
     return wallet.address
 
@@ -94,7 +94,7 @@ def test_keystore_opens_by_the_password_of_a_file_or_of_whoever_is_asked(keystor
         return "open sesame"
 
     for environment, file in (({"SVC_KEYSTORE": str(keystore)}, None), ({}, keystore)):
-        signer = signer_of(environment, file, ask)
+        signer = read_signer(environment, file, ask)
         assert signer is not None
         assert signer.address == _ADDRESS[_TWO]
     assert asked == [keystore, keystore]
@@ -115,7 +115,7 @@ def test_keystore_that_does_not_open_is_refused_with_what_to_set(
     if content is not None:
         keystore.write_text(content)
     with pytest.raises(Refused, match=said) as refused:
-        signer_of({"SVC_KEYSTORE": str(keystore)}, None, None if password is None else lambda _: password)
+        read_signer({"SVC_KEYSTORE": str(keystore)}, None, None if password is None else lambda _: password)
     assert refused.value.param == param
 
 
@@ -124,8 +124,8 @@ def test_password_file_that_others_can_read_is_refused(keystore: Path, tmp_path:
     password.write_text("open sesame")
     password.chmod(0o644)
     known = {"SVC_KEYSTORE": str(keystore), "SVC_KEYSTORE_PASSWORD_FILE": str(password)}
-    with pytest.raises(Refused, match="owner alone") as refused:
-        signer_of(known)
+    with pytest.raises(Refused, match="only by its owner") as refused:
+        read_signer(known)
     assert refused.value.param == "SVC_KEYSTORE_PASSWORD_FILE"
 
 
@@ -137,6 +137,6 @@ def test_encrypted_key_is_written_behind_its_password(tmp_path: Path, monkeypatc
     created = create_wallet(path, "open sesame")
     assert "ciphertext" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    signer = signer_of({}, path, lambda _: "open sesame")
+    signer = read_signer({}, path, lambda _: "open sesame")
     assert signer is not None
     assert signer.address == created.address

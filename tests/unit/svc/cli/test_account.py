@@ -48,7 +48,7 @@ def test_balance_is_told_with_what_open_and_claimed_jobs_may_take_of_it(
 
 def test_balance_without_a_node_names_the_variable(svc: Svc, capsys: Said) -> None:
     assert svc("balance") == Exit.USAGE
-    assert "set SVC_RPC_URL to a node" in capsys.readouterr().err
+    assert "set SVC_RPC_URL or --rpc-url to a node" in capsys.readouterr().err
 
 
 def test_watch_in_a_pipe_tells_each_change_once_and_outlasts_a_coordinator_that_is_away(
@@ -61,7 +61,7 @@ def test_watch_in_a_pipe_tells_each_change_once_and_outlasts_a_coordinator_that_
     said = capsys.readouterr()
     seen = [line.split("\t") for line in said.out.splitlines()]
     assert [(each[0][-1], each[2]) for each in seen] == [("1", "queued"), ("2", "queued"), ("1", "completed")]
-    assert said.err.count("looking again every 0.1 s") == 1
+    assert said.err.count("retrying every 0.1 s") == 1
 
 
 def test_watch_and_summary_are_two_ways_to_look(svc: Svc) -> None:

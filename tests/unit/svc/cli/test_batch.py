@@ -48,7 +48,7 @@ def posted_rates(market: FakeMarket) -> list[tuple[str, str, int]]:
 def test_plan_that_is_short_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
     assert svc(f"batch create {file} -w 1h") == Exit.TRY_AGAIN
     said = capsys.readouterr().err
-    assert "takes 0 of 2 lines" in said
+    assert "capacity for 0 of 2 lines" in said
     assert "--market" in said
     assert "nothing was posted" in said
     assert svc(f"batch plan {file} -w 1h") == Exit.TRY_AGAIN
@@ -72,7 +72,7 @@ def test_offer_is_made_for_the_lines_without_rates_alone(
 
 def test_market_price_of_a_window_that_nobody_asks_one_for_is_refused(svc: Svc, capsys: Said, file: Path) -> None:
     assert svc(f"batch create {file} -w 24h --market --provider 7") == Exit.TRY_AGAIN
-    assert "none of the providers 7 asks a price for demo/text in a window of 24h" in capsys.readouterr().err
+    assert "none of the providers 7 has an ask for demo/text in a window of 24h" in capsys.readouterr().err
 
 
 def test_market_and_rates_are_two_offers(svc: Svc, file: Path) -> None:
@@ -117,9 +117,9 @@ def test_run_that_ends_early_says_how_to_go_on(market: FakeMarket, svc: Svc, cap
     market.coordinator.tell("POST /v1/batches", create)
     assert svc(line) == Exit.STILL_RUNNING
     said = capsys.readouterr().err
-    assert "the batch goes on without this command" in said
+    assert "the batch continues" in said
     assert "  svc batch results batch_1" in said
     market.coordinator.tell("POST /v1/batches", Dropped())
     market.coordinator.tell("GET /v1/batches", Dropped())
     assert svc(line) == Exit.STILL_RUNNING
-    assert "it may have been made; look for it:\n  svc batch list" in capsys.readouterr().err
+    assert "the batch may have been created; check with:\n  svc batch list" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from io import StringIO
 import click
 import pytest
 
-from svc.cli.ceiling import within_ceiling
+from svc.cli.ceiling import pay_within_ceiling
 from svc.cli.output import Output
 from svc.core.money import Token, order_ceiling
 from svc.errors import OverCeiling
@@ -61,10 +61,10 @@ async def test_whoever_watches_is_asked_and_pays_no_more_than_was_agreed_to(
 ) -> None:
     _watched(monkeypatch)
     tried: list[int | None] = []
-    assert await within_ceiling(_output(), None, None, _paying(tried)) == "paid"
+    assert await pay_within_ceiling(_output(), None, None, _paying(tried)) == "paid"
     assert tried == [None, _PRICE]
     (question,) = asked
-    assert question.startswith("the order comes to 2.5 Dol\\x1blar (2500000 base units), above the default ceiling")
+    assert question.startswith("the order costs up to 2.5 Dol\\x1blar (2500000 base units), above the default ceiling")
 
 
 async def test_refusal_pays_nothing(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ async def test_refusal_pays_nothing(asked: list[str], monkeypatch: pytest.Monkey
     monkeypatch.setattr(click, "confirm", lambda *_, **__: False)
     tried: list[int | None] = []
     with pytest.raises(OverCeiling):
-        await within_ceiling(_output(), None, None, _paying(tried))
+        await pay_within_ceiling(_output(), None, None, _paying(tried))
     assert tried == [None]
 
 
@@ -83,7 +83,7 @@ async def test_where_nobody_watches_it_is_refused(
     _watched(monkeypatch)
     monkeypatch.setattr(sys, stream, StringIO())
     with pytest.raises(OverCeiling):
-        await within_ceiling(_output(), None, None, _paying([]))
+        await pay_within_ceiling(_output(), None, None, _paying([]))
     assert asked == []
 
 
@@ -93,5 +93,5 @@ async def test_ceiling_that_was_set_and_json_are_never_asked_about(
     _watched(monkeypatch)
     for output, most in ((_output(), 2_000_000), (_output(as_json=True), None)):
         with pytest.raises(OverCeiling):
-            await within_ceiling(output, None, most, _paying([]))
+            await pay_within_ceiling(output, None, most, _paying([]))
     assert asked == []

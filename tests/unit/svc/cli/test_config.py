@@ -29,15 +29,15 @@ def shown(svc: Svc, capsys: Said) -> dict[str, Any]:
 def test_value_hidden_by_its_variable_is_shown(svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SVC_RPC_URL", "http://other")
     assert svc("config set rpc_url http://node") == Exit.DONE
-    assert "SVC_RPC_URL in the environment hides it" in capsys.readouterr().err
-    source = "the environment (SVC_RPC_URL); it hides http://node of profile default"
+    assert "SVC_RPC_URL in the environment overrides it" in capsys.readouterr().err
+    source = "the environment (SVC_RPC_URL); overrides http://node of profile default"
     assert shown(svc, capsys)["rpc_url"] == {"value": "http://other", "source": source}
 
 
 def test_wallet_hidden_by_another_way_is_not_called_unset(svc: Svc, capsys: Said) -> None:
     assert svc("config set keystore /home/me/wallet.json") == Exit.DONE
-    assert "SVC_WALLET_KEY in the environment hides it" in capsys.readouterr().err
-    source = "/home/me/wallet.json of profile default is hidden by the environment (SVC_WALLET_KEY)"
+    assert "SVC_WALLET_KEY in the environment overrides it" in capsys.readouterr().err
+    source = "/home/me/wallet.json of profile default is overridden by the environment (SVC_WALLET_KEY)"
     assert shown(svc, capsys)["keystore"] == {"value": None, "source": source}
 
 

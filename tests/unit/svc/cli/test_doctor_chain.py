@@ -4,9 +4,9 @@ import httpx
 import pytest
 
 from common.quotes import FeeTerms
-from svc.cli.health.chain import ledger
+from svc.cli.health.chain import check_chain
 from svc.cli.health.findings import Finding, Health
-from svc.cli.health.gateways import gateways
+from svc.cli.health.gateways import check_gateways
 from svc.client import Client
 from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
@@ -29,13 +29,13 @@ async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str,
     for url, node in zip(urls, nodes, strict=True):
         coordinator.tell(f"POST {url}/", node)
     client = coordinator.client(rpc_url=urls)
-    return {each.check: each for each in await ledger(client, client.vouching.chain, _WALLET)}
+    return {each.check: each for each in await check_chain(client, client.vouching.chain, _WALLET)}
 
 
 async def test_chain_that_is_as_the_coordinator_says_vouches_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(), FakeNode())
     checks = ("chain", "domains", "fees", "models", "providers", "balance")
-    assert {name: each.health for name, each in found.items()} == dict.fromkeys(checks, Health.WELL)
+    assert {name: each.health for name, each in found.items()} == dict.fromkeys(checks, Health.OK)
     assert "2 nodes agree" in found["chain"].seen
     assert "5 Dev Dollar" in found["balance"].seen
 
@@ -43,7 +43,7 @@ async def test_chain_that_is_as_the_coordinator_says_vouches_for_it(monkeypatch:
 async def test_without_a_node_what_is_unchecked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch)
     assert {name: each.health for name, each in found.items()} == {"chain": Health.UNCHECKED}
-    assert "the coordinator's word" in found["chain"].seen
+    assert "unverified" in found["chain"].seen
 
 
 async def test_node_of_another_chain_is_wrong_and_asked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,13 +85,13 @@ async def test_nodes_that_disagree_are_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("at", [999_000, 1_001_000])
 async def test_head_that_is_far_from_this_clock_is_doubtful(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await _found(monkeypatch, FakeNode(block_time=at)))["chain"].health is Health.DOUBTFUL
+    assert (await _found(monkeypatch, FakeNode(block_time=at)))["chain"].health is Health.WARNING
 
 
 @pytest.mark.parametrize(
     ("newest", "status", "health"),
     [
-        (("bafytask",), 200, Health.WELL),
+        (("bafytask",), 200, Health.OK),
         (("bafytask",), 404, Health.WRONG),
         ((), 404, Health.UNCHECKED),
     ],
@@ -116,6 +116,6 @@ async def test_gateway_is_asked_for_what_is_stored(
         httpx.AsyncClient(transport=StreamedTransport(answer)) as http,
         Client(gateways="http://gateway", environment={}) as client,
     ):
-        (finding,) = await gateways(client, http)
+        (finding,) = await check_gateways(client, http)
     assert finding.health is health
     assert asked == ["http://gateway/ipfs/bafytask" if newest else "http://gateway"]

@@ -2,7 +2,7 @@ import pytest
 
 from svc import errors
 from svc.cli.exit_codes import Exit
-from svc.cli.failures import exit_of, hint_of, in_json
+from svc.cli.failures import error_json, exit_code_of, hint_for
 from svc.errors import SvcError
 
 
@@ -29,17 +29,17 @@ from svc.errors import SvcError
     ],
 )
 def test_failure_ends_with_its_exit_code(error: SvcError, code: Exit) -> None:
-    assert exit_of(error) is code
+    assert exit_code_of(error) is code
 
 
 def test_failure_that_can_be_mended_says_how() -> None:
-    assert "SVC_PIN_GATEWAY" in str(hint_of(errors.ResultUnreadable("no", code="reads_disabled")))
-    assert "svc keygen" in str(hint_of(errors.OrderRefused("no", param="SVC_WALLET_KEY")))
-    assert hint_of(errors.OrderRefused("no", param="seed")) is None
+    assert "SVC_PIN_GATEWAY" in str(hint_for(errors.ResultUnreadable("no", code="reads_disabled")))
+    assert "svc keygen" in str(hint_for(errors.OrderRefused("no", param="SVC_WALLET_KEY")))
+    assert hint_for(errors.OrderRefused("no", param="seed")) is None
 
 
 def test_failure_in_json_has_all_that_a_script_branches_on() -> None:
     error = errors.Busy("many", type_="busy", status=429, code="c", param="p", request_id="r", retryable=True)
-    assert in_json(error) == {
+    assert error_json(error) == {
         **{"message": "many", "type": "busy", "code": "c", "param": "p", "request_id": "r", "retryable": True}
     }

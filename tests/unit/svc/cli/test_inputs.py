@@ -83,13 +83,13 @@ def test_text_goes_under_the_key_of_the_models_schema(of: Model, made: dict[str,
 @pytest.mark.parametrize(
     ("text", "file", "stdin", "complaint"),
     [
-        ("a", "b", b"", "not as both"),
+        ("a", "b", b"", "not both"),
         (None, "/nowhere/at/all", b"", "No such file"),
         (None, None, b"\xff", "not UTF-8"),
         ("caf\udce9", None, b"", "not UTF-8"),
         (None, None, b" \n", "empty"),
-        (None, None, b'{"a": 1,}', "and is none"),
-        (None, None, b'{"a": 1, "a": 2}', "and is none"),
+        (None, None, b'{"a": 1,}', "is not valid JSON"),
+        (None, None, b'{"a": 1, "a": 2}', "is not valid JSON"),
     ],
 )
 def test_unusable_input_is_a_mistake_of_the_command_line(

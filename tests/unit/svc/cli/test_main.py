@@ -1,3 +1,4 @@
+import inspect
 import os
 import re
 import subprocess
@@ -10,7 +11,8 @@ import pytest
 
 from common.scalars import hex_of
 from svc.cli.commands import batches
-from svc.cli.exit_codes import MEANINGS, Exit
+from svc.cli.connection import _CONNECTION_OPTIONS
+from svc.cli.exit_codes import EXIT_CODE_HELP, Exit
 from svc.cli.main import _SECTIONS, main, svc
 from svc.key_files import read_wallet
 
@@ -85,6 +87,17 @@ def test_no_command_takes_a_secret_as_an_argument() -> None:
     assert {name for name in named if "key" in name or "secret" in name} == {"key_file", "key", "escrow_keys"}
 
 
+def test_command_has_a_parameter_for_each_option() -> None:
+    """Options of connections and orders are consumed by decorators."""
+    groups = [command for command in commands().values() if isinstance(command, click.Group)]
+    leaves = [command for command in commands().values() if not isinstance(command, click.Group)]
+    for command in [*leaves, *(each for group in groups for each in group.commands.values())]:
+        accepted = set(inspect.signature(inspect.unwrap(command.callback)).parameters)
+        if accepted.isdisjoint({"order", "offer"}):
+            options = {str(parameter.name) for parameter in command.params}
+            assert options - {*_CONNECTION_OPTIONS, "as_json", "quiet"} <= accepted, command.name
+
+
 def test_line_of_help_that_is_shown_without_importing_a_command_is_that_commands_own() -> None:
     told = {name: said for section in _SECTIONS.values() for name, _, said in section}
     assert told == {name: command.get_short_help_str(limit=90) for name, command in commands().items()}
@@ -113,8 +126,8 @@ def test_command_that_lacks_a_wallet_says_so_before_the_client_is_imported(tmp_p
 
 def test_no_command_brings_what_others_read_transactions_keystores_and_c_with() -> None:
     code = (
-        "import sys; from importlib import import_module; from svc.cli.main import _PLACES\n"
-        "modules = {place.partition(':')[0] for place in _PLACES.values() if ':' in place} - {'serve'}\n"
+        "import sys; from importlib import import_module; from svc.cli.main import _COMMAND_LOCATIONS\n"
+        "modules = {place.partition(':')[0] for place in _COMMAND_LOCATIONS.values() if ':' in place} - {'serve'}\n"
         "for module in modules: import_module('svc.cli.commands.' + module)\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
@@ -132,7 +145,7 @@ def commands() -> dict[str, click.Command]:
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     listed = capsys.readouterr().out
-    assert MEANINGS.keys() == set(Exit)
+    assert EXIT_CODE_HELP.keys() == set(Exit)
     for code in Exit:
         assert re.search(rf"^  {code.value} +\S", listed, re.MULTILINE)
 
@@ -148,7 +161,7 @@ def test_completion_script_asks_svc_for_its_words(shell: str, capsys: pytest.Cap
     ("shell", "words", "current", "offered"),
     [
         ("zsh", "svc key", "1", "plain\nkeygen\nCreate a wallet key file."),
-        ("zsh", "svc batch can", "2", "plain\ncancel\nPost no further lines of a batch."),
+        ("zsh", "svc batch can", "2", "plain\ncancel\nStop posting lines of a batch."),
         ("fish", "svc key", "key", "plain,keygen\tCreate a wallet key file."),
         ("fish", "svc jobs --state Can", "Can", "plain,Cancelled"),
     ],

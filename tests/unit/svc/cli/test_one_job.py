@@ -55,11 +55,11 @@ def test_image_goes_into_the_file_that_is_named(market: FakeMarket, svc: Svc, tm
     ("more", "said"),
     [
         ('--gateway ""', "no gateway is set"),
-        ("--out-dir /nowhere/at/all", "/nowhere/at/all: No such file or directory; make the folder first"),
+        ("--out-dir /nowhere/at/all", "/nowhere/at/all: No such file or directory; create the folder first"),
         ("--out /nowhere/at/all", "No such file"),
         (
             "--window 7d",
-            "--window 7d must be one of 1h (async), 24h (batch), <n>h, <n>m or <n>s; this market has 1h, 24h",
+            "--window 7d is not supported: use 1h (async), 24h (batch), <n>h, <n>m or <n>s; this market has 1h, 24h",
         ),
     ],
 )
@@ -76,25 +76,26 @@ def test_window_that_nobody_takes_is_refused_with_those_that_have_a_price(
 ) -> None:
     market.coordinator.tell("POST /v1/jobs", Answer(402, {"candidates": []}))
     assert svc("run demo/text hello --window 2h") == Exit.TRY_AGAIN
-    assert (
-        "no provider is live for this model and window of 2h; prices are asked for 1h, 24h" in capsys.readouterr().err
-    )
+    assert "no provider is live for this model and window of 2h; windows with asks: 1h, 24h" in capsys.readouterr().err
 
 
 def test_open_offer_for_a_window_that_nobody_has_a_price_for_is_warned_of(
     market: FakeMarket, svc: Svc, capsys: Said
 ) -> None:
     assert svc("quote demo/text hello --window 2h --rate-in 1 --provider 7") == Exit.DONE
-    assert "nobody asks a price for 2h, and the network may refuse it; asked for: 1h, 24h" in capsys.readouterr().err
+    assert (
+        "no provider has a price for 2h, and the network may reject it; priced windows: 1h, 24h"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("ended_because", "status", "said"),
     [
-        (3, "failed", "its provider gave up, and the whole payment, charges included, came back"),
-        (4, "failed", "its provider missed the window, and the whole payment, charges included, came back"),
-        (2, "cancelled", "taken back before anybody claimed it: nothing was collected"),
-        (5, "cancelled", "nobody claimed it in time: nothing was collected"),
+        (3, "failed", "the provider could not run it; fully refunded"),
+        (4, "failed", "the provider missed the deadline; fully refunded"),
+        (2, "cancelled", "no provider had claimed it; nothing was paid"),
+        (5, "cancelled", "no provider claimed it in time; nothing was paid"),
     ],
 )
 def test_job_without_a_result_says_where_the_money_is(
@@ -113,7 +114,7 @@ def test_wait_that_ends_first_says_that_the_job_goes_on_and_how_to_come_back(
     market.end("queued")
     assert svc(f"{RUN} --timeout 0") == Exit.STILL_RUNNING
     lines = capsys.readouterr().err.splitlines()
-    assert "     the job goes on without this command, and its result is kept for you:" in lines
+    assert "     the job continues, and its result is kept for you:" in lines
     assert f"  svc result {market.job_id} --gateway http://gateway" in lines
     assert len(f"  svc result {market.job_id}") <= 80  # copied whole
 
@@ -124,7 +125,7 @@ def test_interruption_says_that_the_job_goes_on(
     async def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(orders, "_answered", interrupted)
+    monkeypatch.setattr(orders, "_wait_for_answer", interrupted)
     assert svc(RUN) == Exit.INTERRUPTED
     said = capsys.readouterr().err
     assert "svc: interrupted" in said
@@ -156,7 +157,7 @@ def test_answer_that_cannot_be_written_is_done_and_paid_and_can_be_read_again(
     market.coordinator.tell("POST /v1/jobs", blocked)
     assert svc(f"{RUN} --out-dir {tmp_path}") == Exit.UNREADABLE
     said = capsys.readouterr().err
-    assert "the answer cannot be written" in said
+    assert "cannot write the answer" in said
     assert f"  svc result {market.job_id}" in said
 
 
@@ -174,16 +175,16 @@ def test_order_of_which_no_word_came_is_to_be_looked_for(market: FakeMarket, svc
     market.coordinator.tell("POST /v1/jobs", market._order, market._order, Dropped())
     assert svc(f"{RUN} --json") == Exit.STILL_RUNNING
     error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
-    assert error["next"]["where"].startswith("it may have been posted")
+    assert error["next"]["where"].startswith("the job may have been posted")
     assert error["next"]["commands"][0].startswith("svc status 0x")
 
 
 @pytest.mark.parametrize(
     ("status", "ended", "code", "became"),
     [
-        ("cancelled", {"state": 3, "ended_because": 2}, Exit.DONE, "cancelled: it was taken back"),
-        ("cancelled", {"state": 3, "ended_because": 5}, Exit.DONE, "expired: nobody claimed it"),
-        ("failed", {"state": 3, "ended_because": 4}, Exit.DONE, "reclaim: its provider missed"),
+        ("cancelled", {"state": 3, "ended_because": 2}, Exit.DONE, "cancelled: no provider had claimed it"),
+        ("cancelled", {"state": 3, "ended_because": 5}, Exit.DONE, "expired: no provider claimed it"),
+        ("failed", {"state": 3, "ended_because": 4}, Exit.DONE, "reclaim: the provider missed"),
         (
             "completed",
             {"state": 2, "ended_because": 1, "completion_tok": "3", "result_cid": "bafyr"},
@@ -202,7 +203,7 @@ def test_cancel_says_what_became_of_the_job(
     )
     assert svc(f"cancel {id_}") == code
     facts = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
-    assert facts["became"].startswith(became)
+    assert facts["outcome"].startswith(became)
 
 
 WHY = {
@@ -236,9 +237,9 @@ def test_why_shows_what_keeps_each_provider_away_and_what_would_help(
     assert capsys.readouterr().out.splitlines() == [
         WHY["said"],
         "7\tno\tit asks 9 in and 9 out; the order pays 1 in and 1 out",
-        "would help: rates of 9 in and 9 out (1 provider could take it then)",
-        "would help: a window of 1h (2 providers could take it then)",
-        "would help: something newer (1 provider could take it then)",
+        "would help: rates of 9 in and 9 out (1 provider could then accept it)",
+        "would help: a window of 1h (2 providers could then accept it)",
+        "would help: something newer (1 provider could then accept it)",
     ]
     assert svc(f"why {WHY['job_id']} --json") == Exit.DONE
     assert json.loads(capsys.readouterr().out)["providers"][0]["reasons"][0]["code"] == "price"
@@ -252,7 +253,11 @@ def test_check_tells_all_that_fails_signs_no_payment_and_posts_nothing(
     market.coordinator.tell("POST /v1/jobs/check", Answer(200, told))
     assert svc("submit demo/text hello --window 1h --check") == Exit.REFUSED
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["bad: signature does not recover to owner", "  sign", "live now\tnobody with room at these rates"]
+    assert lines == [
+        "bad: signature does not recover to owner",
+        "  sign",
+        "live now\tnone with free capacity at these rates",
+    ]
     [asked] = market.coordinator.to("POST /v1/jobs/check")
     assert "auth_sig" not in asked.body
     assert "signature" in asked.body
@@ -276,8 +281,8 @@ def test_claimed_job_is_counted_down_and_a_refund_is_told_with_its_amount(
     assert svc(f"status {id_}") == Exit.DONE
     shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert shown["to be settled"].startswith("in ")
-    assert "(2286-11-20 17:46:39Z); then anybody may reclaim it, and the payment comes back" in shown["to be settled"]
-    assert shown["reclaimable"] == "from about block 1845 on, as blocks come now"
+    assert "(2286-11-20 17:46:39Z); then anyone may reclaim it, and the payment is refunded" in shown["to be settled"]
+    assert shown["reclaimable"] == "from about block 1845"
     market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", state=1, reclaimable_at="5"))
     assert svc(f"status {id_}") == Exit.DONE
     assert "to be settled\tover (1970-01-01 00:00:05Z)" in capsys.readouterr().out
@@ -285,10 +290,7 @@ def test_claimed_job_is_counted_down_and_a_refund_is_told_with_its_amount(
     assert svc(f"wait {id_}") == Exit.NO_RESULT
     shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert shown["ended"] == "2027-01-15 08:00:00Z"
-    assert shown["money"] == (
-        "its provider missed the window, and the whole payment, charges included, came back to the wallet:"
-        " 2.014 Dev Dollar"
-    )
+    assert shown["money"] == "the provider missed the deadline; fully refunded (2.014 Dev Dollar)"
 
 
 # --- before the blocks ----------------------------------------------------------------------------------------
@@ -306,8 +308,8 @@ def test_answer_before_its_block_is_said_to_be_provisional_with_the_command_that
     assert svc(RUN) == Exit.DONE
     said = capsys.readouterr()
     assert said.out == "out\n"
-    assert "to be paid 0.00201" in said.err
-    assert "provisional: its settle is stored by the coordinator, and in no block yet" in said.err
+    assert "cost 0.00201" in said.err
+    assert "not final yet (settle stored by the coordinator)" in said.err
     again = f"svc wait {early.job_id} --result bafyr --gateway http://gateway"
     assert f"  {again}" in said.err.splitlines()
     assert svc(again.removeprefix("svc ")) == Exit.DONE
@@ -325,7 +327,7 @@ def test_json_says_what_an_answer_rests_on(early: FakeMarket, svc: Svc, capsys: 
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (("failed", {"ended_because": 4, "state": 3}), "a provisional result was taken back: job"),
+        (("failed", {"ended_because": 4, "state": 3}), "the provisional result was not confirmed: job"),
         (
             ("completed", {"completion_tok": "3", "state": 2, "ended_because": 1, "result_cid": "bafyo"}),
             "another result",
@@ -351,7 +353,7 @@ def test_order_that_is_stored_and_then_refused_is_told_as_one_that_is_not_posted
         assert svc(f"{command} {id_}") == Exit.REFUSED
         said = capsys.readouterr().err
         assert f"job {id_} was not posted: InsufficientBalance; nothing was collected" in said
-        assert "svc doctor shows it" in said
+        assert "svc balance" in said
 
 
 def test_order_that_no_block_has_yet_is_shown_by_its_steps(early: FakeMarket, svc: Svc, capsys: Said) -> None:

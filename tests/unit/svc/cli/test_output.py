@@ -106,10 +106,10 @@ def test_facts_fit_their_terminal(terminal: _Terminal, monkeypatch: pytest.Monke
 
 
 def test_bar_of_a_stage_never_runs_backwards(terminal: _Terminal) -> None:
-    with _output(StringIO(), terminal).gauge() as gauge:
+    with _output(StringIO(), terminal).progress_bar() as gauge:
         for what, done, total in [("validating", 0, 0), ("in progress", 7, 20), ("in progress", 5, 20)]:
             gauge.show(what, done, total)
-        gauge.stage()
+        gauge.start_stage()
         gauge.show("results", 1, 20)
         assert gauge._progress is not None
         bars = [(bar.completed, bar.total) for bar in gauge._progress.tasks]
@@ -117,7 +117,7 @@ def test_bar_of_a_stage_never_runs_backwards(terminal: _Terminal) -> None:
 
 
 def test_bar_without_a_total_is_not_drawn_full(terminal: _Terminal) -> None:
-    with _output(StringIO(), terminal).gauge() as gauge:
+    with _output(StringIO(), terminal).progress_bar() as gauge:
         gauge.show("validating", 0, 0)
         assert gauge._progress is not None
         assert gauge._progress.tasks[0].total is None
@@ -159,22 +159,22 @@ def test_quiet_leaves_out_remarks_but_neither_warnings_nor_results() -> None:
 
 def test_gauge_says_nothing_where_nobody_looks() -> None:
     err = StringIO()
-    with _output(StringIO(), err).gauge() as gauge:
+    with _output(StringIO(), err).progress_bar() as gauge:
         gauge.show("lines", 1, 2)
     assert err.getvalue() == ""
 
 
 def test_gauge_keeps_away_from_results_that_go_to_the_same_terminal(terminal: _Terminal) -> None:
-    with _output(terminal, terminal).gauge(among_results=True) as gauge:
+    with _output(terminal, terminal).progress_bar(shares_terminal=True) as gauge:
         gauge.show("lines", 1, 2)
     assert terminal.getvalue() == ""
-    with _output(StringIO(), terminal).gauge(among_results=True) as gauge:
+    with _output(StringIO(), terminal).progress_bar(shares_terminal=True) as gauge:
         gauge.show("lines", 1, 2)
     assert "1/2" in terminal.getvalue()
 
 
 def test_gauge_on_a_terminal_shows_how_far_it_is(terminal: _Terminal) -> None:
-    with _output(StringIO(), terminal).gauge() as gauge:
+    with _output(StringIO(), terminal).progress_bar() as gauge:
         gauge.show("lines [x]", 1, 20)
         gauge.show("lines [x]", 20, 20)
     assert "20/20" in terminal.getvalue()

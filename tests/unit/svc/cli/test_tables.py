@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from svc.cli import tables
-from svc.cli.money import paid_for
+from svc.cli.money import payment_of
 from svc.records import Allocation, Ask, BookRow, Job, ModelPlan, Quote
 
 _ORDER: dict[str, Any] = {
@@ -31,7 +31,7 @@ def test_row_of_the_book_reads_as_why_it_ended(state: int, ended_because: int, s
 def test_lines_that_no_provider_takes_have_a_row_of_their_own() -> None:
     share = Allocation(provider_id=7, box_key="0x", rate_in=1, rate_out=2, lines=3)
     table = tables.plan([ModelPlan(model_id=1, lines=5, allocation=(share,))], {1: "a/b"})
-    assert list(table.rows) == [("a/b", "7", "3", "1", "2"), ("a/b", "nobody", "2", None, None)]
+    assert list(table.rows) == [("a/b", "7", "3", "1", "2"), ("a/b", "none", "2", None, None)]
 
 
 def test_model_that_the_catalog_does_not_know_is_shown_by_its_number() -> None:
@@ -44,7 +44,7 @@ def test_cost_of_a_settled_job_shares_out_what_was_authorised_to_the_unit() -> N
     domain = {"name": "T", "version": "1", "chainId": 1, "verifyingContract": "0x"}
     authorization = {"domain": domain, "to": "0x", "value": 1, "valid_after": 0, "valid_before": 1, "nonce": "0x"}
     price = {"cap": 210, "fee_bps": 250, "fee": 5, "gas_fee": 2000, "amount": 2215, "authorization": authorization}
-    paid = paid_for(msgspec.convert(job, Job), msgspec.convert(price, Quote))
+    paid = payment_of(msgspec.convert(job, Job), msgspec.convert(price, Quote))
     assert attrs.asdict(paid) == {"authorised": 2215, "parts": {"provider": 90, "fee": 2, "gas_fee": 2000}}
     assert (paid.parts.total, paid.returned) == (2092, 123)
 
@@ -62,7 +62,7 @@ def test_cost_of_a_settled_job_shares_out_what_was_authorised_to_the_unit() -> N
     ],
 )
 def test_length_of_time_is_told_in_its_two_largest_units(seconds: float, shown: str) -> None:
-    assert tables.span(seconds) == shown
+    assert tables.format_duration(seconds) == shown
 
 
 def test_list_of_jobs_tells_the_time_left_to_claim_or_settle_and_nothing_of_what_ended() -> None:

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 
-from svc.cli.clean_text import cleaned, cleaned_json, one_line
+from svc.cli.clean_text import clean, clean_json, one_line
 from svc.cli.output import Output
 
 CLASSES = {
@@ -48,7 +48,7 @@ def _xterm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_a_terminal_would_obey_is_shown_instead(name: str) -> None:
     sent, shown = CLASSES[name]
-    assert cleaned(sent) == shown
+    assert clean(sent) == shown
     assert one_line(sent) == shown
 
 
@@ -59,7 +59,7 @@ def test_json_on_a_terminal_is_escaped_and_stays_the_same_value(name: str) -> No
     Output(as_json=True, quiet=False, out=out, err=StringIO()).json({"output": sent})
     assert json.loads(out.getvalue()) == {"output": sent}
     assert not _obeyed(out.getvalue())
-    assert json.loads(cleaned_json(json.dumps({"a": sent}, ensure_ascii=False))) == {"a": sent}
+    assert json.loads(clean_json(json.dumps({"a": sent}, ensure_ascii=False))) == {"a": sent}
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -96,7 +96,7 @@ def test_messages_cannot_forge_a_line_of_their_own() -> None:
 
 @pytest.mark.parametrize("text", ["two\nlines\tand a tab", "Grüße, 世界 עברית हिन्दी", "é 😀 — “quoted”", ""])
 def test_text_of_any_script_is_left_as_it_is(text: str) -> None:
-    assert cleaned(text) == text
+    assert clean(text) == text
 
 
 def _obeyed(text: str) -> list[str]:

@@ -115,9 +115,9 @@ async def test_keys_turn_panes_and_a_coordinator_that_is_away_is_waited_for(
         await until("live, block 45", "providers")
         yield "q"
 
-    monkeypatch.setattr(watch, "pressed_keys", keys)
+    monkeypatch.setattr(watch, "read_key_presses", keys)
     async with market.coordinator.client() as client:
-        await watch._Watching(client, draw, 0.01, 0).run()
+        await watch._WatchScreen(client, draw, 0.01, 0).run()
     table = drawn[-1].table
     assert table is not None
     assert table.rows[0][:3] == ("7", "yes", "3/4")
@@ -129,7 +129,7 @@ async def test_own_jobs_are_shown_as_they_stand_before_their_blocks(market: Fake
     told = progress(going_on, "completed", settle(rests_on="broadcast"))
     market.coordinator.tell(f"GET /v1/jobs/{going_on}/progress", Answer(200, told))
     async with market.coordinator.client() as client:
-        own, book = [(await watch.read_pane(client, pane, brief=True)).table for pane in ("jobs", "book")]
+        own, book = [(await watch.load_pane(client, pane, brief=True)).table for pane in ("jobs", "book")]
     assert [each[2] for each in own.rows] == ["completed (broadcast)", "completed"]
     assert [each[2] for each in book.rows] == ["in_progress", "completed"]
 
@@ -153,9 +153,9 @@ async def test_change_that_is_told_is_shown_before_the_next_look_is_due(
             await claimed.wait()
         yield "q"
 
-    monkeypatch.setattr(watch, "pressed_keys", keys)
+    monkeypatch.setattr(watch, "read_key_presses", keys)
     async with market.coordinator.client() as client:
-        await watch._Watching(client, draw, 3600.0, 0).run()
+        await watch._WatchScreen(client, draw, 3600.0, 0).run()
     assert market.coordinator.to("GET /evm/events")[0].query == {}
 
 
@@ -170,9 +170,9 @@ async def test_watch_reads_its_pane_for_a_minute(
         await anyio.sleep(60)  # of virtual time
         yield "q"
 
-    monkeypatch.setattr(watch, "pressed_keys", keys)
+    monkeypatch.setattr(watch, "read_key_presses", keys)
     async with market.coordinator.client() as client:
-        await watch._Watching(client, screens.append, 2.0, watch.PANES.index(pane)).run()
+        await watch._WatchScreen(client, screens.append, 2.0, watch.PANES.index(pane)).run()
     assert len(screens) == 30
     assert {screen.status for screen in screens} == {"live, block 45"}
 
@@ -180,10 +180,10 @@ async def test_watch_reads_its_pane_for_a_minute(
 @pytest.mark.anyio
 async def test_watch_ends_with_the_coordinators_refusal(market: FakeMarket, monkeypatch: pytest.MonkeyPatch) -> None:
     market.coordinator.tell("GET /evm/jobs", failing(400, "invalid_request_error"))
-    monkeypatch.setattr(watch, "pressed_keys", _no_keys)
+    monkeypatch.setattr(watch, "read_key_presses", _no_keys)
     async with market.coordinator.client() as client:
         with pytest.raises(ApiError):
-            await watch._Watching(client, lambda _: None, 2.0, 0).run()
+            await watch._WatchScreen(client, lambda _: None, 2.0, 0).run()
 
 
 async def _no_keys() -> AsyncGenerator[str, None]:
@@ -202,7 +202,7 @@ async def test_keys_of_a_terminal_are_read_unseen_and_the_terminal_is_given_back
     before = termios.tcgetattr(terminal)
     with os.fdopen(terminal) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        keys = key_presses.pressed_keys()
+        keys = key_presses.read_key_presses()
         pressed: list[str] = []
 
         async def press(key: bytes) -> None:

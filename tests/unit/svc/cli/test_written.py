@@ -4,12 +4,12 @@ from pathlib import Path
 import click
 import pytest
 
-from svc.cli.destinations import written
+from svc.cli.destinations import open_output
 
 
 def test_file_appears_once_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with written(path) as file:
+    with open_output(path) as file:
         file.write(b"all of it")
         assert not path.exists()
     assert path.read_bytes() == b"all of it"
@@ -17,7 +17,7 @@ def test_file_appears_once_it_is_whole_and_for_its_owner_alone(tmp_path: Path) -
 
 
 def test_file_that_cannot_be_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    with pytest.raises(click.UsageError, match="No such file"), written(tmp_path / "no" / "out"):
+    with pytest.raises(click.UsageError, match="No such file"), open_output(tmp_path / "no" / "out"):
         pytest.fail("the block must not begin")
 
 
@@ -28,7 +28,7 @@ def test_link_is_followed_and_a_pipe_written_to_and_neither_is_replaced(tmp_path
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     for path in (link, pipe):
-        with written(path) as file:
+        with open_output(path) as file:
             file.write(b"after")
     assert (target.read_bytes(), link.is_symlink()) == (b"after", True)
     assert (os.read(reader, 10), pipe.is_fifo()) == (b"after", True)
@@ -39,12 +39,12 @@ def test_link_that_lies_in_wait_beside_the_file_is_not_written_through(tmp_path:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "out.partial").symlink_to(victim)
-    with written(tmp_path / "out") as file:
+    with open_output(tmp_path / "out") as file:
         file.write(b"all of it")
     assert victim.read_bytes() == b"precious"
 
 
 def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="refused"), written(tmp_path / "out"):
+    with pytest.raises(ValueError, match="refused"), open_output(tmp_path / "out"):
         raise ValueError("refused")
     assert list(tmp_path.iterdir()) == []

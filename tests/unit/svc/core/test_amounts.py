@@ -1,6 +1,6 @@
 import pytest
 
-from svc.core.money import Token, batch_ceiling, in_token, line_ceiling, order_ceiling
+from svc.core.money import Token, batch_ceiling, format_token, line_ceiling, order_ceiling
 from svc.errors import OverCeiling
 
 VOUCHED = Token("Dollar", 6, vouched=True)
@@ -19,11 +19,11 @@ VOUCHED = Token("Dollar", 6, vouched=True)
     ],
 )
 def test_amount_is_shown_exactly(amount: int, decimals: int, shown: str) -> None:
-    assert in_token(amount, decimals) == shown
+    assert format_token(amount, decimals) == shown
 
 
 def test_default_ceiling_is_one_token_for_an_order_and_ten_for_a_batch() -> None:
-    assert [each(VOUCHED, None, None).most for each in (order_ceiling, line_ceiling, batch_ceiling)] == [
+    assert [each(VOUCHED, None, None).max_amount for each in (order_ceiling, line_ceiling, batch_ceiling)] == [
         *(10**6, 10**6),
         10**7,
     ]
@@ -37,14 +37,14 @@ def test_what_is_given_for_an_order_wins_over_what_was_configured(
     given: int | None, configured: int | None, most: int, default: bool
 ) -> None:
     ceiling = order_ceiling(VOUCHED, given, configured)
-    assert (ceiling.most, ceiling.default) == (most, default)
+    assert (ceiling.max_amount, ceiling.default) == (most, default)
 
 
 @pytest.mark.parametrize(("decimals", "vouched", "most"), [(18, True, 10**18), (18, False, 10**6), (2, False, 100)])
 def test_decimals_that_only_the_coordinator_tells_make_no_ceiling_large(
     decimals: int, vouched: bool, most: int
 ) -> None:
-    assert order_ceiling(Token("Dollar", decimals, vouched), None, None).most == most
+    assert order_ceiling(Token("Dollar", decimals, vouched), None, None).max_amount == most
 
 
 def test_amount_above_the_ceiling_is_refused_naming_both_and_how_to_raise_it() -> None:
@@ -55,6 +55,6 @@ def test_amount_above_the_ceiling_is_refused_naming_both_and_how_to_raise_it() -
     error = refused.value
     assert (error.code, error.amount, error.default) == ("over_max_amount", 2_500_000, True)
     assert error.message == (
-        "the order comes to 2.5 Dollar (2500000 base units), above the default ceiling of 1 Dollar (1000000 base units)"
-        "; raise it with --max-amount, SVC_MAX_AMOUNT or max_amount="
+        "the order costs up to 2.5 Dollar (2500000 base units), above the default ceiling of 1 Dollar"
+        " (1000000 base units); raise it with --max-amount, SVC_MAX_AMOUNT or max_amount="
     )

@@ -2,16 +2,16 @@ import pytest
 
 from svc.core.batch_bids import Bids, ModelDemand, check_plan, demands, plan_bodies
 from svc.core.bids import Bid, Rates
-from svc.core.order_request import OrderRequest, Shaped, shape
+from svc.core.order_request import OrderRequest, PricedRequest, price_request
 from svc.errors import PlanShort
 from svc.records import Allocation, Model, ModelDetails, ModelPlan
 
 TEXT, OTHER = (Model(name, "x", ModelDetails(number, True)) for number, name in ((1, "text"), (2, "other")))
 
 
-def shaped(model: Model = TEXT, rate: int | None = None) -> Shaped:
+def shaped(model: Model = TEXT, rate: int | None = None) -> PricedRequest:
     request = OrderRequest(model.id, {"input": "12345", "max_tokens": 10}, rate_in=rate)
-    return shape(request, model)
+    return price_request(request, model)
 
 
 def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
@@ -20,7 +20,7 @@ def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
     return ModelPlan(model_id, sum(lines for _, lines in shares), allocation)
 
 
-def bids(lines: list[Shaped], plans: list[ModelPlan], providers: list[tuple[int, str]]) -> list[Bid]:
+def bids(lines: list[PricedRequest], plans: list[ModelPlan], providers: list[tuple[int, str]]) -> list[Bid]:
     offered = Bids(providers)
     offered.plan(plans)
     return [offered.bid(line.model.svc.model_id, line.rates) for line in lines]

@@ -1,33 +1,33 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.order_request import OrderRequest, probe_body, shape
+from svc.core.order_request import OrderRequest, price_request, probe_body
 from svc.records import Model, ModelDetails
 
 MODEL = Model("m", "x", ModelDetails(3, True, {"properties": {"input": {"type": "string"}, "max_tokens": {}}}))
 
 
 def test_text_is_wrapped_and_shaped() -> None:
-    shaped = shape(OrderRequest("m", "hello"), MODEL)
+    shaped = price_request(OrderRequest("m", "hello"), MODEL)
     assert shaped.input == {"input": "hello"}
     assert (shaped.modality, shaped.sla_secs, shaped.rates) == ("text", 86_400, None)
     assert probe_body(shaped) == {"model_id": 3, "sla_secs": 86_400, "units_in": 5, "units_out": 4096}
 
 
 def test_named_provider_is_probed_for() -> None:
-    shaped = shape(OrderRequest("m", {"max_tokens": 5, "top_k": 1}, "async", provider=9), MODEL)
+    shaped = price_request(OrderRequest("m", {"max_tokens": 5, "top_k": 1}, "async", provider=9), MODEL)
     assert probe_body(shaped)["designated"] == 9
     assert shaped.unlisted == ("top_k",)
 
 
 def test_embeddings_pay_for_no_output() -> None:
-    assert shape(OrderRequest("m", "hello", endpoint="/v1/embeddings"), MODEL).units.units_out == 0
+    assert price_request(OrderRequest("m", "hello", endpoint="/v1/embeddings"), MODEL).units.units_out == 0
 
 
 def test_endpoint_that_the_model_publishes_counts_where_the_request_names_none() -> None:
     published = Model("m", "x", ModelDetails(3, True, endpoint="/v1/embeddings"))
-    assert shape(OrderRequest("m", "hello"), published).units.units_out == 0
-    assert shape(OrderRequest("m", "hello", endpoint="/v1/responses"), published).units.units_out == 4096
+    assert price_request(OrderRequest("m", "hello"), published).units.units_out == 0
+    assert price_request(OrderRequest("m", "hello", endpoint="/v1/responses"), published).units.units_out == 4096
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_endpoint_that_the_model_publishes_counts_where_the_request_names_none()
 )
 def test_request_that_no_order_can_carry_is_refused_by_name(request_: OrderRequest, param: str) -> None:
     with pytest.raises(Refused) as refused:
-        shape(request_, MODEL)
+        price_request(request_, MODEL)
     assert refused.value.param == param
 
 
@@ -58,34 +58,36 @@ IMAGES, EMBEDDINGS, CHAT = "/v1/images/generations", "/v1/embeddings", "/v1/chat
 @pytest.mark.parametrize(
     ("endpoint", "request_", "words"),
     [
-        (IMAGES, OrderRequest("m", "a cat"), "m makes images: name num_images, width or resolution"),
+        (IMAGES, OrderRequest("m", "a cat"), "m makes images: set num_images, width or resolution"),
         (IMAGES, OrderRequest("m", {"prompt": "a cat", "duration": 3}), "m makes images"),
-        (IMAGES, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m makes no embeddings"),
-        (CHAT, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m makes no embeddings: it serves /v1/chat"),
+        (IMAGES, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m does not make embeddings"),
+        (CHAT, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m does not make embeddings: it serves /v1/chat"),
         (
             CHAT,
             OrderRequest("m", {"input": "a", "width": 512}),
-            "m answers with text and makes no image: leave out width",
+            "m returns text, not image: remove width",
         ),
-        (EMBEDDINGS, OrderRequest("m", {"prompt": "a cat"}), "name the texts as input"),
+        (EMBEDDINGS, OrderRequest("m", {"prompt": "a cat"}), "pass the texts as input"),
     ],
 )
 def test_request_that_the_model_cannot_serve_is_refused(endpoint: str, request_: OrderRequest, words: str) -> None:
     with pytest.raises(Refused, match=words):
-        shape(request_, serving(endpoint))
-    shape(request_, serving(None))
+        price_request(request_, serving(endpoint))
+    price_request(request_, serving(None))
 
 
 def test_image_whose_units_the_client_names_needs_no_parameter() -> None:
-    assert shape(OrderRequest("m", {"prompt": "a cat"}, units_out=2**20), serving(IMAGES)).units.units_out == 2**20
+    assert (
+        price_request(OrderRequest("m", {"prompt": "a cat"}, units_out=2**20), serving(IMAGES)).units.units_out == 2**20
+    )
 
 
 @pytest.mark.parametrize("provider", [1, 2**32 - 1])
 def test_any_number_of_a_provider_that_an_order_can_hold_is_taken(provider: int) -> None:
-    assert shape(OrderRequest("m", "x", provider=provider), MODEL).provider == provider
+    assert price_request(OrderRequest("m", "x", provider=provider), MODEL).provider == provider
 
 
 def test_model_that_takes_no_orders_is_refused() -> None:
     with pytest.raises(Refused) as refused:
-        shape(OrderRequest("m", "x"), Model("m", "x", ModelDetails(3, False)))
+        price_request(OrderRequest("m", "x"), Model("m", "x", ModelDetails(3, False)))
     assert refused.value.param == "model"

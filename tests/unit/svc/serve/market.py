@@ -19,7 +19,7 @@ from common.scalars import read_base64
 from common.sealed_result import seal_result
 from svc.core.sealing import INLINE_BYTES
 from svc.serve.http import Application
-from svc.serve.serving import Served, opened
+from svc.serve.serving import LocalServer, open_server
 from svc.serve.settings import ServeSettings
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
@@ -176,7 +176,7 @@ class ServedMarket:
     async def served(self, folder: Path, settings: ServeSettings | None = None) -> AsyncIterator["Caller"]:
         said: list[str] = []
         client = self.coordinator.client(gateways=GATEWAY)
-        async with opened(client, settings or ServeSettings(), folder, PORT, said.append) as served:
+        async with open_server(client, settings or ServeSettings(), folder, PORT, said.append) as served:
             keys = served.application.keys._keys
             yield Caller(served, {key.name: key.secret.decode() for key in keys}, said)
 
@@ -213,7 +213,7 @@ class Heard:
 class Caller:
     """Calls the application as a server would."""
 
-    served: Served
+    served: LocalServer
     keys: Mapping[str, str]
     said: list[str]
 

@@ -214,7 +214,7 @@ async def test_failure_of_every_provider_says_so_and_may_be_tried_again(market: 
     market.steps = {7: FAILS}
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert (heard.status, heard.code, heard.headers["x-should-retry"]) == (502, "job_provider_fail", "true")
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
 
@@ -289,7 +289,7 @@ async def test_caller_who_leaves_has_an_unclaimed_job_taken_back(market: ServedM
             await until(lambda: bool(market.jobs))
             gone.set()
         await anyio.sleep(10)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
 
 
@@ -319,7 +319,7 @@ async def test_restart_finds_a_running_job_and_serves_its_result(market: ServedM
     job.steps[:] = ["in_progress", "completed"]
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert (heard.status, heard.json["svc"]["job_id"], len(market.posts)) == (200, job.id, 1)
     assert [entry.state for entry in spent] == ["done"]
 
@@ -331,7 +331,7 @@ async def test_post_without_an_answer_is_looked_for_and_counts_until_it_is_known
         await caller.post(CHAT, HELLO)
         market.coordinator.tell("POST /v1/jobs", failing(504, "receipt_timeout", "0x" + "ab" * 32))
         heard = await caller.post(CHAT, HELLO)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert (heard.status, [job.state for job in spent]) == (502, ["done", "unpaid"])
 
 
@@ -348,7 +348,7 @@ async def test_unreadable_result_is_paid_and_read_again_later(market: ServedMark
         market.coordinator.tell("POST /v1/jobs", without_gateway)
         failed = await caller.post(CHAT, HELLO)
         (job,) = market.jobs.values()
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert (failed.status, failed.headers["x-svc-job-id"]) == (502, job.id)
     assert [entry.state for entry in spent] == ["done"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from svc.serve.ledger import Spent
+from svc.serve.ledger import SpendEntry
 from svc.serve.settings import BudgetSettings, Buying, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
 from tests.unit.svc.serve.market import GATEWAY, Caller, ServedMarket, until
@@ -30,12 +30,12 @@ def chain_says(market: ServedMarket, status: str) -> None:
         job.steps[:] = [status]
 
 
-async def spent(caller: Caller) -> Spent:
-    (job,) = await caller.served.trade.ledger.since(0)
+async def spent(caller: Caller) -> SpendEntry:
+    (job,) = await caller.served.trade.ledger.list_since(0)
     return job
 
 
-async def until_booked(caller: Caller) -> Spent:
+async def until_booked(caller: Caller) -> SpendEntry:
     with anyio.fail_after(200):
         while (job := await spent(caller)).state in ("posting", "given"):  # noqa: ASYNC110 - nobody is told of it
             await anyio.sleep(1)
@@ -85,7 +85,7 @@ async def test_answer_that_came_to_nothing_costs_nothing_is_told_and_not_bought_
     assert (booked.state, booked.cost, len(early.posts)) == ("refunded", 0, 1)
     assert [heard.json["svc"].get("provisional") for heard in (first, meanwhile, later)] == [True, True, None]
     assert later.json["svc"]["cost"] == "0"
-    assert [said for said in caller.said if "came to nothing: provider_fail; nothing was paid for it" in said]
+    assert [said for said in caller.said if "was not settled (provider_fail); nothing was paid for it" in said]
 
 
 async def test_answer_that_nobody_had_and_that_came_to_nothing_is_bought_anew(
@@ -109,7 +109,7 @@ async def test_other_result_than_was_given_is_told(early: ServedMarket, tmp_path
         other = early._shown(made) | {"result_cid": "bafyother"}
         early.coordinator.tell(f"GET /v1/jobs/{made.id}", Answer(200, other))
         assert (await until_booked(caller)).state == "done"
-    assert [said for said in caller.said if "another result was settled" in said]
+    assert [said for said in caller.said if "the settled result differs from the provisional answer" in said]
 
 
 @pytest.mark.parametrize(("status", "state"), [("completed", "done"), ("failed", "refunded")])
@@ -135,7 +135,7 @@ async def test_given_answers_that_do_not_end_leave_room_for_those_that_do(early:
         (other,) = set(early.jobs) - {stuck}
         early.jobs[other].steps[:] = ["completed"]
         await anyio.sleep(60)
-        assert {job.job_id: job.state for job in await trade.ledger.since(0)} == {stuck: "given", other: "done"}
+        assert {job.job_id: job.state for job in await trade.ledger.list_since(0)} == {stuck: "given", other: "done"}
 
 
 async def test_given_answer_of_an_order_that_no_chain_ever_had_is_refunded_once_it_has_long_expired(
@@ -177,7 +177,7 @@ async def test_post_that_is_refused_after_it_was_stored_costs_nothing_and_blames
     async with early.served(tmp_path) as caller:
         refused = await caller.post(CHAT, HELLO)
         booked = await spent(caller)
-        assert caller.served.trade.prices.load.of(7).excluded_until < 0
+        assert caller.served.trade.prices.load.state(7).excluded_until < 0
     assert (refused.status, refused.code, booked.state, booked.cost) == (429, "insufficient_quota", "unpaid", 0)
 
 

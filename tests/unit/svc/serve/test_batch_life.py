@@ -48,7 +48,7 @@ async def left_behind(caller: Caller, folder: Path, **changed: Any) -> None:
     now = caller.served.trade.clock()
     known: dict[str, Any] = {"status": "posting", "amount": "5000", **changed}
     batch = StoredBatch(OURS, "default", "/v1/responses", file.id, "1h", int(now), **known)
-    await ledger.put("batch", OURS, 100, "default", msgspec.json.encode(batch).decode())
+    await ledger.put_document("batch", OURS, 100, "default", msgspec.json.encode(batch).decode())
     await ledger.add_purchase(LedgerPurchase(OURS, now, "default", "batch", "demo/text", "demo/text", "d", None))
     await ledger.add_job(LedgerJob(OURS, OURS, now, 0, 5_000, FeeTerms(250, 2_000)))
 
@@ -89,7 +89,7 @@ async def test_batch_whose_answer_was_lost_is_found_by_its_mark_and_ended(tmp_pa
         heard = await reached(caller)
         errors = await caller.get(f"/v1/files/{heard['error_file_id']}/content")
         file = (await caller.get(f"/v1/files/{heard['error_file_id']}")).json
-        spent = await ledger.since(0)
+        spent = await ledger.list_since(0)
     assert (heard["status"], heard["svc"]["batch_id"], heard["svc"]["cost"]) == ("completed", MADE, "0")
     assert heard["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
     assert (errors.json["custom_id"], errors.json["response"]) == ("a", None)
@@ -121,7 +121,7 @@ async def test_input_of_a_batch_that_goes_on_may_be_deleted(tmp_path: Path) -> N
     async with market.served(tmp_path) as caller:
         await left_behind(caller, tmp_path)
         file = (await caller.get("/v1/files")).json["data"][0]
-        await BatchInputs(LocalFiles(tmp_path / "files", caller.served.trade.ledger)).hold(file["id"], OURS)
+        await BatchInputs(LocalFiles(tmp_path / "files", caller.served.trade.ledger)).copy_input(file["id"], OURS)
         assert (await caller.call("DELETE", f"/v1/files/{file['id']}", b"")).json["deleted"]
     with_batch(market)
     async with market.served(tmp_path) as caller:
@@ -143,7 +143,7 @@ async def test_posted_batch_waits_until_the_disk_has_room(tmp_path: Path) -> Non
             await anyio.sleep(60)
             waiting = (await caller.get(f"{BATCHES}/{OURS}")).json
         heard = await reached(caller)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert waiting["status"] not in {"completed", "failed"}
     assert heard["status"] == "completed"
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
@@ -173,7 +173,7 @@ async def test_batch_survives_a_disk_full_at_any_write(
             await anyio.sleep(60)
         heard = await reached(caller)
         files = (await caller.get("/v1/files?purpose=batch_output")).json["data"]
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert heard["status"] == "completed"
     assert [file["id"] for file in files] == [heard["error_file_id"]]
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
@@ -216,7 +216,7 @@ async def test_cancel_of_a_posted_batch_is_asked_for_until_it_is_answered_and_th
         heard = await reached(caller)
         errors = await caller.get(f"/v1/files/{heard['error_file_id']}/content")
         late = await caller.post(f"{BATCHES}/{OURS}/cancel", {})
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert (refused.status, taken.status, taken.json["status"]) == (400, 200, "cancelling")
     assert taken.json["cancelling_at"] is not None
     assert (heard["status"], heard["cancelled_at"] is not None) == ("cancelled", True)
@@ -233,7 +233,7 @@ async def test_batch_that_is_cancelled_before_it_is_posted_is_never_posted(tmp_p
         await left_behind(caller, tmp_path, status="validating", cancelling=True)
     async with market.served(tmp_path) as caller:
         heard = await reached(caller)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert (heard["status"], [job.cost for job in spent]) == ("cancelled", [0])
     assert "POST /v1/batches" not in market.coordinator.routes()
 
@@ -245,11 +245,13 @@ async def test_batch_that_could_not_be_posted_within_its_window_has_expired(tmp_
     async with market.served(tmp_path) as caller:
         await left_behind(caller, tmp_path)
         ledger = caller.served.trade.ledger
-        body = msgspec.json.decode(await ledger.get("batch", OURS, None) or "")
-        await ledger.put("batch", OURS, 100, "default", msgspec.json.encode(body | {"created_at": 100}).decode())
+        body = msgspec.json.decode(await ledger.get_document("batch", OURS, None) or "")
+        await ledger.put_document(
+            "batch", OURS, 100, "default", msgspec.json.encode(body | {"created_at": 100}).decode()
+        )
     async with market.served(tmp_path) as caller:
         heard = await reached(caller)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     assert (heard["status"], [(job.state, job.cost) for job in spent]) == ("expired", [("unpaid", 0)])
 
 
@@ -308,7 +310,7 @@ async def test_file_expires_when_its_maker_said(tmp_path: Path) -> None:
         made = (await caller.call("POST", "/v1/files", content, headers=headers)).json
         files = LocalFiles(tmp_path / "files", trade.ledger, lambda: trade.clock() + 3_601)
         assert made["expires_at"] - made["created_at"] == 3_600
-        assert [file.id for file in await files.all("default")] == []
+        assert [file.id for file in await files.list_files("default")] == []
         with pytest.raises(Problem):
             await files.read("default", made["id"])
         await files.sweep()

@@ -178,7 +178,7 @@ async def test_broken_stream_takes_an_unclaimed_job_back(market: ServedMarket, t
             await until(lambda: bool(market.jobs))
             gone.set()
         await anyio.sleep(10)
-        spent = await caller.served.trade.ledger.since(0)
+        spent = await caller.served.trade.ledger.list_since(0)
     (job,) = market.jobs.values()
     assert (job.steps, [entry.state for entry in spent]) == (["cancelled"], ["unpaid"])
 

@@ -24,57 +24,57 @@ def load(premium: float = 2.0, clock: Clock | None = None) -> ProviderLoad:
     return ProviderLoad(premium, 30.0, 600.0, clock or Clock())
 
 
-def told(number: int, capacity: int, active: int = 0) -> Provider:
+def reported(number: int, capacity: int, active: int = 0) -> Provider:
     changed: dict[str, Any] = {"provider_id": number, "capacity": capacity, "active_jobs": active}
     known = {name: value for name, value in provider().items() if name != "as_of_block"}
     return Provider(**{**known, **changed})
 
 
 def first(seen: ProviderLoad, *bids: Bid) -> int:
-    return seen.order(bids)[0].designated
+    return seen.sort(bids)[0].designated
 
 
 def test_cheapest_gets_what_it_has_room_for_and_the_next_one_the_rest() -> None:
     seen = load()
-    seen.learn(told(1, capacity=3, active=1))
+    seen.update(reported(1, capacity=3, active=1))
     given = []
     for _ in range(4):
         given.append(first(seen, CHEAP, DEAR))
-        seen.chosen(given[-1])
+        seen.on_chosen(given[-1])
     assert given == [1, 1, 2, 2]
-    seen.ended(1, claimed=False)
+    seen.on_ended(1, claimed=False)
     assert first(seen, CHEAP, DEAR) == 1
 
 
 def test_own_jobs_that_the_market_counts_are_not_counted_twice() -> None:
     seen = load()
     for _ in range(2):
-        seen.chosen(1)
-        seen.claimed(1, 1.0)
-    seen.learn(told(1, capacity=3, active=2))
+        seen.on_chosen(1)
+        seen.on_claimed(1, 1.0)
+    seen.update(reported(1, capacity=3, active=2))
     assert seen.has_room([1])
-    seen.chosen(1)
+    seen.on_chosen(1)
     assert not seen.has_room([1])
 
 
 def test_no_more_than_the_premium_is_paid_for_room() -> None:
-    for premium, chosen in ((2.0, 2), (1.0, 1)):
+    for premium, on_chosen in ((2.0, 2), (1.0, 1)):
         seen = load(premium)
-        seen.learn(told(1, capacity=1, active=1))
-        assert first(seen, CHEAP, DEAR, DEAREST) == chosen
+        seen.update(reported(1, capacity=1, active=1))
+        assert first(seen, CHEAP, DEAR, DEAREST) == on_chosen
     seen = load(2.0)
     for number in (1, 2):
-        seen.learn(told(number, capacity=1, active=1))
+        seen.update(reported(number, capacity=1, active=1))
     assert first(seen, CHEAP, DEAR, DEAREST) == 1  # three times the price is too much: it waits at the cheapest
 
 
 def test_jobs_that_nobody_has_room_for_go_to_the_shortest_queue() -> None:
     seen, given = load(), []
-    seen.learn(told(1, capacity=2))
-    seen.learn(told(2, capacity=4))
+    seen.update(reported(1, capacity=2))
+    seen.update(reported(2, capacity=4))
     for _ in range(12):
         given.append(first(seen, CHEAP, DEAR))
-        seen.chosen(given[-1])
+        seen.on_chosen(given[-1])
     assert (given.count(1), given.count(2)) == (4, 8)
 
 
@@ -83,7 +83,7 @@ def test_jobs_at_one_price_are_shared_even_where_no_room_is_known() -> None:
     bids = [attrs.evolve(CHEAP, designated=number) for number in (4, 5, 6)]
     for _ in range(6):
         given.append(first(seen, *bids))
-        seen.chosen(given[-1])
+        seen.on_chosen(given[-1])
     assert sorted(given) == [4, 4, 5, 5, 6, 6]
 
 
@@ -99,17 +99,17 @@ def test_provider_that_failed_comes_last_and_one_that_was_only_slow_is_soon_aske
 
 def test_claim_is_waited_for_as_long_as_it_usually_takes_and_never_longer_than_set() -> None:
     seen = load()
-    assert seen.patience(1) == 30
-    seen.claimed(1, 2.0)
-    assert seen.patience(1) == 8
+    assert seen.claim_timeout(1) == 30
+    seen.on_claimed(1, 2.0)
+    assert seen.claim_timeout(1) == 8
     for _ in range(20):
-        seen.claimed(1, 0.1)
-    assert seen.patience(1) == 3
-    seen.claimed(2, 100.0)
-    assert seen.patience(2) == 30
+        seen.on_claimed(1, 0.1)
+    assert seen.claim_timeout(1) == 3
+    seen.on_claimed(2, 100.0)
+    assert seen.claim_timeout(2) == 30
 
 
 def test_times_of_a_job_of_before_a_restart_are_not_learned_from() -> None:
     seen = load()
-    seen.claimed(1, None)
-    assert seen.patience(1) == 30
+    seen.on_claimed(1, None)
+    assert seen.claim_timeout(1) == 30

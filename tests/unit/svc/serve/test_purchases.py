@@ -114,7 +114,7 @@ async def test_coordinator_that_is_short_of_something_is_asked_again_a_little_la
     market.coordinator.tell("POST /v1/jobs", first_busy)
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
-        states = [job.state for job in await caller.served.trade.ledger.since(0)]
+        states = [job.state for job in await caller.served.trade.ledger.list_since(0)]
     assert (heard.status, states) == (200, ["unpaid", "done"])
     assert at[1] - at[0] >= 1
 
@@ -171,7 +171,7 @@ async def test_charges_that_fell_are_learned_and_the_cost_is_what_was_paid(
         before = await caller.post(CHAT, HELLO)
         market.coordinator.tell("POST /v1/jobs", cheaper)
         after = await caller.post(CHAT, HELLO)
-        (_, spent) = await caller.served.trade.ledger.since(0)
+        (_, spent) = await caller.served.trade.ledger.list_since(0)
         posts = len(market.posts)
         await caller.post(CHAT, HELLO)
     told, earlier = after.json["svc"], before.json["svc"]
@@ -213,7 +213,7 @@ async def test_job_of_a_lost_answer_is_not_given_up_while_the_coordinator_is_awa
             assert heard == []
             ((route, shown),) = away
             market.coordinator.tell(route, *shown)
-        states = [job.state for job in await caller.served.trade.ledger.since(0)]
+        states = [job.state for job in await caller.served.trade.ledger.list_since(0)]
     assert (heard[0].status, len(market.jobs), states) == (200, 1, ["done"])
 
 
@@ -235,7 +235,7 @@ async def test_key_of_a_purchase_that_just_ends_buys_nothing(market: ServedMarke
     async with market.served(tmp_path) as caller:
         first = await caller.post(CHAT, HELLO, headers=MINE)
         ledger = caller.served.trade.ledger
-        purchase = await ledger.asked_before("default", "one")
+        purchase = await ledger.find_by_idempotency_key("default", "one")
         assert purchase is not None
         await ledger.end_purchase(purchase.id, "running")
         again = await caller.post(CHAT, HELLO, headers=MINE)
@@ -277,7 +277,7 @@ async def test_answer_bought_on_a_full_disk_waits_for_room(market: ServedMarket,
                 refused = await caller.post(CHAT, {**HELLO, "max_tokens": 5})
                 await anyio.sleep(60)
                 assert heard == []
-        jobs = await caller.served.trade.ledger.since(0)
+        jobs = await caller.served.trade.ledger.list_since(0)
     assert (refused.status, refused.code, heard[0].status) == (503, "storage_failed", 200)
     assert [job.state for job in jobs] == ["done"]
 

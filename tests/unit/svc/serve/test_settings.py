@@ -6,11 +6,11 @@ import pytest
 
 from common.refusal import Refused
 from svc.core.money import Token
-from svc.serve.budgets import DAY, Budgets
-from svc.serve.keys import Keys, own_key
-from svc.serve.ledger import Ledger, Spent
+from svc.serve.budgets import DAY_SECONDS, Budgets
+from svc.serve.keys import Keys, read_or_create_key
+from svc.serve.ledger import Ledger, SpendEntry
 from svc.serve.problems import Problem
-from svc.serve.serving import risks
+from svc.serve.serving import list_risks
 from svc.serve.settings import BudgetSettings, KeySettings, ServeSettings, read_settings
 
 EXAMPLE = Path(__file__).parents[4] / "config" / "svc-serve.toml.example"
@@ -46,7 +46,7 @@ def test_example_holds_every_setting_with_its_default(tmp_path: Path) -> None:
         ('[keys."a b"]\nfile = "k"', "keys"),
         ("nonsense", "serve.toml"),
         pytest.param("[server]\nport = " + "9" * 5_000, "serve.toml", id="an integer of thousands of digits"),
-        pytest.param("a = " + "[" * 60_000, "must not nest", id="arrays without an end"),
+        pytest.param("a = " + "[" * 60_000, "nested too deeply", id="arrays without an end"),
     ],
 )
 def test_setting_that_cannot_be_is_refused_by_its_name(text: str, named: str, tmp_path: Path) -> None:
@@ -66,15 +66,15 @@ def test_settings_that_others_could_have_written_are_refused(tmp_path: Path) -> 
 def test_what_is_risked_is_told_at_the_start(tmp_path: Path) -> None:
     server, buying = 'host = "0.0.0.0"\ninsecure_http = true', "rate_in = 1\nopen_orders = true"
     text = f'[server]\n{server}\n[keys.a]\nfile = "k"\n[buying]\n{buying}'
-    told = "\n".join(risks(read(tmp_path, text)))
-    assert "reached by others" in told
+    told = "\n".join(list_risks(read(tmp_path, text)))
+    assert "reachable from other machines" in told
     assert "plain http" in told
     assert "open orders" in told
-    assert risks(ServeSettings()) == []
+    assert list_risks(ServeSettings()) == []
 
 
 def test_key_is_made_once_and_is_the_users_alone(tmp_path: Path) -> None:
-    assert own_key(tmp_path / "state") == own_key(tmp_path / "state")
+    assert read_or_create_key(tmp_path / "state") == read_or_create_key(tmp_path / "state")
     assert (tmp_path / "state" / "serve.key").stat().st_mode & 0o777 == 0o600
 
 
@@ -84,11 +84,13 @@ def test_key_that_is_no_key_or_is_anothers_is_refused(texts: tuple[str, ...], tm
         (tmp_path / str(number)).write_text(text)
     keys = {f"k{number}": KeySettings(file=str(tmp_path / str(number))) for number in range(len(texts))}
     with pytest.raises(Refused):
-        Keys.of(ServeSettings(keys=keys), tmp_path)
+        Keys.load(ServeSettings(keys=keys), tmp_path)
 
 
-def job(at: float, amount: int, cost: int | None = None, key: str = "default") -> Spent:
-    return Spent(at, key, "chat", "m", "m", f"0x{at:064.0f}", 7, amount, cost, "posting" if cost is None else "done")
+def job(at: float, amount: int, cost: int | None = None, key: str = "default") -> SpendEntry:
+    return SpendEntry(
+        at, key, "chat", "m", "m", f"0x{at:064.0f}", 7, amount, cost, "posting" if cost is None else "done"
+    )
 
 
 def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> None:
@@ -104,16 +106,16 @@ def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> No
     budgets.settle("a", 10, 2)
     budgets.reserve("default", "b", 90, 3)
     with pytest.raises(Problem):
-        budgets.reserve("default", "c", 1, DAY - 1)
-    budgets.reserve("default", "c", 10, DAY + 1)  # the first has left the day
+        budgets.reserve("default", "c", 1, DAY_SECONDS - 1)
+    budgets.reserve("default", "c", 10, DAY_SECONDS + 1)  # the first has left the day
 
 
 def test_budget_knows_at_its_start_what_was_spent_before() -> None:
     settings = ServeSettings(budget=BudgetSettings(per_hour=50, per_day=100))
-    budgets = Budgets.of(settings, TOKEN, [job(0, 60, 40), job(DAY - 100, 30)])
+    budgets = Budgets.of(settings, TOKEN, [job(0, 60, 40), job(DAY_SECONDS - 100, 30)])
     with pytest.raises(Problem, match="an hour"):
-        budgets.reserve("default", "c", 21, DAY - 50)
-    budgets.reserve("default", "c", 20, DAY - 50)
+        budgets.reserve("default", "c", 21, DAY_SECONDS - 50)
+    budgets.reserve("default", "c", 20, DAY_SECONDS - 50)
 
 
 def test_batch_that_is_posted_again_counts_once_and_leaves_its_window_once() -> None:
@@ -126,9 +128,9 @@ def test_batch_that_is_posted_again_counts_once_and_leaves_its_window_once() -> 
     budgets.reserve("default", batch, 50, 40)
     budgets.settle(batch, 40, 50)
     with pytest.raises(Problem):
-        budgets.reserve("default", "b", 61, DAY)
+        budgets.reserve("default", "b", 61, DAY_SECONDS)
     with pytest.raises(Problem, match="100 are left"):  # and not more than all, once it has left
-        budgets.reserve("default", "b", 101, DAY + 60)
+        budgets.reserve("default", "b", 101, DAY_SECONDS + 60)
 
 
 def test_job_that_settles_after_its_window_frees_nothing_twice() -> None:
@@ -141,11 +143,11 @@ def test_job_that_settles_after_its_window_frees_nothing_twice() -> None:
 
 
 def test_day_is_ten_tokens_where_nothing_is_said_and_decimals_are_not_believed() -> None:
-    assert Budgets.of(ServeSettings(), TOKEN, []).words == [
+    assert Budgets.of(ServeSettings(), TOKEN, []).descriptions == [
         "10 Dev Dollar (10000000 base units) a day, all keys together"
     ]
     unvouched = Token("Odd", 18, vouched=False)
-    assert "(10000000 base units)" in Budgets.of(ServeSettings(), unvouched, []).words[0]
+    assert "(10000000 base units)" in Budgets.of(ServeSettings(), unvouched, []).descriptions[0]
 
 
 def test_two_servers_cannot_have_one_ledger(tmp_path: Path) -> None:
@@ -158,4 +160,4 @@ def test_two_servers_cannot_have_one_ledger(tmp_path: Path) -> None:
 
 def test_ledger_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="nothing was bought there"):
-        Ledger.reading(tmp_path)
+        Ledger.open_read_only(tmp_path)

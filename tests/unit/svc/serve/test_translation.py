@@ -16,7 +16,7 @@ from svc.serve.chat_of_response import chat_of_response
 from svc.serve.events import events_of
 from svc.serve.media_answers import Bought
 from svc.serve.problems import Problem
-from svc.serve.requests import AnswerForm, Route, Wanted, read_request
+from svc.serve.requests import AnswerForm, AnswerRequest, Route, read_request
 from svc.serve.response_of_chat import response_of_chat
 from svc.serve.settings import ServeSettings
 
@@ -163,9 +163,9 @@ def test_answer_that_was_cut_says_so_on_either_route(reason: str, ended: str) ->
     assert response_of_chat(chat)["incomplete_details"] == {"reason": reason}
 
 
-def wanted(route: Route, **input_: Any) -> Wanted:
+def wanted(route: Route, **input_: Any) -> AnswerRequest:
     model = Model("demo/text", "demo", ModelDetails(1, True, None, "/v1/responses"))
-    return Wanted(route, "asked-for", model, ServeSettings().rule(None), input_, AnswerForm())
+    return AnswerRequest(route, "asked-for", model, ServeSettings().rule(None), input_, AnswerForm())
 
 
 def bought(output: Any, **usage: int) -> Bought:
