@@ -12,6 +12,8 @@ from typing import Final, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
+import anyio
+import anyio.lowlevel
 import asyncpg
 import attrs
 import structlog
@@ -132,6 +134,8 @@ class Primary:
                 epoch = Epoch(row["system"], row["timeline"])
                 self._accept(host, epoch)
         except BaseException:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()  # asyncpg's task that cancels the statement has to begin before
             connection.terminate()
             raise
         self._connections.add(connection)

@@ -30,8 +30,8 @@ class CommitUnconfirmed(TimeoutError):
 @asynccontextmanager
 async def transaction(connection: "Connection") -> AsyncIterator[None]:
     """Run the block in a transaction. Raise CommitUnconfirmed when the server did not confirm the commit in time."""
-    await connection.execute("BEGIN")
     try:
+        await connection.execute("BEGIN")
         yield
     except BaseException:
         await _roll_back(connection)
