@@ -13,6 +13,7 @@ from common.quotes import CostParts, FeeTerms
 from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
+from svc.core.answers import read_answer
 from svc.core.sealing import ResultReader, read_body
 from svc.error_conversion import raises_svc_errors
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
@@ -50,6 +51,11 @@ class Result:
     @property
     def job_id(self) -> str:
         return self.job.id
+
+    @property
+    def text(self) -> str | None:
+        """Text of a chat, completion or response, or None if the output is not only text."""
+        return read_answer(self.output).text
 
     @property
     def cost(self) -> int | None:

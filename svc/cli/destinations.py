@@ -8,7 +8,7 @@ from typing import IO, Any
 import attrs
 import click
 
-from svc.cli.answers import ReadableAnswer, as_text, read_answer, suffix_of
+from svc.core.answers import ReadableAnswer, as_text, read_answer, suffix_of
 from svc.own_files import open_atomic
 
 

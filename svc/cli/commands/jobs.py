@@ -6,7 +6,6 @@ from typing import Any, Final
 import click
 
 from svc.cli import tables
-from svc.cli.answers import ReadableAnswer, as_text, read_answer
 from svc.cli.connection import Connection, connected
 from svc.cli.destinations import Destination, not_writable, takes_destination
 from svc.cli.exit_codes import Exit
@@ -14,6 +13,7 @@ from svc.cli.json_form import wire_form
 from svc.cli.money import cost_json, describe_end, describe_money
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
+from svc.core.answers import ReadableAnswer, as_text, read_answer
 from svc.core.windows import window_words
 from svc.errors import (
     NotFound,

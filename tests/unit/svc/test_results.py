@@ -47,7 +47,8 @@ async def test_result_sealed_to_the_wallets_key_opens() -> None:
     client = reader(coordinator)
     coordinator.tell(ROUTE, Answer(200, sealed(await wallets_key(client))))
     result = await client.open(JOB)
-    assert (result.output, result.usage, result.job_id) == ("out", {"output_tokens": 3}, JOB)
+    assert (result.output, result.text) == ("out", "out")
+    assert (result.usage, result.job_id) == ({"output_tokens": 3}, JOB)
     # 4 units in at 1, 3 out at 2; the fee of 2.5 % comes to less than one
     assert (result.cost, result.cost_parts) == (2010, CostParts(provider=10, fee=0, gas_fee=2000))
 

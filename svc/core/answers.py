@@ -17,8 +17,8 @@ import attrs
 
 from common.refusal import Refused
 from common.scalars import read_base64
-from svc.wire.answers import MAX_CONTENT_BYTES
 
+MAX_FILE_BYTES: Final = 1 << 30
 _FILE_SIGNATURES: Final = (
     *((0, b"\x89PNG", "png"), (0, b"\xff\xd8\xff", "jpg"), (0, b"GIF8", "gif"), (8, b"WEBP", "webp")),
     *((8, b"WAVE", "wav"), (0, b"OggS", "ogg"), (0, b"ID3", "mp3"), (0, b"fLaC", "flac"), (0, b"%PDF", "pdf")),
@@ -137,7 +137,7 @@ def _file(item: Any) -> bytes | None:
         return None
     text = item.get("b64_json") or item.get("b64")
     try:
-        return read_base64(text, MAX_CONTENT_BYTES, "file") if isinstance(text, str) and text else None
+        return read_base64(text, MAX_FILE_BYTES, "file") if isinstance(text, str) and text else None
     except Refused:
         return None
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from svc.cli.answers import ReadableAnswer, as_text, read_answer, suffix_of
+from svc.core.answers import ReadableAnswer, as_text, read_answer, suffix_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 B64 = base64.b64encode(PNG).decode()
