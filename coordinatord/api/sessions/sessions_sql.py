@@ -56,8 +56,8 @@ async def open_session(
     connection: Connection, nonce: str, token_hash: bytes, address: bytes, provider_id: int | None
 ) -> int | None:
     """Within a transaction: use the nonce up and open the session; returns when it expires, None if the nonce is
-    gone. Of two requests with one nonce, the delete lets one through. A transaction that is made again because nobody
-    knows whether it was committed finds the session that it opened."""
+    gone. Of two requests with one nonce, the delete lets one through. A transaction that is made again because
+    nobody knows whether it was committed finds the session that it opened."""
     used = await connection.fetchval(
         "delete from nonces where nonce = $1 and address = $2 and expires_at > clock_timestamp() returning true",
         nonce,

@@ -56,9 +56,7 @@ class _EndingLog(msgspec.Struct):
 @attrs.frozen(slots=True)
 class PostedOrder:
     """Order, owner and fee terms of a posted job. The registry stores only their hash, so every call about the job
-    passes
-    all of them.
-    """
+    passes all of them."""
 
     order: Order
     owner: bytes

@@ -110,10 +110,8 @@ class Words:
         return list(row.iter_unpack(content))
 
     def layout(self, log: ChainLog) -> "Layout | None":
-        """Return the positions of the values in a log that `read` accepts, to decode similar logs. Return None for logs
-        that
-        need `read`.
-        """
+        """Return the positions of the values in a log that `read` accepts, to decode similar logs. Return None for
+        logs that need `read`."""
         values, raw = self.read_head(log)
         if self._has_bits or int.from_bytes(raw[: self._length]) & self._unset_narrow:
             # Bits next to a boolean are not compared, and wide values are rare.
@@ -152,8 +150,7 @@ class Layout:
     """Decoder of logs with the same layout, without a check of each word.
 
     The bytes between the values are padding, offsets and lengths. They were checked in the first log. A log in which
-    they
-    are equal has its values in the same places.
+    they are equal has its values in the same places.
     """
 
     _values: struct.Struct

@@ -53,8 +53,7 @@ async def apply_blocks(
     blocks.
 
     New jobs of all blocks are inserted together, because inserts need no saved rows. After that, each block is applied
-    in
-    order.
+    in order.
     """
     changes = [folded(block) for block in blocks]
     posted = _posted(changes)
@@ -76,9 +75,8 @@ async def apply_blocks(
 
 
 def _posted(changes: Sequence[Changes]) -> list[NewJob]:
-    """Return the new jobs of all blocks. The jobs are inserted before the first block's changes are applied, so raise
-    Retryable if a block changes a job that a later block posts.
-    """
+    """Return the new jobs of all blocks. The jobs are inserted before the first block's changes are applied, so
+    raise Retryable if a block changes a job that a later block posts."""
     later: set[bytes] = set()
     for change in reversed(changes):
         if not later.isdisjoint(change.jobs):

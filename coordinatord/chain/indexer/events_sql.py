@@ -40,8 +40,7 @@ _OUTCOMES: Final = {kind: f"{state:d}\t{because:d}" for kind, (state, because) i
 _RESET: Final = f"insert into events (kind, block_number, block_time) values ({EventKind.RESET}, $1, $2)"
 
 # Each row that `marked` returns becomes an event of the first block after the row's expiry. That block is the
-# position's
-# block, unless several blocks arrived at once or more jobs expired than one transaction marks.
+# position's block, unless several blocks arrived at once or more jobs expired than one transaction marks.
 APPEND_MARKED: Final = (
     f"insert into events {_COLUMNS}"
     f" select {EventKind.EXPIRED}, b.number, b.time, m.job_id, m.owner, m.model_id, 0, m.designated,"

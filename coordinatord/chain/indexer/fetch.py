@@ -35,8 +35,7 @@ def hinted_width(message: str, asked: int) -> int | None:
 
     The message may name a range that would work. Otherwise the limit is the largest number in it that is below `asked`:
     wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is harmless, because the
-    caller
-    must try a smaller width anyway.
+    caller must try a smaller width anyway.
     """
     if found := _HEX_RANGE.search(message):
         works = int(found[2], 16) - int(found[1], 16) + 1
@@ -57,11 +56,9 @@ class RangeWidth:
     """Number of blocks per log request, adapted to the node's limit and to the density of events.
 
     A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is kept, and raised
-    only
-    after many successes, because limits differ between providers and some count results instead of blocks. Below the
-    limit,
-    the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy at the same time.
-    `cap` is the operator's maximum.
+    only after many successes, because limits differ between providers and some count results instead of blocks. Below
+    the limit, the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy at the
+    same time. `cap` is the operator's maximum.
     """
 
     def __init__(self, cap: int) -> None:
@@ -97,10 +94,8 @@ class RangeWidth:
 
 
 class BatchSize:
-    """Number of calls per JSON-RPC batch. The size is halved after a batch without an answer, and doubled again after
-    many
-    successes.
-    """
+    """Number of calls per JSON-RPC batch. The size is halved after a batch without an answer, and doubled again
+    after many successes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -298,8 +293,7 @@ async def prefetched(
     """Fetch ranges of blocks ahead, and return them in order. The next ranges load while the caller writes one.
 
     Yield a function that returns the next range, or None after `last`. It raises any error of the fetch. `width`
-    returns
-    the number of blocks of the next range.
+    returns the number of blocks of the next range.
     """
     # The caller writes one range while AHEAD more are in flight. The sender itself waits with one of them.
     send, receive = anyio.create_memory_object_stream[_Pending[T]](AHEAD - 1)

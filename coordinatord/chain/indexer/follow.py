@@ -71,10 +71,8 @@ class IndexerSettings:
 async def run_indexer(
     database: Database, source: BlockSource, settings: IndexerSettings, notices: Notices, wake: Wake
 ) -> None:
-    """Run the indexer whenever this process holds the role, until cancelled. `wake` signals that a new block may exist.
-    Its
-    hints come from this process's relayer, or by notification from another process.
-    """
+    """Run the indexer whenever this process holds the role, until cancelled. `wake` signals that a new block may
+    exist. Its hints come from this process's relayer, or by notification from another process."""
     role = f"indexer:{settings.chain_id}"
     async with notices.subscribe(RELAY_ENDED, lambda _: wake()):
         await hold_role(database, role, lambda connection: IndexFollower(source, settings, wake).follow(connection))

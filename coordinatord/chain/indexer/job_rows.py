@@ -28,8 +28,8 @@ _AMOUNT_CACHE_SIZE: Final = 4_096
 _LENGTH: Final = struct.Struct(">i")
 _BIGINT: Final = struct.Struct(">iq")
 _INTEGER: Final = struct.Struct(">ii")
-# Runs of columns with fixed lengths, between columns of variable length.
-# Begins with the number of columns and the ordinal.
+# Runs of columns with fixed lengths, between columns of variable length. The first begins with the number of columns
+# and the ordinal.
 _TO_SLA: Final = struct.Struct(">hiqi32si20si32siqiq")
 _UNITS_TO_EXPIRY: Final = struct.Struct(">iqiqiqiq")
 _PLACE: Final = struct.Struct(">iqiq")

@@ -266,9 +266,7 @@ alter table jobs disable trigger count_insert, disable trigger count_update, dis
 
 async def drop_job_indexes(connection: Connection) -> None:
     """Drop the indexes and stop counting, while no request reads the table. The caller must rebuild them before the
-    index
-    becomes readable.
-    """
+    index becomes readable."""
     await connection.execute(_DROP_INDEXES)
 
 
