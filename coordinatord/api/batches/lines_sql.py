@@ -41,8 +41,8 @@ class LineRecord:
 
 
 async def posted_among(connection: Connection, batch_id: str, job_ids: Sequence[bytes]) -> set[bytes]:
-    """Return which of these jobs earlier lines of the batch posted. The query looks them up one by one: for a set,
-    the planner reads all lines of the batch while its statistics say that there are few."""
+    """Return which of these jobs earlier lines of the batch posted. The query looks them up one by one: for a set, the
+    planner reads all lines of the batch while its statistics say that there are few."""
     rows = await connection.fetch(
         "select j.job_id from unnest($2::bytea[]) as j(job_id) cross join lateral (select from batch_lines l"
         " where l.batch_id = $1 and l.job_id = j.job_id and l.relay_id is not null limit 1) l",
@@ -98,8 +98,8 @@ async def any_queued(connection: Connection, batch_id: str) -> bool:
 
 
 async def write_ends(connection: Connection, batch_id: str) -> bool:
-    """Store how each line ended. A line that has not ended is late and expires. Return False while the index is
-    being rebuilt."""
+    """Store how each line ended. A line that has not ended is late and expires. Return False while the index is being
+    rebuilt."""
     written = await connection.fetchval(
         "with ends as (select l.line, o.outcome, j.result_cid, j.provider_id, j.rate_in::text as rate_in,"
         " j.rate_out::text as rate_out, j.completion_tok"
@@ -143,8 +143,8 @@ _ENDED: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at)"
 
 
 async def drop_finished(connection: Connection, older_than_seconds: int, failed_seconds: int, limit: int) -> int:
-    """Drop batches whose files are gone, with all their records. Return how many. Batches without a result are kept
-    for `failed_seconds`."""
+    """Drop batches whose files are gone, with all their records. Return how many. Batches without a result are kept for
+    `failed_seconds`."""
     dropped: list[str] = await connection.fetchval(
         "select coalesce(array_agg(b.id), '{}') from ("
         f" (select id from batches where completed > 0 and {_ENDED}"

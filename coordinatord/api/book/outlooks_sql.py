@@ -13,8 +13,8 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 @attrs.frozen(slots=True)
 class Outlook:
     """What a poll may find. `some_open`: jobs for the provider, held or free. `some_free`: jobs that no provider
-    holds. `some_offered`: pending offers. `may_claim`: the provider may be given free jobs and offers. `holds_some`:
-    it has leases already."""
+    holds. `some_offered`: pending offers. `may_claim`: the provider may be given free jobs and offers. `holds_some`: it
+    has leases already."""
 
     known_model: bool
     some_open: bool

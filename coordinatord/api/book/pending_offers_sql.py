@@ -89,8 +89,8 @@ async def store(connection: Connection, jobs: Sequence[PendingJob]) -> None:
 async def take(
     connection: Connection, poller: PollKey, free: int, wanted: JobFilter, *, milliseconds: int
 ) -> list[PendingJob]:
-    """Lease the provider up to `free` offers that it may claim and was not offered before, oldest first. Its
-    capacity must have room for them beside everything that it holds. Call this in a transaction."""
+    """Lease the provider up to `free` offers that it may claim and was not offered before, oldest first. Its capacity
+    must have room for them beside everything that it holds. Call this in a transaction."""
     await leases_sql.lock_leases(connection, poller.model_id)
     rows = await connection.fetch(
         "with room as (select least($3::bigint, c.room - (select count(*) from leases l where l.provider_id = $1"

@@ -4,9 +4,9 @@
 fifty thousand logs. So the indexed topics and the head of the data form one byte string that is unpacked in one step,
 and one mask over the whole string finds any bit that does not belong to its value's type.
 
-topics 1.. │ head of data │ tails
-◄─────── Words.read ──────►
-◄ offsets in the head count from here
+    topics 1.. │ head of data │ tails
+    ◄─────── Words.read ──────►
+               ◄ offsets in the head count from here
 """
 
 import struct
