@@ -8,7 +8,8 @@ from typing import Final
 
 from common.api import limits
 
-Clock = Callable[[], float]  # Unix seconds
+# Unix seconds.
+Clock = Callable[[], float]
 
 ISSUED_WITHIN: Final = limits.ISSUED_WITHIN
 AHEAD_AT_MOST: Final = limits.AHEAD_AT_MOST
@@ -33,5 +34,6 @@ def read_http_date(text: str | None) -> float | None:
         if at is None:
             return None
         return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):  # OverflowError: a zone or a year beyond any calendar
+    # OverflowError: a time zone or year out of range.
+    except (ValueError, OverflowError):
         return None

@@ -1,4 +1,4 @@
-"""Streams that are read ahead, and task groups that raise a single error."""
+"""Read-ahead streams, and task groups that raise a single error."""
 
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
-    """Task group whose single error is raised as itself, not in a group: callers match on it."""
+    """Task group that raises a single error itself instead of an exception group, so that callers can match on it."""
     try:
         async with anyio.create_task_group() as tasks:
             yield tasks
@@ -26,19 +26,20 @@ async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
 
 @asynccontextmanager
 async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
-    """Consume `source` in a task of its own. What it raises ends the block and is raised from it.
+    """Read `source` in a separate task. An error of the source ends the block and is raised from it.
 
         async with read_ahead(source) as pieces:
             async for piece in pieces: ...
 
-    While the block works on one piece, the next is being made. At most `slack` finished pieces wait between the two,
-    so that memory stays bounded whichever side is the slower one.
+    While the block works on one piece, the next one is produced. At most `slack` finished pieces wait between the two,
+    which bounds memory whichever side is slower.
     """
     send, receive = anyio.create_memory_object_stream[T](slack)
     async with send, receive, unwrap_single_error() as tasks:
         tasks.start_soon(_forward, source, send)
         yield receive
-        tasks.cancel_scope.cancel()  # a block that left early wants no more
+        # The block may end early.
+        tasks.cancel_scope.cancel()
 
 
 async def _forward(source: AsyncIterable[T], send: MemoryObjectSendStream[T]) -> None:

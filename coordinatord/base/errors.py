@@ -14,12 +14,13 @@ ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailabl
 
 @attrs.frozen(slots=True)
 class Retryable(Exception):
-    """Failure of something outside. `kind` is the error type of the answer, `code` its code."""
+    """Failure outside this process. `kind` is the error type of the response, and `code` its code."""
 
     kind: ErrorKind
     message: str
     code: str | None = None
-    retry_after: int | None = None  # seconds, where we know better than the caller
+    # Seconds, if the delay is known.
+    retry_after: int | None = None
 
     def __str__(self) -> str:
         return self.message

@@ -1,10 +1,10 @@
-"""HTTP client, by aiohttp, whose parser is written in C: kept connections, limits of time and length, streamed bodies.
+"""HTTP client on aiohttp: kept connections, limits on time and length, streamed bodies.
 
     async with open_http(connections=4, patience=30) as http:
         async with http("GET", url, headers) as response:
             body = await response.read(longest=1 << 20)
 
-A request ends with a response or with NoAnswer.
+A request ends with a response or with NoResponse.
 """
 
 import ssl
@@ -23,46 +23,48 @@ from yarl import URL
 from common.plain_answers import IDENTITY, require_plain, require_short
 from common.refusal import Refused
 
-_KEPT_SECONDS: Final = 4.0  # common servers close an idle connection after five or more: be first, or a request is lost
-_JOINED_BYTES: Final = 1 << 16  # a smaller body leaves in one write with its head; a larger one is sent without a copy
-# ValueError: a host name that cannot be encoded, a port out of range. OSError: TimeoutError and ssl.SSLError, too.
+# Common servers close idle connections after five seconds or more. Closing first avoids lost requests.
+_KEEPALIVE_S: Final = 4.0
+# A smaller body is sent in one write with its head, a larger one without a copy.
+_JOINED_BYTES: Final = 1 << 16
+# ValueError: an invalid host name or port. OSError includes TimeoutError and ssl.SSLError.
 _FAILURES: Final = (aiohttp.ClientError, OSError, ValueError)
-_NOT_OURS: Final = ("user-agent", "accept", "content-type")
+_SKIPPED_HEADERS: Final = ("user-agent", "accept", "content-type")
 
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """The system's certificates, read when something is first asked for by https."""
+    """Return the system's certificates, read on the first use of https."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(("http/1.1",))
     return context
 
 
 class NoResponse(Exception):
-    """No answer, or only a part of one; whether the server acted on the request is not known."""
+    """No response, or only part of one. The effect of the request on the server is unknown."""
 
 
 class UnfitResponse(NoResponse):
-    """An answer that was encoded or longer than its limit, and was not read."""
+    """A response that was encoded or exceeded its limit, and was not read."""
 
 
 @attrs.frozen(slots=True)
 class HttpResponse:
-    """Head of an answer. The body is unread: take `pieces`, as they come, or `read` it whole. Both raise NoAnswer."""
+    """Head of a response. Stream the body with `pieces`, or `read` it whole. Both raise NoResponse."""
 
     status: int
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
 
     def require_plain(self) -> None:
-        """Raises UnfitAnswer for an encoded body: its length says nothing of the content's."""
+        """Raise UnfitResponse for an encoded body, whose length does not limit the content's."""
         try:
             require_plain(self.headers)
         except Refused as error:
             raise UnfitResponse(error.message) from None
 
     async def read(self, longest: int) -> bytes:
-        """Whole body, up to `longest` bytes."""
+        """Return the whole body, up to `longest` bytes."""
         self.require_plain()
         pieces: list[bytes] = []
         length = 0
@@ -77,8 +79,10 @@ class HttpResponse:
 
 
 class Http(Protocol):
-    """Sends one request; the response is closed when its block ends. `url` is quoted already. Redirections are not
-    followed. Content of unknown length is sent in chunks, once."""
+    """Sends one request. The response is closed at the end of the block.
+
+    `url` must be quoted. Redirects are not followed. Content of unknown length is sent in chunks and cannot be resent.
+    """
 
     def __call__(
         self, method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
@@ -96,12 +100,15 @@ async def open_http(
     connector: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Http]:
-    """`patience`: seconds for each piece of the content to leave, and between any two reads of the answer;
-    `connecting`: seconds to get a connection, `patience` unless given; `tls`: what https is verified by, `trusted()`
-    unless given; `proxies`: use those that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name; `settings`: more of aiohttp's,
-    and those of its connector in `connector`."""
+    """Open an HTTP client.
+
+    `patience` is the timeout in seconds for sending each piece of content and between two reads of the response.
+    `connecting` is the timeout for a connection (default: `patience`). `tls` verifies https (default: `trusted()`).
+    With `proxies`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply. `settings` are passed to aiohttp's session, and
+    `connector` to its connector.
+    """
     limits = aiohttp.ClientTimeout(total=None, connect=connecting or patience, sock_read=patience)
-    # Even without a proxy in the environment, aiohttp would look for one, and read ~/.netrc, at every request.
+    # Without a proxy in the environment, aiohttp would still look for one and read ~/.netrc on every request.
     trust_env = proxies and bool(getproxies())
     async with _session(connections, limits, connector or {}, {**settings, "trust_env": trust_env}) as session:
 
@@ -129,9 +136,11 @@ async def open_http(
 
 
 class _Content(aiohttp.Payload):
-    """Pieces of a request's body. aiohttp may send them a second time, when a kept connection turns out to be closed:
-    they start from the first then. (It does so with no POST, and pieces that come but once are those of a POST.) The
-    deadline moves with each piece."""
+    """Body of a request, in pieces. The deadline moves with each piece.
+
+    aiohttp may send the body again, from its first piece, when a kept connection turns out to be closed. It never does
+    so for POST, and only POST requests have pieces that cannot be resent.
+    """
 
     def __init__(
         self, pieces: Sequence[bytes] | AsyncIterable[bytes], deadline: anyio.CancelScope, patience: float
@@ -147,7 +156,7 @@ class _Content(aiohttp.Payload):
         return None if isinstance(self._pieces, AsyncIterable) else sum(map(len, self._pieces))
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        async for piece in _one_by_one(self._pieces):
+        async for piece in _iterate(self._pieces):
             self._deadline.deadline = anyio.current_time() + self._patience
             await writer.write(piece)
         self._deadline.deadline = anyio.current_time() + 3 * self._patience
@@ -159,7 +168,7 @@ class _Content(aiohttp.Payload):
         raise TypeError("content of any size is not text")
 
 
-async def _one_by_one(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def _iterate(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     if isinstance(pieces, AsyncIterable):
         async for piece in pieces:
             yield piece
@@ -173,25 +182,27 @@ async def _session(
     connections: int, limits: aiohttp.ClientTimeout, connector: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> AsyncIterator[aiohttp.ClientSession]:
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEPT_SECONDS, **connector),
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_S, **connector),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=limits,
         auto_decompress=False,
         headers=IDENTITY,
-        skip_auto_headers=_NOT_OURS,
+        skip_auto_headers=_SKIPPED_HEADERS,
         **settings,
     )
     try:
         yield session
     finally:
-        with anyio.CancelScope(shield=True):  # short: it waits for nobody but the event loop
+        # Short, because it only waits for the event loop.
+        with anyio.CancelScope(shield=True):
             await session.close()
 
 
 async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Body of an answer as it comes. Raises NoAnswer when it breaks off.
+    """Yield the body of a response. Raise NoResponse when the response breaks off.
 
-    The end is asked for, not read: all empty bodies share one stream in aiohttp, whose iter_chunks() ends once only.
+    The loop checks for the end, because all empty bodies share one stream in aiohttp, whose iter_chunks() ends only
+    once.
     """
     try:
         while not answer.content.at_eof():
@@ -204,8 +215,10 @@ async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 @contextmanager
 def _answering(within: float) -> Iterator[anyio.CancelScope]:
-    """Deadline of one request. aiohttp times the connection and the reads, but would send for ever to a server that
-    takes nothing: hence a time for all of it, which may be lifted when the answer begins."""
+    """Deadline of one request, which streamed content extends.
+
+    aiohttp limits connecting and reading, but would send forever to a server that reads nothing.
+    """
     try:
         with anyio.fail_after(within) as scope:
             yield scope

@@ -1,4 +1,4 @@
-"""Every metric of the coordinator, in one place. Importing modules record; `server.operators` exposes them."""
+"""Every metric of the coordinator. Other modules record them, and the operators' server exposes them."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

@@ -10,14 +10,14 @@ import attrs
 
 @attrs.frozen(slots=True)
 class NoSuchObject:
-    """Nothing of that name or id. `what`: what was asked for, such as "job"."""
+    """No object with this name or id. `what` is the kind of object, such as "job"."""
 
     what: str
 
 
 @attrs.frozen(slots=True)
 class NotSigned:
-    """Signature of somebody else than the one who must sign; `kind` is the error type of the answer."""
+    """The signature is not from the required signer. `kind` is the error type of the response."""
 
     kind: Literal["authentication_error", "invalid_op_signature"]
     code: str | None
@@ -26,7 +26,7 @@ class NotSigned:
 
 @attrs.frozen(slots=True)
 class WouldRefuse:
-    """Call that the chain would refuse, with the name of the contract's error."""
+    """The chain would refuse the call. `name` is the contract's error."""
 
     name: str
     message: str
@@ -34,7 +34,7 @@ class WouldRefuse:
 
 @attrs.frozen(slots=True)
 class SessionRow:
-    """A caller who signed in: a client's address, or an operator's with its provider."""
+    """Session of a signed-in address. An operator's session also has its provider id."""
 
     address: bytes
     provider_id: int | None

@@ -17,15 +17,17 @@ _MAX_PAUSE_S: Final = 5.0
 
 
 class StartupPatience:
-    """Retries at boot: a machine that comes up starts all services at once. `seconds`: for all attempts together."""
+    """Retries at boot, when a machine starts all services at once. `seconds` limits all attempts together."""
 
     def __init__(self, seconds: float, pause: float = _FIRST_PAUSE_S) -> None:
         self._until = anyio.current_time() + seconds
         self._pause = pause
 
     async def retry_until_ready(self, there: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the first attempt that raises no Retryable. Raise the last one when time is over.
-        `there`: name of the service, for the log."""
+        """Return the result of the first attempt that raises no Retryable. Raise the last error when the time is over.
+
+        `there` is the service's name in the log.
+        """
 
         def report(error: Exception) -> None:
             log.warning(f"waiting for {there}", reason=str(error))

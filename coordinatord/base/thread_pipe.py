@@ -1,4 +1,4 @@
-"""Pipe of bytes from the event loop to work in a thread."""
+"""Pipe that passes bytes from the event loop to work in a thread."""
 
 import asyncio
 from collections import deque
@@ -11,19 +11,20 @@ from anyio.abc import TaskGroup
 
 from coordinatord.base.concurrency import unwrap_single_error
 
-_MOST: Final = 3  # pieces that wait for the thread
+# Pieces that may wait for the thread.
+_MAX_WAITING: Final = 3
 
 
 class ThreadPipe:
-    """Work in a thread, piece by piece and in order, without waiting for each piece. For one task, under asyncio.
+    """Runs work in a thread, piece by piece and in order, without waiting for each piece. For one task, under asyncio.
 
         async with thread_pipe() as thread:
             async for piece in source:
                 await thread.take(digest.update, piece)
             await thread.idle()
 
-    Waiting for each piece costs more than hashing it: the thread has to be woken, and then the event loop. So the
-    thread goes on for as long as there are pieces, and the task waits only when the thread is far behind.
+    Waiting for each piece costs more than hashing it, because the thread and then the event loop must wake up. So the
+    thread continues while there are pieces, and the task waits only when the thread is far behind.
     """
 
     def __init__(self, tasks: TaskGroup) -> None:
@@ -34,8 +35,8 @@ class ThreadPipe:
         self._changed = asyncio.Event()
 
     async def take(self, work: Callable[[bytes], object], piece: bytes) -> None:
-        """Have `work` done on the piece after all that came before it. What it raises ends the block."""
-        while len(self._waiting) >= _MOST:
+        """Queue `work` on the piece, after all earlier pieces. An error of the work ends the block."""
+        while len(self._waiting) >= _MAX_WAITING:
             await self._change()
         self._waiting.append((work, piece))
         if not self._at_work:
@@ -43,12 +44,12 @@ class ThreadPipe:
             self._tasks.start_soon(self._run)
 
     async def idle(self) -> None:
-        """Until everything taken so far is done."""
+        """Wait until all queued work is done."""
         while self._at_work:
             await self._change()
 
     def give_up(self) -> None:
-        """Nobody wants to hear any more of what was taken."""
+        """Drop queued work, because the block failed."""
         self._given_up = True
         self._waiting.clear()
 
@@ -63,11 +64,12 @@ class ThreadPipe:
         self._changed.set()
 
     def _work(self) -> None:
-        """In the thread."""
+        """Run queued work, in the thread."""
         while True:
             try:
                 work, piece = self._waiting.popleft()
-            except IndexError:  # asked before, it might be gone the moment after
+            # A check before the pop could race with `give_up`.
+            except IndexError:
                 return
             self._loop.call_soon_threadsafe(self._changed.set)
             work(piece)
@@ -79,8 +81,8 @@ class ThreadPipe:
 
 @asynccontextmanager
 async def thread_pipe() -> AsyncIterator[ThreadPipe]:
-    """ThreadPipe for a block. Errors of the work are raised from the block, unless that has failed itself. All work is
-    done when the block ends well."""
+    """ThreadPipe for a block. Errors of the work are raised from the block, unless the block fails itself. All work
+    is done when the block ends without an error."""
     async with unwrap_single_error() as tasks:
         thread = ThreadPipe(tasks)
         try:

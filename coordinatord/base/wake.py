@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 class Wake:
-    """Flag that any task can raise and one task sleeps on.
+    """Flag that any task can raise and one task waits for.
 
-    Raised any number of times, it wakes once; raised before the wait, it ends the wait at once.
+    Several raises wake the task once. A raise before the wait ends the wait at once.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Wake:
         self._raised.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Until raised, `seconds` at most; lowers the flag. False when the time ran out."""
+        """Wait until the flag is raised, at most `seconds`, and lower it. Return False on timeout."""
         with anyio.move_on_after(seconds):
             await self._raised.wait()
         raised = self._raised.is_set()
@@ -32,7 +32,7 @@ class Mailbox(Generic[T]):
     """Queue from any task to one task that takes everything at once. `put` never waits."""
 
     def __init__(self, capacity: int) -> None:
-        """Items beyond `capacity` are dropped."""
+        """`capacity` limits the queue. Further items are dropped."""
         self._capacity = capacity
         self._items: list[T] = []
         self._filled = Wake()
@@ -43,7 +43,7 @@ class Mailbox(Generic[T]):
             self._filled()
 
     async def take(self, seconds: float) -> list[T]:
-        """Return every item since the last call, once there is one. Return none after `seconds`."""
+        """Return all queued items, waiting up to `seconds` for the first. Return an empty list on timeout."""
         if not self._items:
             await self._filled.wait(seconds)
         items, self._items = self._items, []

@@ -1,11 +1,11 @@
-"""Chain as one follower has seen it, and the place of a new block in it. Relayer and indexer have one each."""
+"""Recent blocks of the chain, and the place of a new block among them. Relayer and indexer keep one each."""
 
 import enum
 from collections import OrderedDict
 
 
 class HeadPlace(enum.Enum):
-    """Place of a block among the blocks that a follower has seen."""
+    """Position of a block relative to the blocks a follower has seen."""
 
     SAME = "the head as before"
     NEXT = "the child of the head"

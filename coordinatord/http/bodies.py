@@ -1,4 +1,4 @@
-"""Request bodies, within the route's size limit, the least rate, and the memory that all of them may take."""
+"""Read request bodies within the route's size limit, a minimum rate and a memory budget."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,36 +17,41 @@ from coordinatord.base.metrics import http_body_bytes
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 
-_GRACE: Final = 5.0  # seconds before the least rate counts: slow starts are the network's
-_LARGE: Final = 1 << 16  # parsing more than this is left to a thread
+# Allowance for a slow start of the connection before the minimum rate applies.
+_GRACE_S: Final = 5.0
+# Larger bodies are parsed in a thread.
+_THREAD_PARSE_BYTES: Final = 1 << 16
 
 
 class CallerGone(Exception):
-    """The connection ended before the body did: there is nobody to answer."""
+    """The connection ended before the body did, so no client is left to answer."""
 
 
 @attrs.frozen(slots=True)
 class Unacceptable(Exception):
-    """The body is refused for its size or its pace."""
+    """The body was rejected for its size or its pace."""
 
     answer: Response
 
 
 def refuse_encoded(headers: RawHeaders) -> None:
-    """Refuse compressed bodies: they may decode to any size."""
+    """Reject compressed bodies, because they may decode to any size."""
     if first_header(headers, b"content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused("request bodies must not be encoded (content-encoding)")
 
 
 class BodyBudget:
-    """How many bytes of bodies this process holds at once, over all requests, and over those of one caller: a
-    stranger that sends bodies and never ends them would leave no room for anybody else's."""
+    """Limit on the bytes of bodies that this process holds at once, in total and per caller.
+
+    Without the limit per caller, one client with unfinished bodies could use up the whole budget.
+    """
 
     def __init__(self, most: int, most_of_one: int | None = None) -> None:
         self._most = most
         self._most_of_one = most if most_of_one is None else most_of_one
         self._held = 0
-        self._held_of: dict[str, int] = {}  # those who hold any
+        # Callers that hold any bytes.
+        self._held_of: dict[str, int] = {}
 
     @asynccontextmanager
     async def share(self, caller: str) -> "AsyncIterator[BudgetShare]":
@@ -73,7 +78,7 @@ class BodyBudget:
 
 
 class BudgetShare:
-    """What one request holds of the budget; it is given back when the request ends."""
+    """Bytes of the budget held by one request, and returned when the request ends."""
 
     def __init__(self, budget: BodyBudget, caller: str) -> None:
         self._budget = budget
@@ -87,15 +92,17 @@ class BudgetShare:
 
 @attrs.frozen(slots=True)
 class BodyReader:
-    """`deadline_s` for the whole body, `silence_s` for the next byte of it."""
+    """Reader of bodies. `deadline_s` applies to the whole body, `silence_s` to each wait for more bytes."""
 
     deadline_s: float
-    least_rate: int  # bytes per second
+    # Bytes per second.
+    least_rate: int
     silence_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, receive: Receive, headers: RawHeaders, limit: int, share: BudgetShare) -> bytes:
-        """The whole body. Raises Unacceptable, Refused, CallerGone, or Retryable when memory is short."""
+        """Return the whole body. Raise Unacceptable, Refused, CallerGone, or Retryable when the memory budget is
+        used up."""
         refuse_encoded(headers)
         declared = first_header(headers, b"content-length")
         if declared.isdecimal() and int(declared) > limit:
@@ -123,13 +130,13 @@ class BodyReader:
             if not message.get("more_body", False):
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             elapsed = self.clock() - started
-            if elapsed > _GRACE and size < (elapsed - _GRACE) * self.least_rate:
+            if elapsed > _GRACE_S and size < (elapsed - _GRACE_S) * self.least_rate:
                 raise Unacceptable(responses.body_too_slow())
 
 
 async def parse_body(raw: bytes) -> dict[str, object]:
-    """The JSON object that every body is."""
-    value = await to_thread.run_sync(parse_sent, raw) if len(raw) > _LARGE else parse_sent(raw)
+    """Parse the JSON object that every body must be."""
+    value = await to_thread.run_sync(parse_sent, raw) if len(raw) > _THREAD_PARSE_BYTES else parse_sent(raw)
     if not isinstance(value, dict):
         raise Refused("the body must be a JSON object")
     return value

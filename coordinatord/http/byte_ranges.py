@@ -1,4 +1,4 @@
-"""Single `Range: bytes=` requests, resolved to the bytes to answer with."""
+"""Resolve `Range: bytes=` headers with a single range."""
 
 import re
 from typing import Final
@@ -21,7 +21,7 @@ class Unsatisfiable(Exception):
 
 
 def byte_range(header: str | None, size: int) -> ByteRange | None:
-    """None when the whole content is the answer: no range, several, or one that makes no sense."""
+    """Return the range, or None to send the whole content: no range, several ranges, or a malformed one."""
     match = _ONE_RANGE.fullmatch((header or "").strip())
     if match is None or match[0] == "bytes=-":
         return None

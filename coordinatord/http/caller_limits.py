@@ -1,4 +1,4 @@
-"""Limits per caller: one token bucket for each."""
+"""Rate limit per caller, with one token bucket each."""
 
 import ipaddress
 import time
@@ -14,13 +14,15 @@ from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
 from coordinatord.http.responses import send_response
 
-_TURN_WAIT_S: Final = 0.1  # tokens gather meanwhile, so that other requests of the caller find some
-_MOST_CALLERS: Final = 65_536  # beyond it the one unseen for longest is forgotten, with a full bucket
+# Minimum wait, which leaves tokens for other requests of the caller.
+_TURN_WAIT_S: Final = 0.1
+# Beyond this number, the bucket unused for longest is dropped. Its caller starts again with a full bucket.
+_MAX_CALLERS: Final = 65_536
 CALLER_KEY: Final = "svc.caller"
 
 
 def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
-    """The peer's address, or the nearest one in x-forwarded-for that is no proxy of ours. IPv6 counts by /64."""
+    """Return the peer's address, or the nearest untrusted address in x-forwarded-for. IPv6 addresses count by /64."""
     client = scope.get("client")
     address = client[0] if client else "unknown"
     if address in trusted:
@@ -34,7 +36,8 @@ def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
 
 
 def network_of(address: str) -> str:
-    """Network of an address: an IPv6 host has its choice of a /64's addresses. Some proxies write a port along."""
+    """Return the network of an address: an IPv6 host can use any address of its /64. Strip the port that some
+    proxies add."""
     if ":" not in address:
         return address
     try:
@@ -57,7 +60,7 @@ class _Bucket:
 
 
 class TokenBuckets:
-    """`per_second` sustained, `burst` at once."""
+    """Token buckets with a sustained rate of `per_second` and a `burst`."""
 
     def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = per_second
@@ -66,12 +69,12 @@ class TokenBuckets:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def wait(self, caller: str, tokens: float = 1) -> float:
-        """Take tokens, and return 0.0; or take none, and return the seconds after which they will be there."""
+        """Take tokens and return 0.0, or take none and return the seconds until enough are available."""
         now = self._clock()
         bucket = self._buckets.get(caller)
         if bucket is None:
             bucket = self._buckets[caller] = _Bucket(self._burst, now)
-            if len(self._buckets) > _MOST_CALLERS:
+            if len(self._buckets) > _MAX_CALLERS:
                 self._buckets.popitem(last=False)
         else:
             self._buckets.move_to_end(caller)
@@ -83,14 +86,14 @@ class TokenBuckets:
         return (tokens - bucket.tokens) / self._rate
 
     async def turn(self, caller: str, tokens: float) -> None:
-        """Take tokens once they are there: for work that an answer still owes its caller."""
+        """Wait for tokens and take them. Used for work that continues while a response is sent."""
         tokens = min(tokens, self._burst)
         while (wait := self.wait(caller, tokens)) > 0:  # noqa: ASYNC110 - tokens come with time
             await anyio.sleep(max(wait, _TURN_WAIT_S))
 
 
 class CallerLimits:
-    """Refuses callers that ask too often, before anything is done for them."""
+    """Middleware that rejects callers over their rate before any other work."""
 
     def __init__(self, app: ASGIApp, buckets: TokenBuckets, trusted_proxies: frozenset[str]) -> None:
         self._app = app

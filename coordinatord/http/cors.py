@@ -16,7 +16,7 @@ _VARY: Final = (b"vary", b"origin")
 
 @attrs.frozen(slots=True)
 class Origins:
-    """Origins whose pages may read our responses."""
+    """Origins that are allowed to read responses."""
 
     allowed: frozenset[bytes] = frozenset()
 
@@ -25,7 +25,7 @@ class Origins:
         return cls(frozenset(origin.encode() for origin in origins))
 
     def headers(self, origin: bytes | None) -> Headers:
-        """CORS headers of every response to that origin."""
+        """Return the CORS headers of every response to that origin."""
         if not self.allowed:
             return ()
         if origin is None or origin not in self.allowed:

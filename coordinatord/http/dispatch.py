@@ -1,4 +1,4 @@
-"""Dispatcher: takes a request through match, gates, session, query, body and handler, and adds the ETag."""
+"""Dispatch requests: match the route, check the gates, read session, query and body, call the handler, add the ETag."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,13 +23,15 @@ from coordinatord.http.streaming import HeldResponse, StreamedResponse, hold, se
 from coordinatord.http.uploads import UploadReader
 
 _BEARER: Final = b"bearer "
-_MOST_QUERIES: Final = 4096  # that are kept as they were read, each of at most
-_SHORT_QUERY: Final = 256  # bytes
+# Cached parsed queries.
+_MAX_CACHED_QUERIES: Final = 4096
+# Longer queries are not cached.
+_MAX_CACHED_QUERY_BYTES: Final = 256
 
 
 @attrs.frozen(slots=True)
 class Gates:
-    """Checks that run before handlers: the index's readiness, sessions, and memory for bodies."""
+    """Checks that run before handlers: the index's readiness, sessions, and the memory for bodies."""
 
     is_ready: Callable[[], Awaitable[bool]]
     find_session: Callable[[str], Awaitable[SessionRow | None]]
@@ -53,7 +55,8 @@ class Dispatcher:
                 try:
                     await send_streamed(receive, send, answer, with_body=scope["method"] != "HEAD")
                 finally:
-                    if answer.length is None:  # how long somebody follows says nothing of how fast we are
+                    # The duration of an endless stream says nothing about response time.
+                    if answer.length is None:
                         scope[UNTIMED_KEY] = time.perf_counter() - begun
                 return
             if isinstance(answer, HeldResponse):
@@ -117,29 +120,32 @@ class Dispatcher:
         async with self._gates.budget.share(caller) as share:
             raw = await self._gates.bodies.read(receive, scope["headers"], route.body.limit, share)
             body = route.body.read(await parse_body(raw))
-            del raw  # what was read from it is held from here on
+            # Frees the raw bytes while the handler runs.
+            del raw
             return await route.handler(Request(caller, path, query, body, session, headers))
 
     def _query(self, route: Route, raw: bytes) -> Mapping[str, Any]:
-        """Pollers send the same one each time."""
+        """Return the parsed query. Cached, because pollers repeat the same query."""
         key = (route.method, route.path, raw)
         known = self._queries.get(key)
         if known is None:
             known = read_query(raw, route.query)
-            if len(self._queries) >= _MOST_QUERIES:
+            if len(self._queries) >= _MAX_CACHED_QUERIES:
                 self._queries.clear()
-            if len(raw) <= _SHORT_QUERY:
+            if len(raw) <= _MAX_CACHED_QUERY_BYTES:
                 self._queries[key] = known
         return known
 
     async def _session(self, scope: Scope) -> SessionRow | None:
         for name, value in scope["headers"]:
-            if name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:  # HTTP: schemes have no case
+            # HTTP authentication schemes are case-insensitive.
+            if name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:
                 return await self._gates.find_session(value[len(_BEARER) :].decode("latin-1"))
         return None
 
     async def _of_index(self, route: Route, request: Request, scope: Scope) -> AnyResponse:
-        """An answer that is the index's alone: with an ETag, and kept for the block."""
+        """Return a response that depends only on the index, with an ETag. The response is cached until the next
+        block."""
         answer = await route.handler(request)
         if not isinstance(answer, Response) or answer.status != 200 or answer.snapshot is None:
             return answer

@@ -16,7 +16,7 @@ _SLASH: Final = b"/"
 
 @attrs.frozen(slots=True)
 class Match:
-    """The routes of a path by method, and the texts of its variable segments."""
+    """Routes of a path by method, and the texts of its variable segments."""
 
     routes: dict[str, Route]
     texts: dict[str, str]
@@ -26,7 +26,8 @@ class Match:
 class _Template:
     segments: tuple[str, ...]
     routes: dict[str, Route]
-    spelt: tuple[bytes, ...] = attrs.field(init=False)  # the segments as most requests send them
+    # The segments in their usual encoding.
+    spelt: tuple[bytes, ...] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.spelt = tuple(segment.encode() for segment in self.segments)
@@ -34,7 +35,8 @@ class _Template:
     def may_begin(self, beginning: tuple[str, ...]) -> bool:
         return all(
             mine.startswith("{") or mine == theirs
-            for mine, theirs in zip(self.segments, beginning, strict=False)  # a rest may be all that there is
+            # A rest segment may be the whole template.
+            for mine, theirs in zip(self.segments, beginning, strict=False)
         )
 
     def match(self, raw: list[bytes]) -> dict[str, str] | None:
@@ -62,11 +64,11 @@ class Matcher:
                 templates.setdefault(segments, _Template(segments, {})).routes[route.method] = route
             else:
                 self._exact.setdefault(route.path.encode(), {})[route.method] = route
-        # Fixed segments before variable ones, so that a template never hides a more exact one.
+        # Fixed segments sort before variable ones, so that a template never hides a more specific one.
         self._templates = sorted(
             templates.values(), key=lambda t: [(s.endswith("...}"), s.startswith("{"), s) for s in t.segments]
         )
-        # Most requests find the few templates that begin as they do; a path spelt another way tries them all.
+        # Index by the first two segments. A path in an unusual encoding is compared with all templates.
         self._by_beginning = {
             tuple(segment.encode() for segment in beginning): [t for t in self._templates if t.may_begin(beginning)]
             for beginning in {t.segments[:2] for t in self._templates}
@@ -85,7 +87,7 @@ class Matcher:
 
 
 def _decode_segment(raw: bytes) -> str:
-    """Decoded once; empty for what is no text (or holds a NUL) and therefore names nothing."""
+    """Decode a segment once. Return "" for bytes that are not UTF-8 or contain a NUL, which match nothing."""
     try:
         text = (unquote_to_bytes(raw) if b"%" in raw else raw).decode("utf-8")
     except UnicodeDecodeError:

@@ -18,22 +18,25 @@ from coordinatord.http.streaming import CutShort
 
 log = structlog.get_logger(__name__)
 
-ROUTE_KEY: Final = "svc.route"  # set by the dispatcher: the template, so that ids make no new metric
-UNTIMED_KEY: Final = "svc.untimed"  # set by it, too: seconds that were spent on waiting for events
+# Route template, set by the dispatcher. Templates keep the number of metric series bounded.
+ROUTE_KEY: Final = "svc.route"
+# Seconds spent waiting for events, set by the dispatcher.
+UNTIMED_KEY: Final = "svc.untimed"
 _NO_ORIGINS: Final = Origins()
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"})
 
 
 def new_request_id() -> str:
-    return f"{random.getrandbits(128):032x}"  # a name, no secret: asking the system for it would take longer
+    # Not a secret, so a fast generator suffices.
+    return f"{random.getrandbits(128):032x}"
 
 
 class RequestMiddleware:
     def __init__(self, app: ASGIApp, origins: Origins = _NO_ORIGINS) -> None:
-        """`origins` may read what is answered here, in place of the application's answer."""
+        """`origins` may read the error responses made here."""
         self._app = app
         self._origins = origins
-        # Looked up here: `labels` takes a lock and makes texts of its arguments each time.
+        # Cached, because `labels` takes a lock and formats its arguments on every call.
         self._series: dict[tuple[str, str, int], Histogram] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +74,8 @@ class RequestMiddleware:
                 headers = (*answer.headers, *self._origins.headers(origin_of(scope)))
                 await send_response(sending, attrs.evolve(answer, headers=headers))
             else:
-                raise  # half an answer is out: only ending the connection tells the caller
+                # Part of the response has been sent. Only closing the connection signals the error to the client.
+                raise
         finally:
             seconds = time.perf_counter() - started - scope.get(UNTIMED_KEY, 0.0)
             self._observe(scope.get(ROUTE_KEY, "none"), scope["method"], status, max(seconds, 0.0))
@@ -79,7 +83,8 @@ class RequestMiddleware:
     def _observe(self, route: str, method: str, status: int, seconds: float) -> None:
         if method not in _KNOWN_METHODS:
             method = (
-                "other"  # any word is a method to HTTP: by their own names, a stranger's would be series without end
+                # HTTP allows any method name, which would create unlimited metric series.
+                "other"
             )
         series = self._series.get((route, method, status))
         if series is None:
@@ -88,7 +93,7 @@ class RequestMiddleware:
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
-    """The server is started and stopped by the composition root; there is nothing to do here."""
+    """Acknowledge lifespan events. The composition root starts and stops the server, so nothing else is needed."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -1,4 +1,4 @@
-"""/openapi.json, written from the routes' own declarations, the shapes' sentences and the table of errors."""
+"""Build /openapi.json from the routes' declarations, the descriptions of shapes and the table of errors."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ _SESSION: Final = (
 
 
 def openapi_route(routes: Sequence[Route]) -> Route:
-    """The route that serves the document of `routes`, which is made when it is first asked for: few ask, and it takes a
-    tenth of a second, which every start would pay."""
+    """Return the route that serves the document of `routes`. The document takes 0.1 s to build, so the first request
+    builds it."""
     document = b""
 
     async def serve(_: Request) -> Response:
@@ -113,13 +113,14 @@ def describe(routes: Sequence[Route]) -> Schema:
 
 
 def _error_table(routes: Sequence[Route]) -> Iterable[Schema]:
-    """Each error once: its statuses, whether the same request may be sent again, and what to do."""
+    """Yield each error once, with its statuses, whether a retry may succeed, and the remedy."""
     statuses: dict[int | str, set[int]] = defaultdict(set)
     for route in routes:
         for reply in [*route.replies, *sent_everywhere(route)]:
             if reply.status >= 400 and (reply.shape is None or reply.code is not None):
                 statuses[reply.status if reply.code is None else reply.code].add(reply.status)
-    statuses |= {405: {405}, 505: {505}}  # of no route: they are answered before one is known
+    # Sent before a route is known.
+    statuses |= {405: {405}, 505: {505}}
     for key, error in [*errors.UNCODED.items(), *errors.CODED.items()]:
         yield {
             "code": "the transaction's hash" if key == errors.TX_HASH else error.code,

@@ -1,4 +1,4 @@
-"""Operations of /openapi.json: parameters, bodies and responses, from the declarations of routes."""
+"""Build the operations of /openapi.json: parameters, bodies and responses."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from coordinatord.http.routing import Parameter, Reply, Route
 
 _JSON: Final = "application/json"
 
-# Answers that any request may get, whatever its route.
+# Replies that every route may send.
 _EVERYWHERE: Final = (
     Reply(400),
     Reply(429, "busy"),
@@ -139,7 +139,7 @@ def _responses(route: Route, components: Components) -> Schema:
         }
         media = {kind: _bytes(reply, components) for reply in several for kind in reply.media}
         responses[str(status)] = {
-            "description": _said_of(several),
+            "description": _description_of(several),
             "headers": _headers_of(route, status, several),
             "content": media or content,
         }
@@ -158,7 +158,7 @@ def _responses(route: Route, components: Components) -> Schema:
 
 
 def _bytes(reply: Reply, components: Components) -> Schema:
-    """A body that is no JSON, with the shapes of its lines where it may be JSONL."""
+    """Return the media type of a body that is not JSON, with the shapes of its lines if it may be JSONL."""
     schema: Schema = {"type": "string", "format": "binary"}
     if not reply.lines:
         return {"schema": schema}
@@ -170,8 +170,8 @@ def _bytes(reply: Reply, components: Components) -> Schema:
     }
 
 
-def _said_of(replies: Sequence[Reply]) -> str:
-    """Sentences of the answers, and a line for each error."""
+def _description_of(replies: Sequence[Reply]) -> str:
+    """Return the descriptions of the replies, with one line per error."""
     about = [f"{reply.about}." for reply in replies if reply.about]
     lines = []
     for reply in filter(is_error, replies):

@@ -1,4 +1,4 @@
-"""Schemas of /openapi.json: those of the shapes that are sent, the envelope of each route's errors, and examples."""
+"""Build the schemas of /openapi.json: response shapes, error envelopes per route, and examples."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _REF: Final = "#/components/schemas/{name}"
 
 
 class Components:
-    """Schemas of the shapes and of the errors, by the names that the document refers to."""
+    """Schemas of shapes and errors, by their names in the document."""
 
     def __init__(self, shapes: Sequence[Any]) -> None:
         self._by_shape, self.schemas = _schemas(shapes)
@@ -32,7 +32,7 @@ class Components:
         return composed if changed is NOTHING else _merged(composed, changed)
 
     def error(self, operation: str, status: int, replies: Sequence[Reply]) -> Schema:
-        """A reference to the envelope with the types and codes that these replies have, and no others."""
+        """Return a reference to an error envelope that lists exactly the types and codes of these replies."""
         known = [errors.named(reply.status, reply.code) for reply in replies]
         codes = sorted({error.code for error in known if error.code is not None})
         name = _error_name(replies[0]) if len(replies) == 1 else f"{operation[0].upper()}{operation[1:]}{status}Error"
@@ -85,8 +85,11 @@ _UNCODED_NAMES: Final = {
 
 
 def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
-    """Schemas of the shapes, and the components that they refer to, as the coordinator fills them in: with its number
-    type, so that a generic shape goes by its plain name; and every member sent, but for those that are `Omittable`."""
+    """Return the schemas of the shapes and of the components that they refer to.
+
+    They use the coordinator's number type, so that a generic shape has its plain name. All members are required except
+    those that are `Omittable`.
+    """
     schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
     plain = {name: _plain(component["title"]) for name, component in components.items()}
     references = {_REF.format(name=name): _REF.format(name=named) for name, named in plain.items()}
@@ -102,7 +105,8 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
         if sent.pop(OMITTABLE, False):
             (present,) = (variant for variant in sent.pop("anyOf") if variant != {"type": "null"})
             sent = {**present, **sent}
-        if sent.get("enum") in ([True], [False]):  # as generators read it
+        # The form that code generators understand.
+        if sent.get("enum") in ([True], [False]):
             sent |= {"type": "boolean", "const": sent.pop("enum")[0]}
         return sent
 
@@ -113,7 +117,8 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
             member.pop("default", None)
             if name in WORDS and SAID_HERE not in schema["properties"][name]:
                 member["description"] = WORDS[name].about
-        if "description" in sent:  # a docstring: Python 3.13 and newer strip its indentation, older ones do not
+        # From a docstring: Python 3.13 and newer strip its indentation, older versions do not.
+        if "description" in sent:
             sent["description"] = cleandoc(sent["description"])
         return {**sent, "title": _plain(sent["title"]), "required": always}
 
@@ -128,8 +133,7 @@ def name_of(shape: Any) -> str:
 
 
 def _plain(name: str) -> str:
-    """The component's name for a class: without its parameters, and without the suffix that sets it apart from the
-    class of the same thing elsewhere."""
+    """Return the component name of a class, without type parameters and without the suffix "Shape"."""
     return name.partition("[")[0].removesuffix("Shape")
 
 

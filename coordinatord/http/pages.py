@@ -1,4 +1,4 @@
-"""Pages of rows. A page is cut before its body exceeds 4 MiB, and says so."""
+"""Pages of rows. A page is cut before its body exceeds 4 MiB, and a header reports the cut."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -11,12 +11,13 @@ from coordinatord.http.routing import Request
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 T = TypeVar("T")
-_ENVELOPE: Final = 256  # what surrounds the rows
+# Bytes around the rows.
+_ENVELOPE_BYTES: Final = 256
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def page_of(request: Request) -> tuple[int, int]:
-    """(limit, offset)."""
+    """Return (limit, offset)."""
     return request.query.get("limit", limits.DEFAULT_PAGE), request.query.get("offset", 0)
 
 
@@ -28,10 +29,11 @@ def page(
     view: Callable[[T], msgspec.Struct],
     **extra: Any,
 ) -> Response:
-    """The rows under `name`, as many as fit; at least one, so that a reader who goes on gets on."""
+    """Return a response with as many rows under `name` as fit, and at least one, so that a reader always makes
+    progress."""
     _, offset = page_of(request)
     encoded: list[bytes] = []
-    size, cut = _ENVELOPE, False
+    size, cut = _ENVELOPE_BYTES, False
     for row in rows:
         item = _encode(view(row))
         if encoded and size + len(item) + 1 > limits.PAGE_BYTES:

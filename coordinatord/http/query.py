@@ -1,7 +1,7 @@
-"""Read query strings and headers. Each parameter occurs at most once, an empty value is an absent one.
+"""Read query strings and headers. Each parameter occurs at most once. An empty value counts as absent.
 
-Unknown names are ignored, because clients and proxies add their own. A known name that is misspelt shows in the answer.
-Rejecting unknown names would break every caller whenever a parameter is removed.
+Unknown names are ignored, because clients and proxies add their own. The response shows that a misspelt name had no
+effect. Rejecting unknown names would break every caller whenever a parameter is removed.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from common.daemon.asgi import RawHeaders, header_values
 from common.refusal import Refused
 from coordinatord.http.routing import Parameter
 
-_MOST: Final = 64
+_MAX_PARAMETERS: Final = 64
 
 
 def read_query(raw: bytes, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """The parameters present, each as its declaration reads it."""
+    """Return the parameters that are present, each read by its declaration."""
     texts = _split(raw) if raw else {}
     values: dict[str, Any] = {}
     faults: list[Refused] = []
@@ -39,12 +39,13 @@ def _read_into(values: dict[str, Any], faults: list[Refused], name: str, paramet
 
 
 def read_headers(headers: RawHeaders, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """The same of request headers that a route declares."""
+    """Return the request headers that a route declares, each read by its declaration."""
     values: dict[str, Any] = {}
     faults: list[Refused] = []
     for name, parameter in parameters.items():
         texts = header_values(headers, name.encode())
-        if name == "prefer":  # a list by HTTP's rules: several of them are one
+        # HTTP defines `prefer` as a list: several headers form one list.
+        if name == "prefer":
             texts = [",".join(texts)]
         if len(texts) > 1:
             faults.append(Refused(f"{name} appears more than once", name))
@@ -57,8 +58,8 @@ def read_headers(headers: RawHeaders, parameters: Mapping[str, Parameter]) -> di
 
 def _split(raw: bytes) -> dict[str, str]:
     pairs = raw.split(b"&")
-    if len(pairs) > _MOST:
-        raise Refused(f"a query has at most {_MOST} parameters")
+    if len(pairs) > _MAX_PARAMETERS:
+        raise Refused(f"a query has at most {_MAX_PARAMETERS} parameters")
     texts: dict[str, str] = {}
     for pair in pairs:
         raw_name, _, raw_value = pair.partition(b"=")
@@ -71,12 +72,13 @@ def _split(raw: bytes) -> dict[str, str]:
 
 
 def _decode_query(part: bytes) -> str:
-    if part.isalnum():  # as most are: nothing in it stands for anything else
+    # The usual case, without escapes.
+    if part.isalnum():
         return part.decode("ascii")
     try:
         text = unquote_to_bytes(part.replace(b"+", b" ")).decode("utf-8")
     except UnicodeDecodeError:
-        raise Refused("the query is not UTF-8") from None
+        raise Refused("the query must be UTF-8") from None
     if "\0" in text:
-        raise Refused("the query holds a NUL")
+        raise Refused("the query must not contain a NUL")
     return text

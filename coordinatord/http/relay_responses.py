@@ -1,4 +1,4 @@
-"""Statuses and bodies of the outcomes that relays of every kind share."""
+"""Statuses and bodies for relay outcomes that all routes share."""
 
 from typing import assert_never
 

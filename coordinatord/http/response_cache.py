@@ -1,4 +1,4 @@
-"""Response cache: responses stay the same until the index moves, and ETags name them."""
+"""Response cache. Responses stay the same until the index moves, and ETags identify them."""
 
 from collections import OrderedDict
 from hashlib import blake2b
@@ -11,13 +11,14 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 MOST_BYTES: Final = 32 << 20
 LARGEST_ENTRY: Final = 2 << 20
-ENTRY_BYTES: Final = 2048  # what an entry takes beside its body, about
+# Approximate overhead of an entry beyond its body.
+ENTRY_BYTES: Final = 2048
 
 _REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
 class IndexPosition(Protocol):
-    """Position of the index: `recent` is None when it is not known to the moment."""
+    """Position of the index. `recent` returns None unless the position was read a moment ago."""
 
     def recent(self) -> Snapshot | None: ...
 
@@ -28,14 +29,14 @@ class IndexPosition(Protocol):
 
 @attrs.frozen(slots=True)
 class Kept:
-    """`answer` carries `etag` in its headers."""
+    """Cached response. Its headers include `etag`."""
 
     answer: Response
     etag: bytes
     route: str
 
     def unless_known(self, if_none_match: bytes | None) -> Response:
-        """The response, or 304 for a caller that already has it."""
+        """Return the response, or 304 for a client that already has it."""
         if if_none_match is not None and names_etag(if_none_match, self.etag):
             return not_modified(self.answer)
         return self.answer
@@ -48,13 +49,13 @@ def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> K
 
 
 def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
-    """ETag of the index's position and the request's target."""
+    """Return the ETag for the index's position and the request's target."""
     digest = blake2b(target + snapshot.block_hash, digest_size=12).hexdigest()
     return f'"{snapshot.block_number}-{digest}"'.encode()
 
 
 def names_etag(if_none_match: bytes, etag: bytes) -> bool:
-    """True if an If-None-Match header holds `etag`; weak ones count, as the header's rules say."""
+    """Return True if an If-None-Match header contains `etag`. Weak tags match too, as RFC 9110 requires."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag in tags
 
@@ -65,11 +66,12 @@ def not_modified(answer: Response) -> Response:
 
 
 class BlockCache:
-    """Answers by target. An entry serves while the index stands where it stood; the least recently used go first."""
+    """Responses by target. An entry is valid while the index stays at its position. Least recently used entries are
+    evicted."""
 
     def __init__(self, position: IndexPosition, most_bytes: int = MOST_BYTES) -> None:
         self._position = position
-        # A caller was told that something changed: no answer from before that serves any more.
+        # A client has seen a write succeed, so read the position again before serving a cached response.
         self.wrote = position.forget
         self._most = most_bytes
         self._held = 0
@@ -82,7 +84,8 @@ class BlockCache:
         if kept.answer.snapshot != (self._position.recent() or await self._position.get()):
             self._drop(target)
             return None
-        if target in self._entries:  # another request may have dropped it meanwhile
+        # Another request may have evicted it during the await.
+        if target in self._entries:
             self._entries.move_to_end(target)
         return kept
 

@@ -1,6 +1,6 @@
-"""Responses as values, and those that routes of every kind give.
+"""Responses as values, and responses that all kinds of routes share.
 
-The status of an outcome that one capability knows stands beside its routes.
+The responses of a single capability are next to its routes.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ _MALFORMED: Final = {
 
 @attrs.frozen(slots=True)
 class Response:
-    """`snapshot`: where the index stood, for an answer that is the same as long as it stands there."""
+    """HTTP response. `snapshot` is the index's position, for a response that is valid until the index moves."""
 
     status: int
     body: bytes
@@ -43,12 +43,12 @@ def ok(body: msgspec.Struct, *, status: int = 200, snapshot: Snapshot | None = N
 
 
 def ok_private(body: msgspec.Struct) -> Response:
-    """An answer that no cache may keep: it holds a secret of its caller."""
+    """Return a response that no cache may store, because it contains a secret of the client."""
     return Response(200, _encode(body), (_JSON, (b"cache-control", b"no-store")))
 
 
 def final(status: int, body: msgspec.Struct) -> Response:
-    """An answer to a question that is no error, and that asking again does not change."""
+    """Return a final response that is not an error and that a retry does not change."""
     return Response(status, _encode(body), (_JSON, _FINAL))
 
 
@@ -83,7 +83,7 @@ def retry_later(cause: Retryable) -> Response:
 
 
 def malformed_http(status: int) -> Response:
-    """Response to bytes that are no request: the server gives it before any route is known."""
+    """Return the response to bytes that are not a valid request. The server sends it before a route is known."""
     return error(status, "invalid_request_error", _MALFORMED.get(status, "malformed or ambiguous HTTP request"))
 
 
@@ -96,7 +96,7 @@ def not_found(missing: NoSuchObject) -> Response:
 
 
 def model_not_found(name: str) -> Response:
-    """Specified apart from every other error: no `param`, and no retryable header."""
+    """Return the error of an unknown model, which the specification gives no `param` and no retryable header."""
     body = error_bodies.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
     return Response(404, _encode(error_bodies.ModelNotFound(body)))
 
@@ -132,7 +132,7 @@ def invalid_session() -> Response:
 
 
 async def send_response(send: Send, answer: Response, *, with_body: bool = True) -> None:
-    """`with_body=False` answers HEAD: the same headers, among them the length that GET would have."""
+    """Send a response. `with_body=False` answers HEAD with the headers of GET, including its content length."""
     headers = [*answer.headers]
     if answer.status not in {204, 304}:
         headers.append((b"content-length", str(len(answer.body)).encode()))

@@ -1,4 +1,4 @@
-"""Declarations of routes. One declaration reads requests, enforces limits, and is what /openapi.json says."""
+"""Declarations of routes. One declaration reads requests, enforces limits and generates /openapi.json."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, TypeVar
@@ -18,26 +18,28 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 @attrs.frozen(slots=True)
 class Request:
-    """Request as a handler gets it: read and checked by the route's declaration."""
+    """Request as a handler receives it, read and checked by the route's declaration."""
 
     caller: str
     path: Mapping[str, Any]
-    query: Mapping[str, Any]  # without the parameters that are absent
+    # Absent parameters are left out.
+    query: Mapping[str, Any]
     body: Any
     session: SessionRow | None
-    headers: Mapping[str, Any] = attrs.field(factory=dict)  # those declared, without the ones that are absent
+    # Only declared headers that are present.
+    headers: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def owner(self) -> bytes:
-        """The address that is signed in, on a route that requires a session."""
+        """Address of the session, on a route that requires one."""
         if self.session is None:
             raise AssertionError("the route requires a session")
         return self.session.address
 
     def prefers(self, preference: str) -> bool:
-        """By the header `prefer` (RFC 7240), where the route declares it."""
-        told = self.headers.get("prefer", "").lower().split(",")
-        return preference in [part.split(";")[0].strip() for part in told]
+        """Return True if the header `prefer` (RFC 7240) lists the preference. The route must declare the header."""
+        preferences = self.headers.get("prefer", "").lower().split(",")
+        return preference in [part.split(";")[0].strip() for part in preferences]
 
 
 AnyResponse = Response | StreamedResponse | HeldResponse
@@ -46,8 +48,10 @@ Handler = Callable[[Request], Awaitable[AnyResponse]]
 
 @attrs.frozen(slots=True)
 class Parameter:
-    """A variable segment of the path, a query parameter or a header. Its sentence is that of `WORDS` unless it has its
-    own; an optional one with an `example` is part of the route's example."""
+    """Variable path segment, query parameter or header. Its description defaults to the one in `WORDS`.
+
+    An optional parameter with an `example` is part of the route's example.
+    """
 
     kind: Kind[Any]
     about: str = ""
@@ -57,7 +61,7 @@ class Parameter:
 
 @attrs.frozen(slots=True)
 class Body:
-    """A JSON body: how large, how it is read, its schema, and examples by name."""
+    """JSON body: size limit, reader, schema, and examples by name."""
 
     limit: int
     read: Callable[[Mapping[str, object]], Any]
@@ -86,7 +90,7 @@ class Body:
 
 @attrs.frozen(slots=True)
 class Form:
-    """A multipart/form-data body, handed to the handler as an UploadForm: schemas of its parts."""
+    """multipart/form-data body, passed to the handler as an UploadForm. Holds the schemas of its parts."""
 
     parts: Mapping[str, Schema]
     required: tuple[str, ...]
@@ -94,12 +98,13 @@ class Form:
 
 @attrs.frozen(slots=True)
 class Reply:
-    """An answer that the route may give.
+    """Response that the route may send.
 
-    `code` tells errors of one status apart: a code or, for an error without one, its type. `shape` is a body of its
-    own, `about` the sentence on it, `example` where its example differs from what its members make up. `media` are the
-    types of a body that is no JSON, `lines` the shapes of the lines of one that is JSONL; `headers` those that this
-    answer alone has."""
+    `code` tells errors of one status apart: the error's code or, without one, its type. `shape` is the shape of the
+    body, `about` its description, and `example` overrides the example composed from its members. `media` lists the
+    types of a body that is not JSON, and `lines` the shapes of its lines if it is JSONL. `headers` are specific to this
+    response.
+    """
 
     status: int
     code: str | None = None
@@ -114,27 +119,34 @@ class Reply:
 @attrs.frozen(slots=True, kw_only=True)
 class Route:
     method: Method
-    path: str  # `{name}` is one segment, `{name...}` the rest
-    id: str  # the operation's name, from which generators make a function's
-    tag: str  # one of the document's
+    # `{name}` is one segment, `{name...}` the rest of the path.
+    path: str
+    # Operation id, from which generators derive function names.
+    id: str
+    # A key of TAGS.
+    tag: str
     about: str
     details: str = ""
     handler: Handler
     replies: tuple[Reply, ...]
     segments: Mapping[str, Parameter] = attrs.field(factory=dict)
     query: Mapping[str, Parameter] = attrs.field(factory=dict)
-    headers: Mapping[str, Parameter] = attrs.field(factory=dict)  # by names in lower case
+    # Names in lower case.
+    headers: Mapping[str, Parameter] = attrs.field(factory=dict)
     body: Body | None = None
     form: Form | None = None
-    session: bool = False  # refused without a live session
-    session_with: str | None = None  # the same, but only with this query parameter
+    # Reject requests without a live session.
+    session: bool = False
+    # Requires a session only if this query parameter is present.
+    session_with: str | None = None
     index_backed: bool = False
-    of_the_moment: bool = False  # though index-backed, its answers change while the index stands
+    # Responses change while the index stays at its position, although the route is index-backed.
+    of_the_moment: bool = False
     paged: bool = False
 
     @property
     def kept_while_index_stands(self) -> bool:
-        """Its answers are the index's alone: they have an etag, and serve all callers of the block."""
+        """True if responses depend only on the index. They get an ETag and are cached until the next block."""
         streamed = any(reply.media for reply in self.replies)
         moving = streamed or self.of_the_moment
         return self.index_backed and self.body is None and not self.session and not moving
@@ -145,7 +157,7 @@ def malformed(*codes: str | None) -> tuple[Reply, ...]:
 
 
 def refused_by_chain(*calls: str) -> tuple[Reply, ...]:
-    """The contract errors that these calls meet, and one that is not known here."""
+    """Return a reply for each contract error of these calls, and one for an unknown error."""
     return tuple(Reply(409, name) for name in (None, *contract_errors(*calls)))
 
 
@@ -153,7 +165,7 @@ INDEX: Final = (Reply(503, "not_ready"),)
 """Every index-backed route."""
 
 CHAIN: Final = (Reply(503, "chain_unreachable"), Reply(503, "rate_limited"), Reply(503, "endpoint_refused"))
-"""Every route that reads the chain, beside the code of its read."""
+"""Every route that reads the chain, in addition to the code of its read."""
 
 RELAY: Final = (
     *CHAIN,

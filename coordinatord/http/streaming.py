@@ -1,5 +1,5 @@
-"""Streamed and held responses: bodies that are passed on as fast as the caller takes them, or as they come to be, and
-answers that wait for something to answer with, as long as their caller is there."""
+"""Streamed responses, sent as fast as the client reads them, and held responses, which wait while the client is
+connected."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,13 +15,16 @@ from coordinatord.http.responses import Headers, Response
 
 
 class CutShort(Exception):
-    """The source of an answer failed after its head was sent: only ending the connection tells the caller."""
+    """The source of a response failed after the head was sent. Only closing the connection signals that to the
+    client."""
 
 
 @attrs.frozen(slots=True)
 class StreamedResponse:
-    """`content` opens the bytes, `length` of them; None where the end is not known, as of events. What it raises when
-    opened is answered in place of this."""
+    """Response whose body is produced while it is sent. `length` is None when it is unknown, as for events.
+
+    `content` opens the body. An error raised while it opens is answered instead.
+    """
 
     status: int
     headers: Headers
@@ -30,7 +33,10 @@ class StreamedResponse:
 
 
 async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, *, with_body: bool = True) -> None:
-    """Returns when all is sent, or the caller is gone. `with_body=False` answers HEAD, without opening the content."""
+    """Send a response. Return when all is sent or the client has disconnected.
+
+    `with_body=False` answers HEAD, without opening the content.
+    """
     length = () if answer.length is None else ((b"content-length", str(answer.length).encode()),)
     head = (*answer.headers, *length)
     start = {"type": "http.response.start", "status": answer.status, "headers": head}
@@ -48,7 +54,8 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, 
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
             tasks.cancel_scope.cancel()
-    except Retryable as trouble:  # a store's failure becomes Retryable only where the content is closed
+    # A store's failure becomes Retryable only where the content is closed.
+    except Retryable as trouble:
         if not head_sent:
             raise
         raise CutShort(trouble.message) from trouble
@@ -56,14 +63,14 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, 
 
 @attrs.frozen(slots=True)
 class HeldResponse:
-    """A response that may wait, given up when the caller is gone. `answer` makes it, and tells how many seconds it has
-    done nothing but wait."""
+    """Response that may wait and is cancelled when the client disconnects. `answer` returns the response and the
+    seconds it spent waiting."""
 
     answer: Callable[[], Awaitable[tuple[Response, float]]]
 
 
 async def hold(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
-    """Raises CallerGone when nobody waits for it any more."""
+    """Return the response and the seconds it waited. Raise CallerGone when the client disconnects."""
     answer: tuple[Response, float] | None = None
     async with unwrap_single_error() as tasks:
         tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
@@ -75,7 +82,8 @@ async def hold(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Nobody else would notice: what is sent to a caller who is gone vanishes without a word."""
+    """Cancel the scope when the client disconnects. Sending does not detect that: bytes to a closed connection are
+    dropped."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

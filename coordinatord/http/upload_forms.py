@@ -1,8 +1,8 @@
-"""multipart/form-data of uploads, parsed as it arrives: the field `purpose`, then one file. The fields
+"""Parse the multipart/form-data of uploads as it arrives: the field `purpose`, then one file. The fields
 `expires_after[...]` may be anywhere.
 
-Nothing is kept: the file's bytes are passed on as they arrive. The part of the form after the file decides whether the
-form was well-formed, so a reader must read `pieces` to the end before it trusts any of them.
+The file's bytes are passed on and not kept. Only the end of the form shows whether it was well-formed, so a reader must
+read `pieces` to the end before it trusts any of them.
 """
 
 import re
@@ -15,17 +15,18 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from common.refusal import Refused
 
-OVERHEAD_BYTES: Final = 1 << 16  # of a form beside its file's bytes
-_MOST_HEADERS: Final = 8
-_LONGEST_HEADER: Final = 2048
-_LONGEST_FIELD: Final = 64
-_LONGEST_NAME: Final = 255
+# Allowance for the form around the file's bytes.
+OVERHEAD_BYTES: Final = 1 << 16
+_MAX_PART_HEADERS: Final = 8
+_MAX_PART_HEADER_BYTES: Final = 2048
+_MAX_FIELD_BYTES: Final = 64
+_MAX_FILENAME_CHARS: Final = 255
 EXPIRES_AFTER: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class FileTooLarge(Exception):
-    """The file part is over the limit."""
+    """The file part exceeds the limit."""
 
 
 @attrs.frozen(slots=True)
@@ -48,7 +49,7 @@ FormEvent = PartBegins | PartData | PartEnds
 
 
 def boundary_of(content_type: str) -> bytes:
-    """Of a multipart/form-data request; Refused for any other."""
+    """Return the boundary of a multipart/form-data request. Raise Refused for any other content type."""
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary:
@@ -57,10 +58,11 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FormParser:
-    """Events of a form from its bytes. Refuses what is no form."""
+    """Parser that turns the bytes of a form into events. Raise Refused for a malformed form."""
 
     def __init__(self, boundary: bytes) -> None:
-        self.whole = False  # the closing boundary was seen
+        # Set when the closing boundary has been read.
+        self.whole = False
         self._events: list[FormEvent] = []
         self._field, self._value = bytearray(), bytearray()
         self._disposition: str | None = None
@@ -77,8 +79,8 @@ class FormParser:
                     "on_part_end": lambda: self._events.append(PartEnds()),
                     "on_end": self._form_ends,
                 },
-                max_header_count=_MOST_HEADERS,
-                max_header_size=_LONGEST_HEADER,
+                max_header_count=_MAX_PART_HEADERS,
+                max_header_size=_MAX_PART_HEADER_BYTES,
             )
         except FormParserError as wrong:
             raise _malformed() from wrong
@@ -114,14 +116,15 @@ class FormParser:
 
 
 class UploadForm:
-    """The form of one upload, from the pieces of its body. Read `purpose`, then `filename`, then `pieces`.
+    """Form of one upload. Read `purpose`, then `filename`, then `pieces`.
 
-    `expires_after` is asked of the form's own `expires_after[...]`, by their names, when its end has come."""
+    `expires_after` holds the form's `expires_after[...]` fields, and is complete once `pieces` has ended.
+    """
 
     def __init__(
         self, boundary: bytes, body: AsyncIterator[bytes], most_bytes: int, declared: int | None = None
     ) -> None:
-        """`declared`: the length of the whole form, if its sender told it."""
+        """`declared` is the length of the whole form, if the client sent it."""
         self._parser = FormParser(boundary)
         self._events = self._read(body)
         self._most = most_bytes
@@ -129,14 +132,14 @@ class UploadForm:
         self.size_at_most = most_bytes if declared is None else min(declared, most_bytes)
 
     async def purpose(self) -> str:
-        """The first part of the form, but for `expires_after[...]`."""
+        """Return the first part of the form, not counting `expires_after[...]`."""
         part = await self._next_field("purpose")
         if part.name != "purpose":
-            raise Refused("purpose must be there, before the file", "purpose")
+            raise Refused("purpose must be the first part of the form, before the file", "purpose")
         return await self._field("purpose", "invalid_purpose")
 
     async def filename(self) -> str:
-        """Of the file, which is the second part, but for `expires_after[...]`."""
+        """Return the name of the file, which is the second part, not counting `expires_after[...]`."""
         part = await self._next_field("file")
         if part.name != "file":
             raise _unexpected(part)
@@ -145,7 +148,7 @@ class UploadForm:
         return _plain_name(part.filename)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The file's bytes. Refuses, after the last of them, a form that does not end there."""
+        """Yield the file's bytes. Raise Refused after the last one if the form does not end correctly."""
         size = 0
         async for event in self._events:
             if isinstance(event, PartEnds):
@@ -172,15 +175,15 @@ class UploadForm:
         self.expires_after[EXPIRES_AFTER[part.name]] = await self._field(part.name)
 
     async def _field(self, name: str, code: str | None = None) -> str:
-        """The text of the part that has begun."""
+        """Return the text of the current part."""
         value = b""
         async for event in self._events:
             if isinstance(event, PartEnds):
                 break
             if isinstance(event, PartData):
                 value += event.data
-            if len(value) > _LONGEST_FIELD:
-                raise Refused(f"{name} must be at most {_LONGEST_FIELD} bytes", name, code)
+            if len(value) > _MAX_FIELD_BYTES:
+                raise Refused(f"{name} must be at most {_MAX_FIELD_BYTES} bytes", name, code)
         return _text(value)
 
     async def _next_part(self, wanted: str) -> PartBegins:
@@ -198,10 +201,12 @@ class UploadForm:
 
 
 def _plain_name(filename: str) -> str:
-    """What a client calls its file, without the folders that some send along: a name is shown, never opened."""
+    """Return the client's file name without folders. The name is displayed, never opened."""
     name = re.split(r"[/\\]", filename)[-1]
-    if not name or len(name) > _LONGEST_NAME or _CONTROL.search(filename):
-        raise Refused(f"filename must be 1 to {_LONGEST_NAME} characters, none of them a control character", "file")
+    if not name or len(name) > _MAX_FILENAME_CHARS or _CONTROL.search(filename):
+        raise Refused(
+            f"filename must be 1 to {_MAX_FILENAME_CHARS} characters, none of them a control character", "file"
+        )
     return name
 
 
@@ -215,7 +220,9 @@ def _text(raw: bytes) -> str:
 def _unexpected(part: PartBegins) -> Refused:
     if part.name in ("purpose", "file"):
         return Refused(f"the form has more than one part {part.name}", part.name)
-    return Refused("the form has a part that is none of purpose, file and expires_after[…]", part.name[:_LONGEST_FIELD])
+    return Refused(
+        "the form has a part that is none of purpose, file and expires_after[…]", part.name[:_MAX_FIELD_BYTES]
+    )
 
 
 def _malformed() -> Refused:

@@ -1,7 +1,7 @@
-"""Uploads: multipart forms read as they arrive, within limits of rate, number and memory.
+"""Read uploads, multipart forms, as they arrive, within limits on rate, number and memory.
 
-An upload's share of that memory grows with what has arrived of it, up to what one may hold. By its declared length,
-sixteen heads without a body would take it all.
+An upload's share of the memory budget grows with the bytes that have arrived, up to HELD_BYTES. Reserving by declared
+length would let sixteen requests without a body use up the whole budget.
 """
 
 import time
@@ -19,24 +19,28 @@ from coordinatord.http import responses
 from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerGone, Unacceptable, refuse_encoded
 from coordinatord.http.upload_forms import OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
 
-HELD_BYTES: Final = 16 << 20  # the most that one upload holds on its way through
-BEGUN_BYTES: Final = 1 << 18  # and the least, for what waits for it in the socket's inbox
-_GRACE: Final = 5.0  # seconds of waiting before the least rate counts: slow starts are the network's
+# Upper limit of the memory for one upload.
+HELD_BYTES: Final = 16 << 20
+# Initial share, for bytes in the socket's receive buffer.
+BEGUN_BYTES: Final = 1 << 18
+# Waiting time before the minimum rate applies.
+_GRACE_S: Final = 5.0
 _PIECE_BYTES: Final = 1 << 19
 _DRAIN_BYTES: Final = 4 << 20
-_DRAIN_SECONDS: Final = 2.0
+_DRAIN_S: Final = 2.0
 
 
 class UploadsAtOnce:
-    """How many uploads are under way: of each caller, and of each wallet from wherever it calls."""
+    """Limit on concurrent uploads per caller address and per wallet."""
 
     def __init__(self, of_caller: int, of_wallet: int) -> None:
         self._most = {"address": of_caller, "wallet": of_wallet}
-        self._under_way: dict[tuple[str, str | bytes], int] = {}  # of those who have any
+        # Only keys with an upload under way.
+        self._under_way: dict[tuple[str, str | bytes], int] = {}
 
     @contextmanager
     def one(self, caller: str, wallet: bytes) -> Iterator[None]:
-        """Retryable `busy` where there are as many as there may be."""
+        """Count one upload while the block runs. Raise Retryable `busy` at the limit."""
         keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
         for whose, key in keys:
             most = self._most[whose]
@@ -55,21 +59,27 @@ class UploadsAtOnce:
 
 @attrs.frozen(slots=True)
 class UploadReader:
-    """`budget` is what all uploads of this process may hold together; bodies that are held whole have their own."""
+    """Reader of uploads. `budget` limits the memory of all uploads. Other bodies have a separate budget."""
 
     budget: BodyBudget
     at_once: UploadsAtOnce
-    most_bytes: int  # of the file
-    least_rate: int  # bytes per second, while we wait for the caller
-    stall_s: float  # the longest wait for any byte
+    # Limit of the file.
+    most_bytes: int
+    # Bytes per second, while waiting for the client.
+    least_rate: int
+    # Longest wait for more bytes.
+    stall_s: float
     clock: Callable[[], float] = time.monotonic
 
     @asynccontextmanager
     async def reading(
         self, receive: Receive, headers: RawHeaders, caller: str, wallet: bytes
     ) -> AsyncIterator[UploadForm]:
-        """The form of a request. What ends the block early is answered; the rest of the body is read and dropped as
-        far as that is cheap, so that the caller is there to hear the answer."""
+        """Yield the form of a request.
+
+        When the block fails early, read and drop the rest of the body within limits, so that the client can read the
+        response.
+        """
         refuse_encoded(headers)
         declared = first_header(headers, b"content-length")
         size = int(declared) if declared.isdecimal() else None
@@ -91,8 +101,8 @@ class UploadReader:
 
 
 class _Body:
-    """Pieces of a body as the server hands them over. Only the time in which we wait for them counts against the
-    caller: when the store is slow, that is ours."""
+    """Pieces of a body from the server. Only the time spent waiting for the client counts against the minimum rate,
+    not the time of a slow store."""
 
     def __init__(self, receive: Receive, limits: UploadReader) -> None:
         self._receive = receive
@@ -101,8 +111,8 @@ class _Body:
         self._size, self._waited = 0, 0.0
 
     async def pieces(self, share: BudgetShare) -> AsyncIterator[bytes]:
-        """The first as soon as it is here, since much of what is refused is refused by it; then joined to larger ones:
-        what follows costs per piece. The share grows with them."""
+        """Yield the first piece at once, because many uploads are rejected by their first bytes. Join later pieces
+        to larger ones, which cost less. The memory share grows with the bytes read."""
         wanted = 1
         while not self._ended:
             try:
@@ -116,8 +126,11 @@ class _Body:
             wanted = _PIECE_BYTES
 
     async def _gather(self, wanted: int, patience: anyio.CancelScope) -> bytes:
-        """At least so many bytes, unless the body ends. What comes renews the patience (when a tenth of it is used up:
-        to set a deadline costs as much as to take a piece)."""
+        """Return at least `wanted` bytes, or fewer at the end of the body.
+
+        Arriving bytes extend the deadline, but only after a tenth of it has passed: moving a deadline is as slow as a
+        read.
+        """
         clock, limits = self._limits.clock, self._limits
         pieces: list[bytes] = []
         gathered, used = 0, 0.0
@@ -130,7 +143,7 @@ class _Body:
             self._size += len(piece)
             if self._size > limits.most_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
-            if self._waited > _GRACE and self._size < (self._waited - _GRACE) * limits.least_rate:
+            if self._waited > _GRACE_S and self._size < (self._waited - _GRACE_S) * limits.least_rate:
                 raise Unacceptable(responses.body_too_slow())
             if used > limits.stall_s / 10:
                 patience.deadline, used = anyio.current_time() + limits.stall_s, 0.0
@@ -139,9 +152,10 @@ class _Body:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def drain(self) -> None:
-        """Closing a connection with bytes unread resets it, and the answer may be lost with it."""
+        """Read and drop some of the body. Closing a connection with unread bytes resets it, and the response could
+        be lost."""
         left = _DRAIN_BYTES
-        with anyio.move_on_after(_DRAIN_SECONDS):
+        with anyio.move_on_after(_DRAIN_S):
             while not self._ended and left > 0:
                 left -= len(await self._next())
 

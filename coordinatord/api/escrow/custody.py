@@ -1,4 +1,4 @@
-"""Custody of escrow keys: announce one, open wraps with any, give evidence of them."""
+"""Custody of escrow keys: announce one key, open wraps with any key, and provide evidence."""
 
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from coordinatord.base.errors import Retryable
 
 @attrs.frozen(slots=True)
 class KeyEvidence:
-    """Evidence that an escrow gives for a key."""
+    """Evidence that an escrow publishes for a key."""
 
     type: str
     report_data: bytes
@@ -25,7 +25,7 @@ class KeyEvidence:
 
 @attrs.frozen(slots=True)
 class DevelopmentEvidence(KeyEvidence):
-    """Evidence of a development instance; that of a real one would be signed by its hardware."""
+    """Evidence of a development instance. A production instance would have evidence signed by its hardware."""
 
     measurement: bytes
     tcb: str
@@ -34,7 +34,7 @@ class DevelopmentEvidence(KeyEvidence):
 
 @attrs.frozen(slots=True)
 class AnnouncedKey:
-    """Answer of GET /key."""
+    """Response of GET /key."""
 
     public: PublicKey
     evidence: KeyEvidence
@@ -46,7 +46,7 @@ def static_evidence(public: PublicKey, release: int) -> KeyEvidence:
 
 
 def mock_evidence(public: PublicKey, release: int) -> DevelopmentEvidence:
-    """The quote repeats measurement and report_data: a stand-in that nobody should take for a proof."""
+    """Return mock evidence. The quote only repeats measurement and report_data, and proves nothing."""
     measurement, bound = mock_measurement(release), report_data(public)
     return DevelopmentEvidence(
         escrow_evidence.MOCK,
@@ -60,35 +60,35 @@ def mock_evidence(public: PublicKey, release: int) -> DevelopmentEvidence:
 
 
 def unminted() -> Retryable:
-    """Error of an instance that joins and was not handed a key yet."""
+    """Return the error of an instance that has not received a key yet."""
     return Retryable("not_ready", "this escrow waits for its keys", "escrow_key_unminted", retry_after=1)
 
 
 class Custody(Protocol):
     def announced(self) -> PublicKey | None:
-        """The key that new orders are sealed to; None while there is none yet."""
+        """Return the key that new orders are sealed to, or None before the first key."""
 
     def evidence(self, public: PublicKey) -> KeyEvidence:
-        """Evidence for a key of this escrow."""
+        """Return evidence for a key of this escrow."""
 
     async def open(self, seed_wrap: bytes) -> bytearray | None:
-        """The seed under a wrap, or None when no key that is held opens it. Whoever gets it wipes it."""
+        """Return the seed under a wrap, or None if no key opens it. The caller must wipe the seed."""
 
     async def has_lost_keys(self) -> bool:
-        """True when a wrap that does not open may have been sealed to a key of ours that nobody holds any more."""
+        """Return True when a wrap that does not open may have been sealed to a lost key of this escrow."""
 
     async def begin(self) -> None:
-        """Acquire the first key; called once before serving. Raises Fatal or Retryable when it cannot."""
+        """Acquire the first key, before serving. Raise Fatal or Retryable on failure."""
 
     async def run(self) -> None:
         """Rotate, pull and erase keys in the background, until cancelled."""
 
     def end(self) -> None:
-        """Wipes every key."""
+        """Wipe every key."""
 
 
 class StaticCustody:
-    """Keys that the operator gave: the first is announced, all of them open, none is lost by a restart."""
+    """Keys from the operator's settings. The first is announced, all of them open wraps, and a restart loses none."""
 
     def __init__(self, keys: tuple[KeyPair, ...], release: int) -> None:
         self._keys = keys
@@ -107,10 +107,10 @@ class StaticCustody:
         return False
 
     async def begin(self) -> None:
-        """The keys are there."""
+        """Do nothing: the keys come from the settings."""
 
     async def run(self) -> None:
-        """Nothing changes while the process lives."""
+        """Do nothing: static keys never change."""
 
     def end(self) -> None:
         for key in self._keys:
@@ -118,7 +118,7 @@ class StaticCustody:
 
 
 def announced_key(custody: Custody, clock: Clock) -> AnnouncedKey:
-    """Answer of GET /key. Raises Retryable while there is no key."""
+    """Return the response of GET /key. Raise Retryable before the first key."""
     public = custody.announced()
     if public is None:
         raise unminted()

@@ -1,9 +1,9 @@
-"""Custody in development mode: random keys that live in this process alone, rotated, and shared with peers.
+"""Custody in development mode: random keys in memory, rotated, and shared with peers.
 
-Who mints: an instance without a peer, as soon as it begins and whenever the next generation is due. One with a peer
-takes what the peer mints, and mints itself only when a generation's time is over without a next one (the peer is gone,
-or waits for us as we for it). What an instance that begins does not get is lost: the database remembers which keys this
-deployment announced.
+An instance without a peer mints a generation when it starts and whenever the next one is due. An instance with a peer
+uses the peer's generations. It mints its own only when a generation expires without a successor, because the peer is
+down or waits for this instance. A starting instance treats keys that it cannot obtain as lost: the database records
+which keys this deployment announced.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,10 +31,14 @@ from coordinatord.storage.database.connections import Connection, Database
 
 log = structlog.get_logger(__name__)
 
-_LOOK: Final = 5.0  # seconds between looks whether a generation's time has come
-_JOINING: Final = 1.0  # seconds between pulls until the first one succeeds
-_PULL_AGAIN: Final = 5.0  # seconds after which a wrap that does not open is worth another pull
-_BOOT_PATIENCE: Final = 60.0  # seconds for a first pull that is required
+# Interval of checks for a due generation.
+_ROTATE_INTERVAL_S: Final = 5.0
+# Interval of pulls until the first one succeeds.
+_FIRST_PULL_INTERVAL_S: Final = 1.0
+# Minimum time between pulls for wraps that do not open.
+_MIN_PULL_INTERVAL_S: Final = 5.0
+# Timeout of a required first pull.
+_FIRST_PULL_TIMEOUT_S: Final = 60.0
 
 
 @attrs.frozen(slots=True)
@@ -48,7 +52,7 @@ class MockSettings:
 
     @property
     def lead_ms(self) -> int:
-        """Milliseconds by which a generation is minted before it is announced: peers pull twice within them."""
+        """Milliseconds between the minting and the announcement of a generation, enough for peers to pull twice."""
         return min(2000 * self.sync_every_s, self.rotate_every_ms // 2)
 
 
@@ -60,11 +64,10 @@ class MockCustody:
         self._peer = peer
         self._clock = clock
         self._generations = Generations(settings.rotate_every_ms, settings.lead_ms)
-        self._noted: bytes | None = None  # the generation whose announcement has its block in the database
+        # Generation whose announcement is recorded with its block.
+        self._noted: bytes | None = None
         self._pulling = anyio.Lock()
         self._pulled_at = float("-inf")
-
-    # --- what requests ask --------------------------------------------------------------------------------
 
     def announced(self) -> PublicKey | None:
         generation = self._generations.announced(self._now())
@@ -77,7 +80,7 @@ class MockCustody:
         return mock_evidence(public, self._settings.release)
 
     async def open(self, seed_wrap: bytes) -> bytearray | None:
-        """With what the peer holds, too: it may have minted since the last pull."""
+        """Open a wrap, if needed with the peer's newest keys: the peer may have minted one since the last pull."""
         seed = open_with_any(self._generations.newest_first(), seed_wrap)
         if seed is None and await self._pull_if_worth_it():
             seed = open_with_any(self._generations.newest_first(), seed_wrap)
@@ -87,8 +90,6 @@ class MockCustody:
         async with self._database.connection() as connection:
             return await escrow_sql.has_lost_keys(connection)
 
-    # --- what goes on beside them -------------------------------------------------------------------------
-
     async def begin(self) -> None:
         if self._peer is None:
             await self.rotate()
@@ -97,7 +98,7 @@ class MockCustody:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_every, _LOOK, self.rotate)
+            tasks.start_soon(_every, _ROTATE_INTERVAL_S, self.rotate)
             tasks.start_soon(_every, self._settings.sweep_every_ms / 1000, self.sweep)
             if self._peer is not None:
                 tasks.start_soon(self._keep_pulling)
@@ -106,7 +107,7 @@ class MockCustody:
         self._generations.erase_all()
 
     async def rotate(self) -> None:
-        """Mint the next generation when it is time, and note when the one that is announced became so."""
+        """Mint the next generation when it is due, and record the announcement of the current one."""
         now = self._now()
         if self._peer is None:
             mints = self._generations.is_due(now)
@@ -119,7 +120,7 @@ class MockCustody:
         await self._note_announcement()
 
     async def sweep(self) -> None:
-        """Erase what is past its retention, by a clock that tests may run ahead."""
+        """Erase generations past their retention. Tests may set this clock ahead."""
         ahead = self._now() + self._settings.clock_offset_ms
         due = {one.public_key for one in self._generations.past_retention(self._now())}
         gone = self._generations.past_retention(ahead)
@@ -135,9 +136,9 @@ class MockCustody:
         metrics.escrow_generations.set(len(self._generations))
 
     async def pull(self) -> NoKeys | None:
-        """Take what the peer holds; None when that went well."""
+        """Pull the peer's keys. Return None on success."""
         if self._peer is None:
-            raise AssertionError("there is no peer to pull from")
+            raise AssertionError("no peer is configured")
         async with self._pulling:
             pulled = await self._peer.pull()
             self._pulled_at = self._clock()
@@ -148,13 +149,11 @@ class MockCustody:
         await self._note_announcement()
         return None
 
-    # --- inside -------------------------------------------------------------------------------------------
-
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
     async def _take(self, generations: list[Generation]) -> None:
-        """Hold them, once the database knows of them: what it does not know of could be lost unseen."""
+        """Record generations in the database, then hold them. The loss of an unrecorded key would go unnoticed."""
         known = {one.public_key for one in self._generations.held()}
         now, first = self._now(), not known
         fresh = [_row(one) for one in generations if one.public_key not in known]
@@ -191,11 +190,11 @@ class MockCustody:
         self._noted = generation.public_key
 
     async def _first_pull(self) -> None:
-        deadline = anyio.current_time() + _BOOT_PATIENCE
+        deadline = anyio.current_time() + _FIRST_PULL_TIMEOUT_S
         while (failure := await self.pull()) is not None:
             if failure.final or anyio.current_time() > deadline:
                 raise Fatal(f"PEER_REQUIRED: {failure.reason}")
-            await anyio.sleep(_JOINING)
+            await anyio.sleep(_FIRST_PULL_INTERVAL_S)
 
     async def _keep_pulling(self) -> None:
         while True:
@@ -203,21 +202,22 @@ class MockCustody:
                 await self.pull()
             except Retryable as error:
                 log.warning("escrow keys not pulled", reason=error.message)
-            await anyio.sleep(self._settings.sync_every_s if self._generations else _JOINING)
+            await anyio.sleep(self._settings.sync_every_s if self._generations else _FIRST_PULL_INTERVAL_S)
 
     async def _pull_if_worth_it(self) -> bool:
-        if self._peer is None or self._clock() - self._pulled_at < _PULL_AGAIN:
+        if self._peer is None or self._clock() - self._pulled_at < _MIN_PULL_INTERVAL_S:
             return False
         return await self.pull() is None
 
 
 async def _every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Trouble of the database or the node waits for the next time: the keys are in memory."""
+    """Run `act` repeatedly. A failure of the database or the node waits for the next run, because the keys are in
+    memory."""
     while True:
         try:
             await act()
         except Retryable as error:
-            log.warning("escrow upkeep put off", reason=error.message)
+            log.warning("escrow upkeep delayed", reason=error.message)
         await anyio.sleep(seconds)
 
 

@@ -1,4 +1,4 @@
-"""The escrow's generations as this deployment remembers them, and since when its keys open what is posted."""
+"""Generations of escrow keys that this deployment has announced, lost or erased."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,18 +7,20 @@ import attrs
 
 from coordinatord.storage.database.connections import Connection
 
-# A loss matters as long as what was sealed to the key can be claimed (a day) and settled (another), and an hour more.
+# A lost key matters while orders sealed to it can be claimed (a day) and settled (another day), plus a margin of an
+# hour.
 _RECENT_LOSS: Final = "lost_at > clock_timestamp() - interval '49 hours'"
 
 
 @attrs.frozen(slots=True)
 class GenerationRow:
     public_key: bytes
-    announced_from: int  # Unix milliseconds
+    # Unix milliseconds.
+    announced_from: int
 
 
 async def record(connection: Connection, held: Sequence[GenerationRow]) -> None:
-    """That an instance holds these: what one of them holds is not lost, whatever another found."""
+    """Record the keys that an instance holds. A key that any instance holds is not lost."""
     await connection.executemany(
         "insert into escrow_generations (public_key, announced_from) values ($1, $2)"
         " on conflict (public_key) do update set lost_at = null, erased_at = null",
@@ -27,7 +29,7 @@ async def record(connection: Connection, held: Sequence[GenerationRow]) -> None:
 
 
 async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) -> list[bytes]:
-    """Mark as lost the keys that were announced before and are not among `held`; those that are newly lost."""
+    """Mark announced keys that are not among `held` as lost. Return the newly lost keys."""
     await connection.execute(
         "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held
     )
@@ -40,7 +42,7 @@ async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) 
 
 
 async def mark_announced(connection: Connection, public_key: bytes, block: int) -> None:
-    """The first one who sees it announced says at which head."""
+    """Record the block at which a key was first seen announced."""
     await connection.execute(
         "update escrow_generations set announced_block = $2 where public_key = $1 and announced_block is null",
         public_key,
@@ -49,7 +51,7 @@ async def mark_announced(connection: Connection, public_key: bytes, block: int) 
 
 
 async def mark_erased(connection: Connection, public_key: bytes, *, too_early: bool) -> None:
-    """`too_early`: what is sealed to it may still be claimed, so that erasing it is a loss."""
+    """Mark a key as erased. `too_early` marks it as lost, because orders sealed to it may still be claimed."""
     column = "lost_at" if too_early else "erased_at"
     await connection.execute(
         f"update escrow_generations set {column} = clock_timestamp() where public_key = $1", public_key
@@ -57,7 +59,7 @@ async def mark_erased(connection: Connection, public_key: bytes, *, too_early: b
 
 
 async def drop_forgotten(connection: Connection) -> None:
-    """Those whose end no longer matters."""
+    """Delete records of keys that were erased or lost more than 49 hours ago."""
     await connection.execute(
         "delete from escrow_generations where erased_at < clock_timestamp() - interval '49 hours'"
         f" or not coalesce({_RECENT_LOSS}, true)"
@@ -65,6 +67,6 @@ async def drop_forgotten(connection: Connection) -> None:
 
 
 async def has_lost_keys(connection: Connection) -> bool:
-    """Return True while something may still be sealed to a key that was lost."""
+    """Return True while orders may be sealed to a lost key."""
     lost: bool = await connection.fetchval("select began >= 0 from escrow_custody")
     return lost

@@ -1,9 +1,9 @@
 """Generations of escrow keys, in Unix milliseconds.
 
     minted          announced_from            the next one's announced_from        + RETENTION
-      │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased
+    │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased
 
-A generation is minted some time before it is announced, so that every peer that keeps up has it by then.
+A generation is minted some time before it is announced, so that all peers have pulled it by then.
 """
 
 from collections.abc import Iterable
@@ -32,26 +32,27 @@ class Generation:
 
 
 class Generations:
-    """Those that one instance holds."""
+    """Generations held by one instance."""
 
     def __init__(self, rotate_every: int, lead: int) -> None:
         self._rotate_every = rotate_every
         self._lead = lead
-        self._held: list[Generation] = []  # oldest first
+        # Oldest first.
+        self._held: list[Generation] = []
 
     def __len__(self) -> int:
         return len(self._held)
 
     def held(self) -> tuple[Generation, ...]:
-        """Oldest first."""
+        """Return the generations, oldest first."""
         return tuple(self._held)
 
     def newest_first(self) -> Iterable[KeyPair]:
-        """In the order in which a wrap is most likely to open."""
+        """Return the keys in the order in which a wrap is most likely to open."""
         return (generation.key for generation in reversed(self._held))
 
     def add(self, generations: Iterable[Generation]) -> list[Generation]:
-        """Those that were not held before; the others' copies are wiped."""
+        """Add generations. Return the new ones, and wipe the copies of those already held."""
         known = {generation.public_key for generation in self._held}
         fresh = []
         for generation in generations:
@@ -60,30 +61,31 @@ class Generations:
                 continue
             known.add(generation.public_key)
             fresh.append(generation)
-        # Every instance that holds the same generations puts them in the same order.
+        # All instances sort equal generations in the same order.
         self._held = sorted(self._held + fresh, key=lambda one: (one.announced_from, one.public_key))
         return fresh
 
     def announced(self, now: int) -> Generation | None:
-        """The latest whose time has come; before the first one's time, the first."""
+        """Return the newest generation whose time has come, or the first one if none has."""
         begun = [generation for generation in self._held if generation.announced_from <= now]
         return begun[-1] if begun else next(iter(self._held), None)
 
     def is_due(self, now: int) -> bool:
-        """True when it is time to mint the next one."""
+        """Return True when the next generation must be minted."""
         return not self._held or self._held[-1].announced_from + self._rotate_every - self._lead <= now
 
     def is_overdue(self, now: int) -> bool:
-        """True when the newest one's time is over without a next one."""
+        """Return True when the newest generation has expired without a successor."""
         return not self._held or self._held[-1].announced_from + self._rotate_every <= now
 
     def mint(self, now: int) -> Generation:
-        """A new one that is not held yet: it is `add`ed once it is recorded."""
+        """Return a new generation. The caller records it and then calls `add`."""
         begin = self._held[-1].announced_from + self._rotate_every if self._held else now
         return Generation(KeyPair.generate(), max(now, begin))
 
     def past_retention(self, now: int) -> list[Generation]:
-        """Those whose successor has been announced for so long that nothing sealed to them can be claimed any more."""
+        """Return generations that no claimable order can be sealed to, because their successor was announced long
+        ago."""
         return [
             generation
             for generation, successor in zip(self._held, self._held[1:], strict=False)

@@ -1,7 +1,7 @@
-"""Handover of escrow keys to a peer: POST /handover, as the holder answers it.
+"""Hand escrow keys over to a peer: POST /handover, on the side of the holder.
 
-Checked in the specification's order, which is also that of cost: everything that is in the request itself, then the
-operator's signature, and the chain's allowlist last.
+Checks run in the specification's order, from cheap to expensive: the request itself, the operator's signature, the
+chain's allowlist.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,8 @@ from coordinatord.chain.contracts.provider_registry import NOT_LISTED, TOMBSTONE
 
 @attrs.frozen(slots=True)
 class SealingKey:
-    """An X25519 public key without 0x. A low-order point is refused: everyone could read what is sealed to it."""
+    """Reader of an X25519 public key without 0x. Rejects low-order points, because anyone could open what is sealed
+    to them."""
 
     def read(self, value: object, param: str) -> PublicKey:
         try:
@@ -43,7 +44,7 @@ class SealingKey:
 
 @attrs.frozen(slots=True)
 class AnySignature:
-    """A signature, or nothing for a malformed one: that is answered as a signature of the wrong wallet."""
+    """Reader of a signature. A malformed signature reads as b"", and is answered as a signature of the wrong wallet."""
 
     def read(self, value: object, param: str) -> bytes:
         try:
@@ -57,7 +58,7 @@ class AnySignature:
 
 @attrs.frozen(slots=True)
 class Operators:
-    """Operator keys of an instance: it signs as the first of them, and trusts what any of them signed."""
+    """Operator keys of an instance. The instance signs with the first key and accepts signatures of any of them."""
 
     domains: Domains
     first: Wallet
@@ -72,7 +73,7 @@ class Operators:
         return self.first.sign(self.domains.escrow.digest(message))
 
     def signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
-        """Address that signed, known or not; None for a malformed signature."""
+        """Return the address that signed, or None for a malformed signature."""
         return recover(self.domains.escrow.digest(message), signature)
 
 
@@ -134,7 +135,7 @@ class HandoverService:
     clock: Clock
 
     async def hand_over(self, body: HandoverBody) -> HandoverOutcome:
-        """Raises Retryable while the allowlist cannot be read, and while there is nothing to hand over."""
+        """Return the sealed keys or the refusal. Raise Retryable if the allowlist is unreadable or no key is held."""
         refusal = self._refusal(body)
         if refusal is not None:
             return refusal
@@ -149,13 +150,13 @@ class HandoverService:
         return self._sealed(body, generations)
 
     def _refusal(self, body: HandoverBody) -> NotHandedOver | None:
-        """Refusal that needs no chain, or None."""
+        """Return the refusal that needs no chain read, or None."""
         if not is_fresh(body.issued_at, self.clock()):
             return NotHandedOver("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
         if body.evidence.report_data != report_data(body.channel_pubkey):
             return NotHandedOver("bad_binding", "the evidence was not made for this channel")
         if body.evidence.debug:
-            return NotHandedOver("debug_evidence", "an instance that can be looked into gets no keys")
+            return NotHandedOver("debug_evidence", "an instance in debug mode gets no keys")
         if body.evidence.release < self.release:
             return NotHandedOver("stale_release", f"the holder is at release {self.release}")
         auth = HandoverAuth(body.channel_pubkey.raw, body.issued_at)

@@ -1,4 +1,4 @@
-"""Escrow that this coordinator hosts."""
+"""Escrow hosted by this coordinator."""
 
 import attrs
 
@@ -8,7 +8,7 @@ from coordinatord.api.escrow.handover import HandoverService
 
 @attrs.frozen(slots=True)
 class Escrow:
-    """An escrow that is hosted here. `handing` is None where keys are not handed over."""
+    """Hosted escrow. `handing` is None if keys are not handed over."""
 
     custody: Custody
     handing: HandoverService | None

@@ -1,8 +1,8 @@
-"""Secret X25519 keys in memory of our own: readable by libsodium, wiped when they are erased, shown by nothing.
+"""Secret X25519 keys in wipeable memory. They are never printed.
 
-Every secret of the escrow that lives longer than one request is in a bytearray here: Python's `bytes` cannot be wiped.
-Two things cannot be wiped. An operator key, and what HKDF makes of it: it is text of the configuration. A payload key
-between its derivation and its sealing: it lives for a moment.
+Every escrow secret that outlives a request is a bytearray of this module, because Python's `bytes` cannot be wiped. Two
+secrets cannot be wiped: an operator key, and its derivation by HKDF, are text of the configuration. A payload key
+exists as `bytes` for a moment, between its derivation and its sealing.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ _FAILED: Final = -1
 
 
 class KeyPair:
-    """A key pair. Prints as its public half."""
+    """Key pair. Its repr shows only the public key."""
 
     __slots__ = ("_secret", "public")
 
     def __init__(self, secret: bytearray) -> None:
-        """Takes `secret` over: it is wiped with this key."""
+        """Take ownership of `secret`, which is wiped with this key."""
         if len(secret) != KEY_BYTES:
             raise ValueError(f"an X25519 secret key has {KEY_BYTES} bytes")
         self._secret = secret
@@ -45,7 +45,7 @@ class KeyPair:
         return cls(bytearray(escrow_key(operator_key).raw))
 
     def open(self, sealed: bytes) -> bytearray | None:
-        """Open what was sealed to this key; None where it does not open. The caller wipes it."""
+        """Open a sealed box, or return None if it is not sealed to this key. The caller must wipe the result."""
         if len(sealed) < SEAL_OVERHEAD:
             return None
         opened = bytearray(len(sealed) - SEAL_OVERHEAD)
@@ -55,11 +55,11 @@ class KeyPair:
         return None if outcome == _FAILED else opened
 
     def copy_secret(self) -> bytearray:
-        """For a message that is sealed at once. Whoever gets it wipes it."""
+        """Copy the secret for a message that is sealed at once. The caller must wipe the copy."""
         return self._secret[:]
 
     def erase(self) -> None:
-        """Wipes the secret; the key opens nothing any more."""
+        """Wipe the secret. The key opens nothing afterwards."""
         wipe(self._secret)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class KeyPair:
 
 
 def open_with_any(keys: Iterable[KeyPair], sealed: bytes) -> bytearray | None:
-    """A sealed box does not tell whom it is for: the keys are tried in their order."""
+    """Open a sealed box with the first key that fits. A sealed box does not name its recipient."""
     for key in keys:
         opened = key.open(sealed)
         if opened is not None:
@@ -76,7 +76,7 @@ def open_with_any(keys: Iterable[KeyPair], sealed: bytes) -> bytearray | None:
 
 
 def seal_secret(recipient: PublicKey, message: bytearray) -> bytes:
-    """A sealed box of what must not pass through `bytes`."""
+    """Seal a message that must not pass through `bytes`."""
     sealed = bytearray(len(message) + SEAL_OVERHEAD)
     lib.crypto_box_seal(ffi.from_buffer(sealed), ffi.from_buffer(message), len(message), recipient.raw)
     return bytes(sealed)

@@ -1,7 +1,7 @@
-"""The instance that keys are pulled from, asked through its POST /handover.
+"""Client of the peer instance that escrow keys are pulled from, through POST /handover.
 
-Nothing on the way is trusted: the keys come sealed to a key that lives for one request, and signed, together with that
-request, by an operator that this instance knows.
+The transport is not trusted. The keys are sealed to a key that lives for one request. Keys and request are signed by an
+operator that this instance knows.
 """
 
 from collections.abc import AsyncIterator
@@ -24,9 +24,11 @@ from coordinatord.api.escrow.keys import KeyPair, wipe
 from coordinatord.base.clock import Clock
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
 
-_PATIENCE: Final = 10.0  # seconds for one pull
+# Timeout of one pull.
+_PULL_TIMEOUT_S: Final = 10.0
 _HEADERS: Final = {"content-type": "application/json"}
-_LONGEST_ANSWER: Final = 4 << 20  # above the largest message in base64
+# Above the largest message in base64.
+_MAX_ANSWER_BYTES: Final = 4 << 20
 
 
 class _Error(msgspec.Struct):
@@ -40,7 +42,7 @@ class _Refusal(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class NoKeys:
-    """A pull that brought nothing. `final`: the peer refuses, so that the same request would be refused again."""
+    """A failed pull. `final` means that the peer refuses, so a retry of the same request fails too."""
 
     reason: str
     final: bool
@@ -55,18 +57,18 @@ class Peer:
     clock: Clock
 
     async def pull(self) -> list[Generation] | NoKeys:
-        """All that the peer holds. The keys are the caller's to keep or to erase."""
+        """Return the peer's keys. The caller keeps or erases them."""
         channel = KeyPair.generate()
         issued_at = int(self.clock())
         try:
             request = msgspec.json.encode(self._request(channel, issued_at))
             async with self.http("POST", f"{self.url}/handover", _HEADERS, (request,)) as reply:
-                body = await reply.read(_LONGEST_ANSWER)
+                body = await reply.read(_MAX_ANSWER_BYTES)
             if reply.status != HTTPStatus.OK:
                 return _refused(reply, body)
             return self._opened(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
         except (msgspec.DecodeError, Refused, UnfitResponse) as error:
-            return NoKeys(f"the peer's answer is no handover: {error}", final=False)
+            return NoKeys(f"the peer's answer is not a handover: {error}", final=False)
         except NoResponse as error:
             return NoKeys(f"the peer does not answer: {error}", final=False)
         finally:
@@ -90,8 +92,8 @@ class Peer:
         }
 
     def _opened(self, channel: KeyPair, issued_at: int, answer: HandedOverShape) -> list[Generation] | NoKeys:
-        """Raises Refused for bytes that are none."""
-        message = channel.open(read_base64(answer.keys_sealed, _LONGEST_ANSWER, "keys_sealed"))
+        """Open the peer's message. Raise Refused for malformed bytes."""
+        message = channel.open(read_base64(answer.keys_sealed, _MAX_ANSWER_BYTES, "keys_sealed"))
         if message is None:
             return NoKeys("the peer's keys are not sealed to this request", final=False)
         try:
@@ -111,7 +113,7 @@ class Peer:
 
 @asynccontextmanager
 async def open_peer(url: str, operators: Operators, release: int, clock: Clock) -> AsyncIterator[Peer]:
-    async with open_http(connections=1, patience=_PATIENCE) as http:
+    async with open_http(connections=1, patience=_PULL_TIMEOUT_S) as http:
         yield Peer(http, url, operators, release, clock)
 
 

@@ -1,8 +1,8 @@
-"""POST /release: a job's payload key for the provider that holds its claim.
+"""POST /release: give a job's payload key to the provider that holds its claim.
 
-What comes first is what costs us least: the time, then the signature, and only then the node; the wrap is held against
-the commitment before a key is tried on it. The answer is the payload key for the owner that the job names and never
-the seed, so that a container that a stranger posted under an order of their own opens nothing.
+Cheap checks run first: the time, the signature, and then the node. The wrap is compared with the commitment before any
+key is tried. The response is the payload key for the job's owner and never the seed. So a stranger who posts a copied
+container under another order obtains nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @attrs.frozen(slots=True)
 class ClaimHolder:
-    """The claim of a job by the provider that this wallet operates."""
+    """Claim of a job by the provider that operates this wallet."""
 
     job_id: bytes
     wallet: bytes
@@ -47,10 +47,11 @@ class ClaimHolder:
 
 
 class Claims:
-    """Claim holders of jobs, read from the chain; reads that wait for one another go to the node as one request.
+    """Claims of jobs, read from the chain. Concurrent reads share requests to the node.
 
-    The chain decides, not the index: a release cannot be taken back, and the index may trail. With confirmations the
-    claim is looked up a second time, that many blocks below the head."""
+    The chain decides and not the index, because a release cannot be undone and the index may lag. With confirmations,
+    the claim is read a second time, that many blocks below the head.
+    """
 
     def __init__(self, jobs: JobRegistry, providers: ProviderRegistry, confirmations: int) -> None:
         self._jobs = jobs
@@ -61,15 +62,16 @@ class Claims:
         self._deep_reads: BatchedReads[ClaimHolder, bool] = BatchedReads(jobs.rpc, self._read_depth)
 
     async def job(self, job_id: bytes) -> ChainJob | None:
-        """The job as it is now; Retryable with `job_read` when the node answers with an error."""
+        """Return the job as of now. Raise Retryable with `job_read` when the node answers with an error."""
         return await self._job_reads.get(job_id)
 
     async def provider_of(self, wallet: bytes) -> int | None:
-        """The provider that the wallet is registered for; Retryable with `provider_id_read`."""
+        """Return the provider id of a wallet. Raise Retryable with `provider_id_read` when the node answers with an
+        error."""
         return await self._wallet_reads.get(wallet)
 
     async def is_deep(self, claim: ClaimHolder) -> bool:
-        """True when the claim stands as many blocks below the head as the operator wants to see."""
+        """Return True when the claim is as many blocks below the head as the operator requires."""
         return self._confirmations == 0 or await self._deep_reads.get(claim)
 
     async def _read_depth(self, rpc: Rpc, claims: list[ClaimHolder]) -> dict[ClaimHolder, bool]:
@@ -104,7 +106,8 @@ async def _head(rpc: Rpc) -> int:
 
 
 async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes], T]) -> list[T]:
-    code = views[0].code  # that of all
+    # All views have the same code.
+    code = views[0].code
     values: list[T] = []
     for answer in await read_many(rpc, views, code):
         if isinstance(answer, Reverted):
@@ -162,8 +165,8 @@ class Releases:
     clock: Clock
 
     async def release(self, body: ReleaseBody) -> ReleaseOutcome:
-        """Raises Retryable while the chain cannot be read, while the claim is not deep enough, and while there is no
-        key."""
+        """Decide a release. Raise Retryable if the chain cannot be read, the claim is not deep enough, or no key
+        exists."""
         outcome = await self._decide(body)
         metrics.escrow_releases.labels("released" if isinstance(outcome, GrantedRelease) else outcome.reason).inc()
         return outcome
@@ -181,14 +184,14 @@ class Releases:
             return NotReleased("no_claim", "the chain has no such job")
         if job.state != CLAIMED:
             return NotReleased("not_claimed", "the job is not claimed")
-        # The job's id is a hash over owner and commitment: an owner from anywhere that fits is the owner.
+        # The job id is a hash of owner and commitment, so any matching owner is the owner, whatever its source.
         found = await self.posted.find(body.job_id)
         if found is None or derive_job_id(found.posted.owner, c) != body.job_id:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")
         if await self.claims.provider_of(wallet) != job.provider_id:
             return _WRONG_WALLET
         if not await self.claims.is_deep(ClaimHolder(body.job_id, wallet, job.provider_id)):
-            # A reorganisation could still give the job to another, and what was released stays released.
+            # A reorg could give the job to another provider, and a release cannot be undone.
             raise Retryable("relay_unavailable", "the claim is not confirmed yet", "job_read", retry_after=1)
         return await self._sealed(body, found.posted.owner)
 

@@ -1,4 +1,4 @@
-"""The escrow's routes: its key, the release of a payload key, the handing over of keys to a peer."""
+"""Routes of the escrow: its key, the release of a payload key, and the handover of keys to a peer."""
 
 from collections.abc import Mapping
 from typing import Any, Final, assert_never
@@ -93,7 +93,7 @@ _NOT_HERE = Reply(403, "escrow_unavailable")
 
 @attrs.frozen(slots=True)
 class Hosted:
-    """Parts of an escrow that is hosted here."""
+    """Parts of an escrow hosted here."""
 
     escrow: Escrow
     releases: Releases
@@ -102,7 +102,7 @@ class Hosted:
 
 @attrs.frozen(slots=True)
 class EscrowRoutes:
-    """The same routes whatever the mode: without an escrow they say that there is none, whatever they are sent."""
+    """Routes of the escrow. Without an escrow, every request gets `escrow_unavailable`."""
 
     hosted: Hosted | None
 
@@ -202,6 +202,6 @@ class EscrowRoutes:
 
 
 def _body(shape: type[Any], limit: int, *, looked_into: bool) -> Body:
-    """Described alike by every coordinator; where the route is not open, any JSON object of its size is heard."""
+    """Return the body's declaration. A closed route accepts any JSON object within the limit, to answer 403 to all."""
     body = Body.of(shape, limit)
     return body if looked_into else attrs.evolve(body, read=lambda values: values)

@@ -1,8 +1,8 @@
-"""Files in the pin store: uploads of wallets, and what batches yield.
+"""Files in the pin store: uploads of wallets, and output of batches.
 
-A row precedes the upload, so that whatever dies leaves nothing in the store that nobody knows of. Bytes are received
-and sent by tasks that run beside each other, and hashed in threads beside those: an upload takes as long as the slowest
-of them, and holds a few pieces and two parts at a time, whatever its size.
+A row is written before the upload, so that a crash leaves nothing unknown in the store. Receiving, sending and hashing
+run concurrently, hashing in threads. An upload takes as long as the slowest of them, and holds a few pieces and two
+parts in memory, whatever its size.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator
@@ -27,14 +27,16 @@ from coordinatord.storage.pins.store import Pinned, PinStore
 
 log = structlog.get_logger(__name__)
 
-# The least that is handed to a thread at once. Half of what the reader of uploads joins, which then passes as it is.
+# Smallest piece for a thread. Half the size that the upload reader joins, whose pieces then pass unchanged.
 _PIECE_BYTES: Final = 1 << 18
 
 
 @attrs.frozen(slots=True)
 class ExpiresAfter:
-    """The life of a file as its owner wants it, in the words of the clients that these routes are shaped for. How long
-    files are kept is the operator's to say: it is taken where it says just that, and refused where it does not."""
+    """Life of a file as the client requests it, with the field names of compatible clients.
+
+    The operator sets the retention period, so any other value is rejected.
+    """
 
     anchor: str = wire(Text(64), "where the time counts from: `created_at`", example="created_at")
     seconds: int = wire(UINT32, "the operator's retention period, in seconds", example=2_592_000)
@@ -59,10 +61,10 @@ class FileStore:
     async def upload(
         self, owner: bytes, purpose: Purpose, filename: str, pieces: AsyncIterable[bytes], most_bytes: int = 0
     ) -> FileRow:
-        """Store what a wallet sends, at most `most_bytes`, which count for the owner from the start. Refused when it is
-        not what `purpose` says, Retryable `busy` beyond the owner's budget; what `pieces` raises goes through.
+        """Store a wallet's upload of at most `most_bytes`, which count for the owner from the start.
 
-        Nothing is kept when this raises or is cancelled.
+        Raise Refused when the content does not match `purpose`, and Retryable `busy` beyond the owner's budget. Errors
+        of `pieces` are passed on. Nothing is kept on an error or a cancellation.
         """
         inspection = inspection_of(purpose)
         file_id = files_sql.new_id()
@@ -71,8 +73,8 @@ class FileStore:
             return await self._completed(file_id, pinned, inspected, None)
 
     async def put_output(self, owner: bytes, filename: str, pieces: AsyncIterable[bytes], file_id: str) -> FileRow:
-        """Store what a batch yielded, attached from the start. A finaliser that runs again with the same id replaces
-        what it stored before."""
+        """Store the output of a batch, attached from the start. A repeated run with the same id replaces the earlier
+        content."""
         async with self._row(file_id, owner, "batch_output", filename):
             key = files_sql.object_key(file_id)
             noting = _NotePart(self.database, file_id)
@@ -80,19 +82,21 @@ class FileStore:
             return await self._completed(file_id, pinned, Inspected(), self.retention_seconds)
 
     async def find(self, file_id: str, owner: bytes) -> FileRow | None:
-        """A live file of this owner."""
+        """Return a live file of this owner, or None."""
         async with self.database.connection() as connection:
             return await files_sql.find(connection, file_id, owner)
 
     def open(
         self, row: FileRow, first: int = 0, last: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Its bytes, or those from `first` to `last` inclusive, as they come from the store. Retryable
-        `object_missing`, before the first of them, when the store lost it."""
+        """Stream the file, or its bytes from `first` to `last` inclusive.
+
+        Raise Retryable `object_missing` before the first byte when the store has lost the file.
+        """
         return self.pins.read(files_sql.object_key(row.id), first=first, last=last)
 
     async def remove(self, doomed: Doomed) -> None:
-        """Remove a file whose removal was leased, with whatever of it was on its way."""
+        """Remove a file whose removal was leased, including an unfinished upload."""
         key = files_sql.object_key(doomed.id)
         if doomed.upload_id is not None:
             await self.pins.abort(key, doomed.upload_id)
@@ -143,7 +147,8 @@ class FileStore:
     async def _row(
         self, file_id: str, owner: bytes, purpose: Purpose, filename: str, reserved: int = 0
     ) -> AsyncIterator[None]:
-        """The row of an upload. When the block fails, it and the object go, unless it holds an earlier content."""
+        """Hold the row of an upload. If the block fails, remove row and object, unless the row holds earlier
+        content."""
 
         async def body(connection: Connection) -> Begun | None:
             begun = await files_sql.begin(connection, file_id, owner, purpose, filename, reserved=reserved)
@@ -170,13 +175,13 @@ class FileStore:
             if doomed is not None:
                 await self.remove(doomed)
         except Retryable as error:
-            # The row stands: the janitor comes to it. What went wrong first is what the caller is told.
+            # The janitor handles the row at its deadline. The caller gets the original error.
             log.warning("upload left to the janitor", file=file_id, reason=error.message)
 
 
 @attrs.frozen(slots=True)
 class _NotePart:
-    """Before each part: the row says which upload of the store is under way, and lives on."""
+    """Callback before each part: record the store's upload id and extend the row's life."""
 
     database: Database
     file_id: str
@@ -192,7 +197,7 @@ def _lost_row() -> Retryable:
 
 
 async def _gathered(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Joined to pieces that are worth a thread's while."""
+    """Join pieces to sizes that suit a thread."""
     waiting: list[bytes] = []
     size = 0
     async for piece in pieces:
@@ -207,7 +212,7 @@ async def _gathered(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 @attrs.frozen(slots=True)
 class Uploads:
-    """Live uploads that submissions and settles name by their content ids."""
+    """Live uploads that submissions and settles refer to by content id."""
 
     database: Database
     retention_seconds: int
@@ -221,12 +226,11 @@ class Uploads:
             return await files_sql.find_by_cid(connection, owner, cid, "result")
 
     async def hold(self, upload: FileRow, job_id: bytes) -> bool:
-        """Before an op that names it goes to the chain: it is not removed while that is undecided. False when it is
-        gone meanwhile."""
+        """Keep an upload while an op that names it is undecided. Return False when the upload is gone."""
         async with self.database.connection() as connection:
             return await files_sql.hold(connection, upload.id, job_id)
 
     async def attach(self, upload: FileRow) -> None:
-        """The op took effect: it is kept for the retention period."""
+        """Keep an upload for the retention period, because its op took effect."""
         async with self.database.connection() as connection:
             await files_sql.attach(connection, upload.id, self.retention_seconds)

@@ -1,4 +1,4 @@
-"""Rows of uploaded files and of what batches yielded."""
+"""Rows of uploaded files and of batch output."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,15 @@ from common.quotes import derive_job_id
 from coordinatord.storage.database.connections import Connection
 
 Purpose = files.Purpose
-Named = tuple[bytes, str]  # an upload's owner and content id
+# Owner and content id of an upload.
+Named = tuple[bytes, str]
 
-UNATTACHED: Final = timedelta(seconds=300)  # what an upload lives until a job or a batch refers to it
-UPLOADING: Final = timedelta(hours=1)  # beyond the time of one part; a row without a cid after that was left by a crash
-HOLD: Final = timedelta(minutes=15)  # far beyond the wait for a receipt
+# Life of an upload that no job or batch refers to.
+UNATTACHED: Final = timedelta(seconds=300)
+# Longer than one part takes. A row without a content id after this time was left by a crash.
+UPLOADING: Final = timedelta(hours=1)
+# Far longer than the wait for a receipt.
+HOLD: Final = timedelta(minutes=15)
 REMOVAL_LEASE: Final = timedelta(seconds=120)
 _COLUMNS: Final = "id, owner, purpose, filename, cid, commitment, bytes, lines, attached, created_at, expires_at"
 _LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
@@ -28,7 +32,7 @@ _NAMED: Final = (
 
 @attrs.frozen(slots=True)
 class FileRow:
-    """A file that the store holds in whole."""
+    """File that is stored completely."""
 
     id: str
     owner: bytes
@@ -45,7 +49,7 @@ class FileRow:
 
 @attrs.frozen(slots=True)
 class Doomed:
-    """A file whose removal was leased; `upload_id` is the store's upload that nobody ended, if there is one."""
+    """File whose removal was leased. `upload_id` is the store's unfinished upload, if any."""
 
     id: str
     upload_id: str | None
@@ -61,7 +65,7 @@ def object_key(file_id: str) -> str:
 
 @attrs.frozen(slots=True)
 class Begun:
-    """An upload's row; `upload_id` is the store's upload that an earlier attempt left, to be aborted."""
+    """Row of an upload. `upload_id` is the store's upload that an earlier attempt left, to be aborted."""
 
     upload_id: str | None
 
@@ -69,8 +73,10 @@ class Begun:
 async def begin(
     connection: Connection, file_id: str, owner: bytes, purpose: Purpose, filename: str, *, reserved: int = 0
 ) -> Begun | None:
-    """Before an upload: the row that makes the object known, and counts as `reserved` bytes until it is complete. The
-    same id may begin again, and then replaces what it holds when it completes. None while the file is being removed."""
+    """Insert the row of an upload, which counts as `reserved` bytes until it is complete.
+
+    An existing id starts again, and its content is replaced on completion. Return None while the file is being removed.
+    """
     row = await connection.fetchrow(
         "insert into files as f (id, owner, purpose, filename, expires_at, bytes)"
         " values ($1, $2, $3, $4, clock_timestamp() + $5, $6)"
@@ -89,8 +95,7 @@ async def begin(
 
 
 async def note_part(connection: Connection, file_id: str, upload_id: str) -> bool:
-    """Another part of it goes to the store, within the store's own upload. False when the row is gone: nobody would
-    know of what comes."""
+    """Record the store's upload id before each part, and extend the row's life. Return False when the row is gone."""
     known = await connection.fetchval(
         "update files set upload_id = $2, expires_at = greatest(expires_at, clock_timestamp() + $3)"
         " where id = $1 and removing_until is null returning true",
@@ -111,8 +116,10 @@ async def complete(
     commitment: bytes | None,
     retention_seconds: int | None = None,
 ) -> FileRow | None:
-    """The store holds all of it: from now on the file can be found. With `retention_seconds` it is attached from the
-    start. None when the row is gone."""
+    """Record that the upload is complete, so that it can be found. With `retention_seconds`, attach it at once.
+
+    Return None when the row is gone.
+    """
     row = await connection.fetchrow(
         "update files set cid = $2, bytes = $3, lines = $4, commitment = $5, upload_id = null, attached = $6,"
         " created_at = now.now, expires_at = now.now + $7 from (select clock_timestamp() as now) as now"
@@ -129,7 +136,7 @@ async def complete(
 
 
 async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | None:
-    """A live file of this owner."""
+    """Return a live file of this owner, or None."""
     row = await connection.fetchrow(
         f"select {_COLUMNS} from files where id = $1 and owner = $2 and cid is not null and {_LIVE}",
         file_id,
@@ -139,7 +146,7 @@ async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | 
 
 
 async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: Purpose) -> FileRow | None:
-    """The live upload of this owner that a body names by its content id; of several the one that lives longest."""
+    """Return the owner's live upload with this content id. Of several, return the one that expires last."""
     row = await connection.fetchrow(
         f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3 and {_LIVE}"
         " order by expires_at desc limit 1",
@@ -151,8 +158,7 @@ async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: P
 
 
 async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
-    """An op of `job_id` that names it is about to go to the chain: keep it until that is decided. False when it is
-    gone."""
+    """Keep a file until an op of `job_id` that names it is decided. Return False when the file is gone."""
     held = await connection.fetchval(
         "update files set held_for = $2, held_until = clock_timestamp() + $3"
         f" where id = $1 and cid is not null and {_LIVE} returning true",
@@ -164,8 +170,11 @@ async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
 
 
 async def attach(connection: Connection, file_id: str, retention_seconds: int, job_id: bytes | None = None) -> bool:
-    """A job or a batch refers to it: keep it for the retention period. False when it is gone or about to go. `job_id`,
-    unless it is held for that job already."""
+    """Keep a file for the retention period, because a job or batch refers to it.
+
+    Pass `job_id` unless the file is already held for that job. Return False when the file is gone or about to be
+    removed.
+    """
     found = await connection.fetchval(
         "update files set attached = true, held_until = null, held_for = coalesce($3, held_for),"
         " expires_at = greatest(expires_at, created_at + $2 * interval '1 second')"
@@ -179,7 +188,7 @@ async def attach(connection: Connection, file_id: str, retention_seconds: int, j
 
 
 async def shorten(connection: Connection, file_id: str, seconds: int) -> None:
-    """Keep a file no longer than so many seconds from now. For a file whose `expires_at` its owner has not read yet."""
+    """Limit a file's life to so many seconds from now. Only for files whose `expires_at` the owner has not read yet."""
     await connection.execute(
         "update files set expires_at = least(expires_at, clock_timestamp() + $2 * interval '1 second') where id = $1",
         file_id,
@@ -188,8 +197,8 @@ async def shorten(connection: Connection, file_id: str, seconds: int) -> None:
 
 
 async def attach_named(connection: Connection, retention_seconds: int, *, within_seconds: float) -> None:
-    """Attach files that expire within so many seconds and that a job names: their op took effect, and its caller did
-    not wait."""
+    """Attach files that a job names and that expire within so many seconds. Their op took effect after its caller
+    had left."""
     await connection.execute(
         "update files f set attached = true, expires_at = f.created_at + $1 * interval '1 second'"
         " where not attached and expires_at < statement_timestamp() + $2 * interval '1 second'"
@@ -200,7 +209,7 @@ async def attach_named(connection: Connection, retention_seconds: int, *, within
 
 
 async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
-    """Files past their deadline that the caller is to remove from the store."""
+    """Lease the removal of files past their deadline, and return them."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
         " where expires_at < statement_timestamp() and (held_until is null or held_until < clock_timestamp())"
@@ -213,8 +222,8 @@ async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
 
 
 async def give_up(connection: Connection, file_id: str) -> Doomed | None:
-    """An upload that did not come whole: lease its removal now. None when somebody else removes it, or when it holds
-    an earlier content that stays."""
+    """Lease the removal of an incomplete upload. Return None if it is being removed already or holds earlier
+    content."""
     row = await connection.fetchrow(
         "update files set removing_until = clock_timestamp() + $2, expires_at = clock_timestamp()"
         " where id = $1 and cid is null and removing_until is null returning id, upload_id",
@@ -225,7 +234,7 @@ async def give_up(connection: Connection, file_id: str) -> Doomed | None:
 
 
 async def forget(connection: Connection, file_id: str) -> None:
-    """The store holds it no more. A row that an upload took over meanwhile stays."""
+    """Delete the row of a removed file, unless a new upload has taken over the row."""
     await connection.execute("delete from files where id = $1 and removing_until is not null", file_id)
 
 
@@ -234,7 +243,7 @@ def _file_row(row: asyncpg.Record) -> FileRow:
 
 
 async def find_inputs(connection: Connection, named: Sequence[Named]) -> dict[Named, FileRow]:
-    """The live input uploads among those that lines of a batch name."""
+    """Return the live input uploads that lines of a batch name."""
     found: dict[Named, FileRow] = {}
     for owner, cid in named:
         row = await find_by_cid(connection, owner, cid, "input")
@@ -244,8 +253,8 @@ async def find_inputs(connection: Connection, named: Sequence[Named]) -> dict[Na
 
 
 async def attach_inputs(connection: Connection, uploads: Mapping[Named, FileRow], retention_seconds: int) -> set[Named]:
-    """Keep them for the retention period, within the transaction that records their lines: an upload lives a few
-    minutes, a batch may take longer. Which of them were still there."""
+    """Keep uploads for the retention period, in the transaction that records their lines, because a batch may take
+    longer than an upload lives. Return the uploads that still existed."""
     return {
         (owner, cid)
         for (owner, cid), row in uploads.items()

@@ -1,4 +1,4 @@
-"""Inspection of uploads while they pass: by their purpose, in constant memory."""
+"""Check uploads by purpose while they stream, in constant memory."""
 
 from typing import Final, Protocol
 
@@ -13,26 +13,27 @@ from coordinatord.api.files.foreign_lines import LONGEST_HELD, check_line
 MOST_LINES: Final = limits.BATCH_LINES
 BLANK: Final = b" \t\r"
 """A line of nothing else is blank. Other white space is none to JSON either: such a line is a malformed one."""
-_AT_ONCE: Final = 1 << 16  # bytes that are split into lines at a time: their objects weigh many times as much
+# Bytes split into lines at a time, because line objects take many times their size.
+_SPLIT_BYTES: Final = 1 << 16
 
 
 @attrs.frozen(slots=True)
 class Inspected:
-    """Facts about a whole upload."""
+    """Facts about a complete upload."""
 
     lines: int = 0
     commitment: bytes | None = None
 
 
 class Inspection(Protocol):
-    """Sees all pieces in order. Both raise Refused; `update` is called in a thread."""
+    """Receives all pieces in order. Both methods raise Refused. `update` is called in a thread."""
 
     def update(self, piece: bytes) -> None: ...
     def finish(self) -> Inspected: ...
 
 
 class ContainerInspection:
-    """A sealed container: its framing, and what it commits to."""
+    """Check of a sealed container: its framing and its commitment."""
 
     def __init__(self) -> None:
         self._commitment = Commitment()
@@ -55,7 +56,7 @@ class ContainerInspection:
 
 
 class ResultInspection:
-    """A sealed result: the coordinator knows nothing of it, so it may be anything but empty."""
+    """Check of a sealed result, which is opaque to the coordinator and must only not be empty."""
 
     def __init__(self) -> None:
         self._empty = True
@@ -70,18 +71,22 @@ class ResultInspection:
 
 
 class LineInspection:
-    """Requests, one a line: counts those that are not blank, and refuses lines of another API. What the others say is
-    checked when a batch runs them, and so are lines that are too long to be held here."""
+    """Check of a batch file: count lines that are not blank, and reject lines of another API.
+
+    Other content of the lines, and lines too long to hold, are checked when a batch runs them.
+    """
 
     def __init__(self) -> None:
         self._lines = 0
-        self._number = 0  # of the line, blank ones counted
-        self._line = b""  # the current one, as far as it was seen
+        # Line number, including blank lines.
+        self._number = 0
+        # Current line, as far as it has arrived.
+        self._line = b""
         self._too_long = False
 
     def update(self, piece: bytes) -> None:
-        for start in range(0, len(piece), _AT_ONCE):
-            *ended, last = piece[start : start + _AT_ONCE].split(b"\n")
+        for start in range(0, len(piece), _SPLIT_BYTES):
+            *ended, last = piece[start : start + _SPLIT_BYTES].split(b"\n")
             for line in ended:
                 self._add(line)
                 self._end_line()
@@ -115,7 +120,7 @@ class LineInspection:
 
 
 def inspection_of(purpose: Purpose) -> Inspection:
-    """Of what wallets upload; batches know what they write themselves."""
+    """Return the check for a purpose of wallets' uploads."""
     match purpose:
         case "input":
             return ContainerInspection()
@@ -128,7 +133,7 @@ def inspection_of(purpose: Purpose) -> Inspection:
 
 
 def empty_file() -> Refused:
-    return Refused("the file holds nothing", "file", "empty_file")
+    return Refused("the file is empty", "file", "empty_file")
 
 
 def _bad_container(wrong: Refused) -> Refused:

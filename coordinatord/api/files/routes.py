@@ -1,4 +1,4 @@
-"""Routes of files: upload, description and content, for their owner alone."""
+"""Routes of files, for their owner only: upload, description and content."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
@@ -25,7 +25,8 @@ from coordinatord.http.upload_forms import EXPIRES_AFTER, UploadForm
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
 _TEXT: Final = Text(limits.HEAD_VALUE)
-_ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}  # whatever it is, it names a file or none
+# Any text is accepted, and an unknown id is not found.
+_ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}
 _PARTS: Final[dict[str, Schema]] = {
     "purpose": {"type": "string", "enum": list(UPLOADED), "description": "what the file is"},
     "file": {
@@ -131,8 +132,10 @@ class FileRoutes:
         return responses.ok(_file(row))
 
     async def _pieces(self, form: UploadForm) -> AsyncIterator[bytes]:
-        """The file's bytes. Refuses, after the last of them, an `expires_after` that does not hold here."""
-        if len(form.expires_after) == len(EXPIRES_AFTER):  # told before the file: it need not be received in vain
+        """Yield the file's bytes. After the last one, raise Refused for an `expires_after` that differs from the
+        retention."""
+        # Both fields came before the file, so a wrong value is rejected before the file is received.
+        if len(form.expires_after) == len(EXPIRES_AFTER):
             self._check_end(form)
         async for piece in form.pieces():
             yield piece
@@ -167,8 +170,10 @@ class FileRoutes:
         if span is None:
             return StreamedResponse(200, headers, row.bytes, lambda: self.files.open(row))
         first, last = span.first, span.last
-        told = (b"content-range", f"bytes {first}-{last}/{row.bytes}".encode())
-        return StreamedResponse(206, (*headers, told), last - first + 1, lambda: self.files.open(row, first, last))
+        content_range = (b"content-range", f"bytes {first}-{last}/{row.bytes}".encode())
+        return StreamedResponse(
+            206, (*headers, content_range), last - first + 1, lambda: self.files.open(row, first, last)
+        )
 
 
 def read_purpose(text: str) -> Purpose:
@@ -179,14 +184,15 @@ def read_purpose(text: str) -> Purpose:
 
 
 def _wanted(headers: Mapping[str, str], etag: str, size: int) -> ByteRange | None:
-    """A range is of the content that its asker knows: with an If-Range that names another, the whole is the answer."""
+    """Return the requested range, or None for the whole file. An If-Range with another etag requests the whole file."""
     if headers.get("if-range", etag) != etag:
         return None
     return byte_range(headers.get("range"), size)
 
 
 def _disposition(filename: str) -> bytes:
-    """The name in ASCII for old readers, with what could end or escape a quoted text replaced; and in full."""
+    """Return the header with an ASCII name for old clients, without characters that end or escape it, and the full
+    name."""
     plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%;' else "_" for c in filename)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}".encode()
 

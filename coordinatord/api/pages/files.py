@@ -1,8 +1,8 @@
-"""Static files of the pages that people look at: read once, held in memory, each with its ETag and its headers.
+"""Static files of the web pages, held in memory with their ETags and headers.
 
-The headers let a page run its own scripts and read its own coordinator, and nothing else: no foreign host, no inline
-script or style, no frame round it. Whatever a provider or an admin has published is text on these pages; should some of
-it ever be taken for markup all the same, this policy keeps it from running or being sent anywhere.
+The content security policy allows a page to run its own scripts and read its own coordinator, and nothing else: no
+other host, no inline script or style, no frame. Text published by providers or admins is inserted as text. If it were
+ever parsed as markup, the policy would keep it from running or sending data.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _GUARDS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    # Asked for again each time, and answered with 304: a page is never put together from two releases.
+    # Revalidated on every load, so that a page never mixes files of two releases.
     (b"cache-control", b"no-cache"),
 )
 
@@ -47,12 +47,12 @@ class StaticFile:
 
 
 def market_page() -> dict[str, StaticFile]:
-    """Files of the page that everybody may see, by name."""
+    """Return the files of the public page, by name."""
     return _read("static")
 
 
 def operators_page() -> Mapping[str, StaticFile]:
-    """Files of the page behind the metrics port, by path."""
+    """Return the files of the page on the metrics port, by path."""
     shared = {name: file for name, file in market_page().items() if name in _SHARED}
     files = {f"/{name}": file for name, file in (shared | _read("operators")).items()}
     files["/"] = files.pop("/operators.html")

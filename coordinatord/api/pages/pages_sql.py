@@ -1,8 +1,8 @@
-"""Counts of all jobs, and prices that were paid for a model over time, from a bounded sample of its settled jobs.
+"""Counts of all jobs, and prices paid for a model over time, from a bounded sample of its settled jobs.
 
-Jobs are stored in the order of posting, and `job_counts` knows which chunks of 4096 ordinals hold settled jobs of the
-model. Of the newest chunks each gives as many jobs as its share of the sample: the newest ones of a model with few
-jobs, some of every hour or so of one with millions. No read walks more rows than that, however large the table.
+Jobs are stored in the order of posting, and `job_counts` lists the chunks of 4096 ordinals that hold settled jobs of
+the model. Each of the newest chunks contributes an equal share of the sample: all recent jobs of a model with few, or
+some jobs per hour of a model with millions. So the number of rows read is bounded, whatever the size of the table.
 """
 
 import statistics
@@ -19,9 +19,10 @@ from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, S
 _CHUNK_BITS: Final = 12
 _CHUNKS: Final = 256
 _SAMPLE: Final = 2048
-_LEAST_OF_CHUNK: Final = 8
-_WIDTHS: Final = (300, 900, 3600, 21_600, 86_400, 604_800)  # seconds
-_MOST_BUCKETS: Final = 96
+_MIN_PER_CHUNK: Final = 8
+# Seconds.
+_WIDTHS: Final = (300, 900, 3600, 21_600, 86_400, 604_800)
+_MAX_BUCKETS: Final = 96
 
 
 @attrs.frozen(slots=True)
@@ -38,7 +39,7 @@ class RateRange:
 
 @attrs.frozen(slots=True)
 class PriceBucket:
-    """Rates of the jobs that were claimed from `since` on, for one width."""
+    """Rates of jobs claimed from `since` on, within one width."""
 
     since: int
     jobs: int
@@ -53,12 +54,12 @@ class PaidRates:
     rate_out: int
 
 
-# Compared as rows, so that the model's own index is walked and no other: in a chunk of 4096 jobs a rare model has few.
+# Compared as rows, so that the index on the model is used: a rare model has few jobs in a chunk of 4096.
 _SQL: Final = f"""
 with chunks as materialized (
     select chunk from job_counts where list = 1 and key = int8send($1) and bits = {_CHUNK_BITS}
         and state = {JobState.SETTLED} order by chunk desc limit {_CHUNKS}),
-share as materialized (select greatest({_LEAST_OF_CHUNK}, {_SAMPLE} / greatest(count(*), 1)) as most from chunks)
+share as materialized (select greatest({_MIN_PER_CHUNK}, {_SAMPLE} / greatest(count(*), 1)) as most from chunks)
 select paid.*, m.model_id is not null as known, {JOBS_COUNTED} as counted, {SNAPSHOT}
 from index_position p left join models m on m.model_id = $1
 left join lateral (
@@ -71,7 +72,8 @@ left join lateral (
 
 
 async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[PaidRates] | None]:
-    """None for a model that there is not. `Retryable` while a first backfill has yet to count its jobs."""
+    """Return the sample, or None for an unknown model. Raise Retryable while a first backfill has not counted its
+    jobs."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(_SQL, model_id)
     snapshot = snapshot_of(rows)
@@ -83,7 +85,7 @@ async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[P
 
 
 def buckets_of(paid: list[PaidRates]) -> tuple[int, list[PriceBucket]]:
-    """Width of the buckets in seconds, and those that hold a job, the oldest first.
+    """Return the width of the buckets in seconds, and the buckets that contain jobs, oldest first.
 
     >>> buckets_of([PaidRates(7200, 5, 9), PaidRates(7201, 7, 9)])[1][0].rate_in
     RateRange(low=5, median=5, high=7)
@@ -91,7 +93,7 @@ def buckets_of(paid: list[PaidRates]) -> tuple[int, list[PriceBucket]]:
     if not paid:
         return _WIDTHS[0], []
     span = max(one.claimed_at for one in paid) - min(one.claimed_at for one in paid)
-    width = next((width for width in _WIDTHS if span // width < _MOST_BUCKETS), _WIDTHS[-1])
+    width = next((width for width in _WIDTHS if span // width < _MAX_BUCKETS), _WIDTHS[-1])
     by_time: dict[int, list[PaidRates]] = {}
     for one in paid:
         by_time.setdefault(one.claimed_at // width * width, []).append(one)
@@ -107,7 +109,7 @@ def buckets_of(paid: list[PaidRates]) -> tuple[int, list[PriceBucket]]:
 
 
 async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
-    """How many jobs there are, by state: sums of a few rows for each 2^18 jobs."""
+    """Return the number of jobs by state, from a few rows per 2^18 jobs."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select c.state, c.jobs, {JOBS_COUNTED} as counted, {SNAPSHOT} from index_position p"

@@ -1,5 +1,5 @@
-"""Routes of the market's page: `GET /` and its files, and what it tells that no other route does: how many jobs there
-are, a job's transactions, and the prices paid over time."""
+"""Routes of the market's page: `GET /` and its files, and the data that only this page uses: counts of jobs, a job's
+transactions, and the prices paid over time."""
 
 from typing import Final
 
@@ -130,7 +130,7 @@ _KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of what the calle
 
 @attrs.frozen(slots=True)
 class PageRoutes:
-    """`enabled`: without it there are no such routes."""
+    """Routes of the page. They exist only if `enabled`."""
 
     enabled: bool
     files: dict[str, StaticFile] = attrs.field(factory=market_page)

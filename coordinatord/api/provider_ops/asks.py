@@ -1,4 +1,4 @@
-"""PUT /evm/asks: a provider's prices, from its signature to their publication."""
+"""PUT /evm/asks: publish a provider's prices."""
 
 import hashlib
 from itertools import pairwise
@@ -28,7 +28,7 @@ MOST_QUOTES: Final = limits.SNAPSHOT_QUOTES
 
 @attrs.frozen(slots=True)
 class QuotedAsk:
-    """Both rates 0 withdraw the ask."""
+    """Rates for one model and window. Two zero rates withdraw the ask."""
 
     model_id: int = wire(UINT32)
     sla: int = wire(UINT32)
@@ -60,7 +60,7 @@ class PublishedSnapshot:
 
 @attrs.frozen(slots=True)
 class StaleSnapshot:
-    """`superseded`: a newer one is on the chain already."""
+    """The snapshot is not newer than the latest one. `superseded` means that a newer one is on the chain."""
 
     superseded: bool
 
@@ -108,23 +108,28 @@ class Asks:
         if isinstance(outcome, RefusedByChain) and outcome.name == "StaleSnapshot":
             return await self._overtaken(snapshot)
         if isinstance(outcome, RefusedByChain) and outcome.name == "TooFarAhead":
-            raise _too_far_ahead()  # the chain's clock is behind ours
+            # The chain's clock is behind this machine's.
+            raise _too_far_ahead()
         return outcome
 
     async def _signer(self, snapshot: AskSnapshot, signature: bytes) -> bytes | NotSigned:
-        """The wallet of the provider that the snapshot names."""
+        """Return the wallet of the provider that the snapshot names, or the refusal."""
         signer = recover(self.domains.asks.digest(snapshot), signature)
         if signer is None:
-            return NotSigned("invalid_op_signature", "invalid_signature", "the signature is nobody's")
+            return NotSigned(
+                "invalid_op_signature",
+                "invalid_signature",
+                "the signature is malformed: no wallet can be recovered from it",
+            )
         provider_id = await self.providers.provider_id_of(signer)
         if provider_id is None:
-            return NotSigned("invalid_op_signature", "not_registered", "the signer is no registered provider")
+            return NotSigned("invalid_op_signature", "not_registered", "the signer is not a registered provider")
         if provider_id != snapshot.provider_id:
             return NotSigned("authentication_error", "provider_mismatch", "the signer operates another provider")
         return signer
 
     async def _published(self, snapshot: AskSnapshot, tx_hash: bytes) -> PublishOutcome:
-        """A mined transaction passes over a stale snapshot in silence: only the event proves the publication."""
+        """Check the event of a mined publication. The registry skips a stale snapshot without a revert."""
         if await self.registry.published_in(tx_hash, snapshot.provider_id, snapshot.signed_at):
             return PublishedSnapshot(snapshot.provider_id, snapshot.signed_at, tx_hash)
         if await self.registry.latest_signed_at(snapshot.provider_id) >= snapshot.signed_at:

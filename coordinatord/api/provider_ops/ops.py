@@ -1,4 +1,4 @@
-"""POST /evm/ops: one signed op of a provider, from its signature to its receipt."""
+"""POST /evm/ops: run one signed op of a provider, up to its receipt."""
 
 import hashlib
 from collections.abc import Mapping
@@ -39,8 +39,10 @@ from coordinatord.chain.rpc.views import Reverted
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers, result_key
 
-_BEHIND_OTHERS: Final = 60.0  # seconds that an op may wait for the one that it builds on: none is waited for longer
-_UNCLAIMED: Final = frozenset({"NotClaimed", "UnknownJob"})  # so says the chain while a claim is under way
+# Longest wait of an op for the op that it builds on.
+_MAX_HOLD_S: Final = 60.0
+# Errors of a settle while its claim is under way.
+_UNCLAIMED: Final = frozenset({"NotClaimed", "UnknownJob"})
 _UNPAID: Final = frozenset({"PaymentRefused", "PaymentShort", "TokenUnreadable"})
 LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op's message"
@@ -140,7 +142,7 @@ def _check_result(op: SettleOp) -> None:
         raise Refused("result must not be empty", "result", "result_required")
 
 
-# Stands in for a content id while the chain is asked whether it would take the settle at all.
+# Placeholder content id for the simulation of a settle before its result is stored.
 _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 
@@ -152,7 +154,7 @@ class OpTookEffect:
 
 @attrs.frozen(slots=True)
 class OpUnderWay:
-    """No receipt yet; `poll` names the route that will tell."""
+    """No receipt yet. `poll` is the route to poll."""
 
     tx_hash: bytes
     poll: str
@@ -164,18 +166,19 @@ OpOutcome: TypeAlias = Relayed | NotSigned | WouldRefuse
 
 @attrs.frozen(slots=True)
 class _SignedBy:
-    """The author of an op. `same`: whatever makes two requests one op, which is what was signed and by whom. `wait`:
-    the author waits for the op's block."""
+    """Author of an op. `same` identifies equal requests: the signed content and its signer. With `wait`, the caller
+    waits for the op's block."""
 
     wallet: bytes
     provider_id: int
     same: bytes
     wait: bool
-    claims: bool = False  # its claim of the job is under way
+    # A claim of the job by this wallet is under way.
+    claims: bool = False
 
     @property
     def held_for(self) -> float:
-        return _BEHIND_OTHERS if self.claims else 0.0
+        return _MAX_HOLD_S if self.claims else 0.0
 
 
 @attrs.frozen(slots=True)
@@ -195,8 +198,10 @@ class Ops:
     views: SharedViews
 
     async def run(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | Queued:
-        """`session_address` decides on `result_cid` alone; the op's signature decides on the op. Without `wait`, an op
-        of a job is answered with `Queued` once it is in the outbox."""
+        """Run an op. Its signature is the authority. `session_address` only matters for `result_cid`.
+
+        Without `wait`, an op of a job returns `Queued` once it is in the outbox.
+        """
         digest, hash_of_struct = self._signed(op)
         signer = recover(digest, op.signature)
         provider_id = await self.views.provider_of(self.providers, signer) if signer is not None else None
@@ -204,7 +209,7 @@ class Ops:
             return NotSigned(
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
             )
-        # Not the signature's bytes: the same op can be signed with others.
+        # The signature's bytes are left out, because the same op can be signed with different bytes.
         by = _SignedBy(signer, provider_id, op.op.encode() + signer + hash_of_struct, wait)
         match op:
             case ClaimOp() | SettleOp() | FailOp():
@@ -221,7 +226,7 @@ class Ops:
                 assert_never(op)
 
     def _signed(self, op: ProviderOp) -> tuple[bytes, bytes]:
-        """The digest that the provider signed, and the struct's own hash."""
+        """Return the digest that the provider signed, and the hash of the struct."""
         jobs, providers = self.domains.jobs, self.domains.providers
         job_message: Claim | Settle | Fail
         provider_message: SetIdentity | RequestCapacity
@@ -248,7 +253,7 @@ class Ops:
         if isinstance(op, ClaimOp):
             return await self._claim(op, by)
         upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
-        # A provider that runs ahead ends a job whose claim, and post, may be under way still.
+        # A provider that works ahead may end a job while its post and claim are still under way.
         by = attrs.evolve(by, claims=await self.relaying.claims(by.wallet, op.job_id))
         known = await self.posted.indexed.get(op.job_id)
         pending = await self.offers.claimed_by(op.job_id, by.provider_id) if known is None else None
@@ -274,7 +279,8 @@ class Ops:
         if job is None:
             return _unknown_job()
         if op.terms is not None and op.terms != struct_hash(job.posted.order):
-            # The owner posted another order under the same id. The claim's signature would fit that one as well.
+            # The owner posted another order under the same id, and the claim's signature would be valid for that order
+            # too.
             return WouldRefuse("UnknownJob", "the job was posted on other terms")
         calldata = job_registry.claim(job, op.issued_at, op.signature)
         relay = NewRelay(
@@ -287,8 +293,8 @@ class Ops:
             signer=by.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
-            # A claim that waits for its post is refused with it.
-            held_for=0.0 if pending is None else _BEHIND_OTHERS,
+            # A claim that waits for its post is refused together with the post.
+            held_for=0.0 if pending is None else _MAX_HOLD_S,
         )
         outcome = await self._relay(relay, by)
         if isinstance(outcome, RefusedByChain) and outcome.name in _UNPAID:
@@ -297,7 +303,7 @@ class Ops:
         return outcome
 
     async def _upload(self, op: SettleOp, session_address: bytes) -> FileRow | None:
-        """The result that the op names; None for one that it brings along."""
+        """Return the upload that the op names, or None when the op contains its result."""
         if op.result_cid is None:
             return None
         upload = await self.uploads.find_result(session_address, op.result_cid)
@@ -316,7 +322,7 @@ class Ops:
         return outcome
 
     async def _settle(self, op: SettleOp, posted: PostedOrder, by: _SignedBy) -> OpOutcome | Queued:
-        """The chain is asked first: a result that it would refuse is not stored."""
+        """Settle with the result in the op. Simulate first, so that a result that the chain refuses is not stored."""
         view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
         answer = await self.views.get(view)
         if isinstance(answer, Reverted):
@@ -338,8 +344,8 @@ class Ops:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
-            # One live settle of a signer and job. The content id is not signed: who copied the signature out of a
-            # pending transaction could have another result mined first, from another account.
+            # Only one live settle per signer and job. The content id is not signed: anyone who copies the signature
+            # from a pending transaction could get another result mined first, from another account.
             dedupe=hashlib.sha256(b"settle" + op.job_id + by.wallet).digest(),
             target=self.jobs.address,
             calldata=_settle_calldata(op, posted, cid),
@@ -353,7 +359,8 @@ class Ops:
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpTookEffect) else outcome
 
     async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, by: _SignedBy) -> Relayed | Queued:
-        """No budget refuses it: it frees a client's money, and there are no more exits than claims."""
+        """Relay a fail or a settle. No budget refuses it: it frees a client's money, and exits cannot outnumber
+        claims."""
         relay = NewRelay(
             kind=kind,
             subject=job_id,

@@ -1,7 +1,7 @@
-"""Ends claimed jobs whose provider missed its window: the owner's money comes back without anybody asking.
+"""Reclaim claimed jobs whose provider missed its window, so that owners get their money back without a request.
 
-A role, so that one process at a time looks. Two that look for a moment do no harm: a job's reclaim is one request to
-the outbox, and the chain takes it once.
+One process at a time holds this role. Two concurrent reclaims of a job are harmless: the outbox joins them, and the
+chain accepts only one.
 """
 
 from typing import Final
@@ -23,24 +23,26 @@ from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
-# A reclaim that was refused (the index was behind) or dropped is tried again after this, not with every block.
-_TRY_AGAIN: Final = 30.0
-_AT_ONCE: Final = 64
-_SLOW_LOOK: Final = 5.0  # seconds, when no block comes
+# Pause before a refused or dropped reclaim is retried. A reclaim is refused when the index was behind.
+_RETRY_AFTER_S: Final = 30.0
+_MAX_BATCH: Final = 64
+# Interval without new blocks.
+_IDLE_INTERVAL_S: Final = 5.0
 
 
 class ReclaimWorker:
-    """`registry` is the job registry's address."""
+    """Reclaims overdue jobs. `registry` is the job registry's address."""
 
     def __init__(self, database: Database, notices: Notices, registry: bytes, *, max_depth: int) -> None:
         self._database = database
         self._notices = notices
         self._registry = registry
         self._max_depth = max_depth
-        self._tried: dict[bytes, float] = {}  # job → when it may be tried again
+        # Time of the next attempt by job.
+        self._tried: dict[bytes, float] = {}
 
     async def run(self) -> None:
-        """Look after each indexed block whenever this process holds the role, until cancelled."""
+        """Look for overdue jobs after each indexed block whenever this process holds the role, until cancelled."""
         await hold_role(self._database, "reclaim", self._term)
 
     async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
@@ -48,13 +50,13 @@ class ReclaimWorker:
         async with self._notices.subscribe(INDEX_MOVED, lambda _: moved()):
             while True:
                 await self.look(connection)
-                await moved.wait(_SLOW_LOOK)
+                await moved.wait(_IDLE_INTERVAL_S)
 
     async def look(self, connection: Connection) -> int:
-        """Queue what is overdue now; how many reclaims were queued or under way already."""
+        """Queue reclaims of overdue jobs. Return the number that were queued or already under way."""
         now = anyio.current_time()
         self._tried = {job: again for job, again in self._tried.items() if again > now}
-        overdue = await overdue_jobs(connection, _AT_ONCE, self._tried)
+        overdue = await overdue_jobs(connection, _MAX_BATCH, self._tried)
         if not overdue:
             return 0
         async with transaction(connection):
@@ -63,7 +65,7 @@ class ReclaimWorker:
         handed_over = [
             job for job, outcome in zip(overdue, outcomes, strict=True) if outcome is not NotQueued.QUEUE_FULL
         ]
-        self._tried |= dict.fromkeys(handed_over, now + _TRY_AGAIN)
+        self._tried |= dict.fromkeys(handed_over, now + _RETRY_AFTER_S)
         log.info("overdue jobs reclaimed", jobs=len(handed_over), queue_full=len(overdue) - len(handed_over))
         return len(handed_over)
 

@@ -1,4 +1,4 @@
-"""Routes of what providers sign: ops, the simulation of a claim, and asks."""
+"""Routes for providers' signed requests: ops, the simulation of a claim, and asks."""
 
 from typing import assert_never
 

@@ -1,8 +1,7 @@
-"""Views of contracts that several ops ask for at once, read from the node together.
+"""Contract reads that concurrent ops share.
 
-Providers act by the dozen: when a block is there they claim, and settle what the last one claimed. A request to the
-node costs more than the view that it carries; so those that are asked for while one is under way go in the next, and
-what is asked for twice goes once.
+Many providers act at the same moment: on each block they claim new jobs and settle earlier ones. A request to the node
+costs more than the call in it. So reads that arrive during a request go into the next one, and equal reads are merged.
 """
 
 from collections.abc import Sequence
@@ -17,29 +16,33 @@ from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.chain.rpc.views import Reverted, View, decoded, hex_bytes, unreadable
 from coordinatord.storage.database.batched_reads import BatchedReads
 
-_AT_ONCE: Final = 2  # requests: an answer that is slow to come holds up no more than half
+# Concurrent requests. A slow answer delays at most half of the reads.
+_MAX_REQUESTS: Final = 2
 
 Answer = bytes | Reverted
 
 
 class SharedViews:
-    """`get` from any task: the answer is of a block that was the latest after the call. Of no use for a view of one
-    node's state, as a decision of the relayer's is."""
+    """Batched reads at the latest block. An answer is from a block that was the latest after the call to `get`.
+
+    Do not use it where several reads must come from one node, as in decisions of the relayer.
+    """
 
     def __init__(self, rpc: Rpc) -> None:
         self._reads: BatchedReads[View, Answer | Retryable] = BatchedReads(
-            rpc, _read, at_once=_AT_ONCE, most=CALLS_PER_REQUEST
+            rpc, _read, at_once=_MAX_REQUESTS, most=CALLS_PER_REQUEST
         )
 
     async def get(self, view: View) -> Answer:
-        """Raises Retryable with the view's own code; what fails of others that went along is theirs alone."""
+        """Return the answer. Raise Retryable with the view's code. Failures of other reads in the batch do not
+        matter."""
         answer = await self._reads.get(view)
         if isinstance(answer, Retryable):
             raise answer
         return answer
 
     async def provider_of(self, providers: ProviderRegistry, operator: bytes) -> int | None:
-        """The registry id of a wallet; None when it is not registered."""
+        """Return the registry id of a wallet, or None if it is not registered."""
         view = providers.provider_id_view(operator)
         answer = await self.get(view)
         if isinstance(answer, Reverted):
@@ -50,12 +53,13 @@ class SharedViews:
 async def _read(rpc: Rpc, views: list[View]) -> dict[View, Answer | Retryable]:
     try:
         answers: Sequence[msgspec.Raw | RpcError] = await rpc.batch([view.as_call() for view in views])
-    except RpcError as error:  # one for all of them: limits are mostly told so
+    # Nodes often report a limit once for the whole batch.
+    except RpcError as error:
         answers = [error] * len(views)
-    return {view: _told(view, answer) for view, answer in zip(views, answers, strict=True)}
+    return {view: _answer_of(view, answer) for view, answer in zip(views, answers, strict=True)}
 
 
-def _told(view: View, answer: msgspec.Raw | RpcError) -> Answer | Retryable:
+def _answer_of(view: View, answer: msgspec.Raw | RpcError) -> Answer | Retryable:
     if isinstance(answer, RpcError):
         return Reverted(answer.data) if answer.meaning is Meaning.REVERTED else unreadable(answer, view.code)
     try:

@@ -1,4 +1,4 @@
-"""The session handshake."""
+"""Routes of the session handshake."""
 
 from typing import assert_never
 

@@ -1,4 +1,4 @@
-"""The handshake: a nonce for an address, its signature, a bearer token."""
+"""Session handshake: a nonce for an address, its signature, a bearer token."""
 
 import hashlib
 import re
@@ -24,10 +24,12 @@ from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.prepared import PreparedConnection
 
-_NOTICED: Final = 0.05  # seconds until what another process takes back is known here
-_MOST: Final = 65_536
-# The database's clock decides when a session ends, and that clock may be set: it is asked again before long.
-_LONGEST: Final = 60.0  # seconds
+# Delay until revocations by other processes are seen here.
+_REVOCATION_DELAY_S: Final = 0.05
+_MAX_CACHED_SESSIONS: Final = 65_536
+# The database's clock decides when a session ends, and that clock may change, so sessions are read again after this
+# time.
+_MAX_CACHE_S: Final = 60.0
 
 
 @attrs.frozen(slots=True)
@@ -38,9 +40,11 @@ class _Known:
 
 
 class SessionCache:
-    """Session cache, invalidated when any session is revoked. The database counts revocations (evicted, dropped,
-    changed by hand), whichever process or person makes them. That count is read once for all requests of a moment;
-    while it stands, sessions that were read stay known."""
+    """Session cache, invalidated when any session is revoked.
+
+    The database counts revocations (evicted, dropped or changed by hand) by any process or person. Concurrent requests
+    share one read of the count. Cached sessions stay valid while the count is unchanged.
+    """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._reads = BatchedReads[bytes, SessionRow | None](database.prepared_connection(), self._read)
@@ -52,25 +56,27 @@ class SessionCache:
         known = self._known.get(token_hash)
         if known is None or self._clock() >= known.until:
             return await self._reads.get(token_hash)
-        if known.taken_back != await self._taken_back.lately(_NOTICED):
+        if known.taken_back != await self._taken_back.lately(_REVOCATION_DELAY_S):
             return await self._reads.get(token_hash)
         return known.row
 
     async def opened(self) -> None:
-        """A session was opened here, maybe in place of another: that one is not found here any more. A database that
-        goes just now is no reason to keep the new session from its owner: whoever reads the count next learns of it."""
+        """Read the revocation count after opening a session, which may have evicted another one.
+
+        A database failure here does not fail the new session: the next request reads the count again.
+        """
         with suppress(Retryable):
             await self._taken_back.get()
 
     async def _read(self, line: PreparedConnection, hashes: list[bytes]) -> dict[bytes, SessionRow | None]:
         asked_at = self._clock()
         taken_back, live = await sessions_sql.read_sessions(line, hashes)
-        if len(self._known) + len(live) > _MOST:
+        if len(self._known) + len(live) > _MAX_CACHED_SESSIONS:
             self._known.clear()
         found: dict[bytes, SessionRow | None] = dict.fromkeys(hashes)
         for token_hash, session in live.items():
             found[token_hash] = session.row
-            until = asked_at + min(session.seconds_left, _LONGEST)
+            until = asked_at + min(session.seconds_left, _MAX_CACHE_S)
             self._known[token_hash] = _Known(session.row, taken_back, until)
         return found
 
@@ -83,7 +89,7 @@ _NONCE: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 class SessionBody:
     address: bytes = wire(ADDRESS, "the address that the nonce was issued to")
     nonce: str = wire(Text(64), "the nonce of GET /auth/nonce", example="00112233445566778899aabbccddeeff")
-    # Read as text: a malformed signature is answered as a wrong one (401), not as a malformed field.
+    # Read as text, because a malformed signature is answered as a wrong one (401) and not as a malformed field.
     signature: str = wire(Text(256), "the wallet's SvcSession signature over (address, nonce)")
     role: str = wire(Choice(("client", "provider")), optional=True, default="client")
 
@@ -117,7 +123,7 @@ class SessionService:
         return IssuedNonce(nonce, expires_at)
 
     async def open(self, body: SessionBody) -> SignInOutcome:
-        """The nonce is used up with the session's birth and by nothing before: a 503 on the way can be retried."""
+        """Open a session. The nonce is used up in the same transaction and not before, so a 503 can be retried."""
         async with self.database.connection() as connection:
             issued_to = (
                 await sessions_sql.nonce_address(connection, body.nonce) if _NONCE.fullmatch(body.nonce) else None
@@ -130,11 +136,13 @@ class SessionService:
         if body.role == "provider":
             provider_id = await self.providers.provider_id_of(body.address)
             if provider_id is None:
-                return NotSigned("authentication_error", "not_registered", "the wallet must be a registered provider's")
+                return NotSigned(
+                    "authentication_error", "not_registered", "the wallet must belong to a registered provider"
+                )
         return await self._open(body, provider_id)
 
     async def find(self, token: str) -> SessionRow | None:
-        """The live session of a bearer token, whatever a caller sent as one."""
+        """Return the live session of a bearer token, or None for any other text."""
         return await self.live.find(hash_token(token)) if _TOKEN.fullmatch(token) else None
 
     def _signer(self, body: SessionBody) -> bytes | None:
@@ -156,7 +164,7 @@ class SessionService:
 
 
 def hash_token(token: str) -> bytes:
-    """Hash that is stored in a token's place. The token is random, so a plain hash cannot be guessed back."""
+    """Return the hash stored in place of a token. Tokens are random, so a plain hash cannot be reversed by guessing."""
     return hashlib.sha256(token.encode()).digest()
 
 

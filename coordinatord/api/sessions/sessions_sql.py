@@ -1,4 +1,4 @@
-"""Nonces and sessions. The database's clock decides on their lives: it is the one clock that all processes share."""
+"""Nonces and sessions. The database's clock decides when they expire, because all processes share it."""
 
 from datetime import timedelta
 from typing import Final
@@ -19,8 +19,11 @@ _EXPIRY: Final = "floor(extract(epoch from expires_at))::bigint"
 
 
 async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: str) -> int:
-    """Within a transaction. Returns when it expires. Beyond the cap the oldest nonce of the caller that holds most
-    for this address goes (on a tie the asking caller's own), so that a stranger's requests displace the stranger's."""
+    """Store a nonce, within a transaction. Return its expiry.
+
+    Beyond the cap, delete the oldest nonce of the caller that holds most nonces for this address, on a tie the
+    requesting caller's own. So a stranger's requests displace the stranger's nonces.
+    """
     await _lock(connection, address)
     await connection.execute("delete from nonces where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
@@ -46,7 +49,7 @@ async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: 
 
 
 async def nonce_address(connection: Connection, nonce: str) -> bytes | None:
-    """To whom a live nonce was issued."""
+    """Return the address that a live nonce was issued to."""
     address: bytes | None = await connection.fetchval(
         "select address from nonces where nonce = $1 and expires_at > clock_timestamp()", nonce
     )
@@ -56,9 +59,11 @@ async def nonce_address(connection: Connection, nonce: str) -> bytes | None:
 async def open_session(
     connection: Connection, nonce: str, token_hash: bytes, address: bytes, provider_id: int | None
 ) -> int | None:
-    """Within a transaction: use the nonce up and open the session; returns when it expires, None if the nonce is
-    gone. Of two requests with one nonce, the delete lets one through. A transaction that is made again because nobody
-    knows whether it was committed finds the session that it opened."""
+    """Use up the nonce and open the session, within a transaction. Return the expiry, or None if the nonce is gone.
+
+    The delete lets only one of two requests with the same nonce through. A transaction repeated after an unknown commit
+    finds the session that it opened.
+    """
     used = await connection.fetchval(
         "delete from nonces where nonce = $1 and address = $2 and expires_at > clock_timestamp() returning true",
         nonce,
@@ -103,7 +108,7 @@ _LIVE: Final = (
 
 
 async def read_sessions(line: PreparedConnection, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
-    """The count of revocations, and the live sessions among these tokens."""
+    """Return the count of revocations, and the live sessions of these tokens."""
     rows = await line.fetch(_LIVE, token_hashes)
     return rows[0]["times"], {
         row["token_hash"]: LiveSession(SessionRow(row["address"], row["provider_id"]), row["seconds_left"])
@@ -123,5 +128,5 @@ async def drop_expired(connection: Connection) -> None:
 
 
 async def _lock(connection: Connection, address: bytes) -> None:
-    """Requests for one address take turns, so that each sees what the others added."""
+    """Serialise requests for one address, so that each sees the rows that others added."""
     await connection.execute("select pg_advisory_xact_lock(hashtextextended(encode($1, 'hex'), 0))", address)

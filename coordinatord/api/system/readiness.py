@@ -25,8 +25,10 @@ from coordinatord.storage.database.role_connection import role_of
 
 Reason = Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"]
 
-RELAYER_ABSENT_S: Final = 10.0  # without a holder of the relayer's role, until that is a fault
-_PATIENCE: Final = 3.0  # seconds for the node's head, and for the database: a probe that waits longer is no answer
+# Readiness fails when no process has held the relayer's role for this long.
+RELAYER_ABSENT_S: Final = 10.0
+# Timeout for the node's head and for the database. Probes do not wait longer.
+_READ_TIMEOUT_S: Final = 3.0
 
 
 @attrs.frozen(slots=True)
@@ -36,11 +38,13 @@ class ReadinessReport:
     cursor: int | None
     head_block: int | None
     lag: int | None
-    fault: str | None = None  # what else stands in the way, in one word: the body's `code`
+    # Another obstacle, in one word: the body's `code`.
+    fault: str | None = None
 
 
 class ReadinessCheck:
-    """Asks at most once per `block_time_ms`; meanwhile, and while it asks, everyone gets the last answer."""
+    """Reads the state at most once per `block_time_ms`. In between, and while a read is running, callers get the
+    last report."""
 
     def __init__(
         self,
@@ -52,10 +56,11 @@ class ReadinessCheck:
         role: RelayerRole,
         chain_id: int,
         supervisor: Supervisor,
-        patience: float = _PATIENCE,
+        patience: float = _READ_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Not of the pool: while the database hangs, its statements do, and everyone would hear on that all is well.
+        # A separate connection, because statements of the pool hang with the database, and callers would keep getting
+        # the last good report.
         self._line = database.prepared_connection(patience)
         self._patience = patience
         self._rpc = rpc
@@ -71,7 +76,7 @@ class ReadinessCheck:
         self._asking = anyio.Lock()
 
     async def is_ready(self) -> bool:
-        """For the gate of index-backed routes."""
+        """Return True if index-backed routes may be served."""
         return (await self.report()).ready
 
     async def report(self) -> ReadinessReport:
@@ -84,7 +89,8 @@ class ReadinessCheck:
         if self._last is not None and (self._fresh() or self._asking.locked()):
             return self._last
         async with self._asking:
-            if self._last is None or not self._fresh():  # not asked by the one we waited for
+            # Another task may have read it while this one waited for the lock.
+            if self._last is None or not self._fresh():
                 self._last = await self._ask()
                 self._asked_at = self._clock()
             return self._last
@@ -124,7 +130,7 @@ class ReadinessCheck:
         return self._clock() - self._absent_since >= RELAYER_ABSENT_S
 
     async def _head(self) -> int | None:
-        """The head; the relayer's role is asked for with it."""
+        """Return the head, or None. The same request reads the relayer's role."""
         try:
             head, *roles = await self._rpc.batch([RpcCall("eth_blockNumber"), *self._role.calls()])
             if isinstance(head, RpcError):
@@ -136,7 +142,7 @@ class ReadinessCheck:
 
 
 def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> ReadinessReport:
-    """The report on an index at `position` (None: nothing indexed) and a node at `head` (None: it does not answer).
+    """Return the report for an index at `position` and a node at `head`. None means no indexed block, or no answer.
 
     A head far below the index is as bad as one far above: the node, or the chain, is not the one that was indexed.
     """
@@ -146,7 +152,7 @@ def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> R
         return ReadinessReport(False, "cold_start", None, head, None)
     lag = head - position.block_number
     if position.rebuilding:
-        # It stands at a block below the first while nothing is replayed: no block at all, to a reader.
+        # Before the first replayed block, the position is one below it, which may be -1. Report no negative block.
         return ReadinessReport(False, "reorg", max(0, position.block_number), head, lag)
     if abs(lag) > ready_lag:
         return ReadinessReport(False, "trailing", position.block_number, head, lag)
@@ -170,20 +176,22 @@ class DeploymentReads:
     gateway_url: str | None = None
 
     async def now(self) -> ChainNow:
-        """One request to the node; Retryable `config_read` when it answers with an error. The index is asked for the
-        windows, which are no reason to fail."""
+        """Read the chain's state in one request. Raise Retryable `config_read` when the node answers with an error.
+
+        The windows come from the index, and their absence is not an error.
+        """
         fees_view = attrs.evolve(self.registry.fees_view(), code="config_read")
         calls: list[View | RpcCall] = [RpcCall("eth_gasPrice"), RpcCall("eth_blockNumber"), fees_view]
         gas_price, head, fees = await read_many(self.registry.rpc, calls, "config_read")
         if isinstance(fees, Reverted):
-            raise Retryable("relay_unavailable", "the job registry does not tell its fees", "config_read")
+            raise Retryable("relay_unavailable", "the job registry does not return its fees", "config_read")
         terms = decoded(fees, read_terms, "config_read")
         return ChainNow(_number(gas_price), _number(head), terms, await self.windows.read())
 
 
 def _number(answer: bytes | Reverted) -> int:
     if isinstance(answer, Reverted):
-        raise Retryable("relay_unavailable", "the node refuses to tell its state", "config_read")
+        raise Retryable("relay_unavailable", "the node refuses to return its state", "config_read")
     if len(answer) > 32:
         raise Retryable("relay_unavailable", "the node's number is longer than 256 bits", "config_read")
     return int.from_bytes(answer, "big")

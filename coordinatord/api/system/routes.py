@@ -1,4 +1,4 @@
-"""Health, readiness, the deployment."""
+"""Routes of health, readiness and the deployment."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
         head_block=_digits(report.head_block),
         lag=_digits(report.lag),
     )
-    # Not an error of the request: a reader asks again when it likes.
+    # Not an error of the request, so without an error body: the client asks again whenever it likes.
     return responses.ok(body) if body.ready else responses.retryable(503, body)
 
 
@@ -57,7 +57,7 @@ def deployment_body(reads: DeploymentReads, now: ChainNow) -> chain.DeploymentSh
 
 @attrs.define(slots=True)
 class Stopping:
-    """Set when the daemon begins to stop: balancers are told before anything else happens."""
+    """Set when the daemon begins to stop. Readiness then reports it to load balancers first."""
 
     begun: bool = False
 

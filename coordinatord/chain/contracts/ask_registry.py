@@ -1,4 +1,4 @@
-"""Ask registry: the newest time of a provider, the check of a publication, and its calldata."""
+"""Ask registry: typed reads, and the calldata of a publication."""
 
 from typing import Final
 
@@ -33,18 +33,20 @@ class AskRegistry:
     address: bytes
 
     async def latest_signed_at(self, provider_id: int) -> int:
-        """0 when the provider never published."""
+        """Return the time of the newest publication, or 0 if the provider never published."""
         view = View(self.address, abi.call(_LATEST_SIGNED_AT, abi.uint(provider_id)), "registry_floor_read")
         return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 64))
 
     async def published_in(self, tx_hash: bytes, provider_id: int, signed_at: int) -> bool:
-        """True when this mined transaction recorded that snapshot: a stale one is passed over without an event."""
+        """Return True when this mined transaction recorded the snapshot. A stale snapshot is skipped without an
+        event."""
         try:
             receipt = await self.rpc.call_as(_PostReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
         except RpcError as error:
             raise unreadable(error, "publication_skipped") from error
         topics = [_PUBLISHED, hex_of(abi.uint(provider_id))]
-        head = hex_of(abi.uint(signed_at))  # the first word of the data
+        # The first word of the data.
+        head = hex_of(abi.uint(signed_at))
         return any(
             log.address.lower() == hex_of(self.address) and log.topics == topics and log.data.startswith(head)
             for log in receipt.logs

@@ -1,7 +1,7 @@
 """Events of the three registries, as values.
 
-These are msgspec structs and not attrs classes: a dense range makes them by the ten thousand, and a frozen attrs
-value of seventeen fields takes as long to make as its log takes to decode.
+These are msgspec structs because a busy range creates tens of thousands of them. Creating a frozen attrs instance with
+seventeen fields takes as long as decoding its log.
 """
 
 import msgspec
@@ -60,7 +60,7 @@ class JobReclaimed(_Event, frozen=True, gc=False):
 
 
 class OrderDiscarded(_Event, frozen=True, gc=False):
-    """An owner ended an unused id. No job of it is or will be posted."""
+    """An owner discarded an unused job id. The id was never posted and never will be."""
 
     job_id: bytes
     owner: bytes
@@ -195,7 +195,7 @@ class RelayerSet(_Event, frozen=True, gc=False):
 
 
 class CallRefused(_Event, frozen=True, gc=False):
-    """`reason` is the revert data of the call at `index` of a `relay(bytes[])`."""
+    """Refusal of one call in a `relay(bytes[])`. `reason` is the revert data of the call at `index`."""
 
     index: int
     reason: bytes

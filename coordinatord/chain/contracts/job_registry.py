@@ -1,4 +1,4 @@
-"""Job registry: its reads, typed, and the calldata of its writes."""
+"""Job registry: typed reads, and the calldata of its writes."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ _MODEL_ENABLED: Final = abi.selector("modelEnabled(uint32)")
 _SLA_ALLOWED: Final = abi.selector("slaAllowed(uint32)")
 _CLAIM_REFUSAL: Final = abi.selector(f"claimRefusal({_POSTED},address)")
 
-# What ends a job leaves one of these, with its id as the second topic.
+# Events that end a job. The job id is the second topic.
 _ENDINGS: Final = [
     hex_of(abi.topic(event))
     for event in (
@@ -55,8 +55,8 @@ class _EndingLog(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class PostedOrder:
-    """Order, owner and terms that a job was posted with. The registry keeps a hash of it, so every call about the job
-    carries it whole."""
+    """Order, owner and fee terms of a posted job. The registry stores only their hash, so every call about the job
+    passes all of them."""
 
     order: Order
     owner: bytes
@@ -69,7 +69,7 @@ class PostedOrder:
 
 @attrs.frozen(slots=True)
 class RegisteredJob:
-    """Event of a job's post: the terms, and the payment's signature that a claim needs."""
+    """Posted job with the payment signature that a claim needs."""
 
     posted: PostedOrder
     payment: bytes = attrs.field(repr=False)
@@ -77,7 +77,7 @@ class RegisteredJob:
 
 @attrs.frozen(slots=True)
 class ChainJob:
-    """A job as the registry holds it. An open one past its expiry is OPEN here: the expiry is in its terms."""
+    """Job as the registry stores it. An expired job is still OPEN here: its expiry is in the terms."""
 
     state: int
     provider_id: int
@@ -95,7 +95,7 @@ class JobRegistry:
         return await read_view(self.rpc, self.job_view(job_id, code=code), read_job)
 
     async def claim_refusal(self, posted: PostedOrder, operator: bytes) -> bytes:
-        """The selector of the first failing check of a claim, or four zero bytes."""
+        """Return the selector of the first check that a claim fails, or four zero bytes."""
         calldata = abi.call(_CLAIM_REFUSAL, _posted(posted), abi.address(operator))
         view = View(self.address, calldata, "claim_simulate_read")
         return await read_view(self.rpc, view, lambda data: abi.bytes32_at(data, 0)[:4])
@@ -107,7 +107,8 @@ class JobRegistry:
             raise unreadable(error, "job_read") from error
 
     async def ended_in(self, job_id: bytes, first: int, last: int) -> bytes | None:
-        """The hash of the transaction in these blocks that ended the job. A range too wide for the node is halved."""
+        """Return the hash of the transaction in these blocks that ended the job, or None. Halve a range too wide for
+        the node."""
         query = {
             "address": hex_of(self.address),
             "fromBlock": hex(first),
@@ -136,7 +137,7 @@ class JobRegistry:
         return View(self.address, abi.call(_SLA_ALLOWED, abi.uint(sla_secs)), "registry_floor_read")
 
     def would_accept(self, calldata: bytes, sender: bytes) -> View:
-        """A write, tried without sending it."""
+        """Return the view that tries a write without sending it."""
         return View(self.address, calldata, "rpc_internal", sender)
 
 
@@ -145,16 +146,14 @@ def read_terms(data: bytes) -> FeeTerms:
 
 
 def read_job(data: bytes) -> ChainJob | None:
-    """None where there is no such job.
-
-    Words: exists, state, endedBecause, providerId, claimedAt."""
+    """Return the job, or None if it does not exist. Words: exists, state, endedBecause, providerId, claimedAt."""
     if not abi.boolean_at(data, 0):
         return None
     return ChainJob(state=abi.uint_at(data, 1, 8), provider_id=abi.uint_at(data, 3, 32))
 
 
 def post(order: Order, owner: bytes, *, amount: int, task_cid: str, order_signature: bytes, payment: bytes) -> bytes:
-    """Calldata; so are the others below."""
+    """Return the calldata of a post."""
     return abi.call(
         _POST,
         _order(order),
@@ -171,7 +170,7 @@ def claim(job: RegisteredJob, issued_at: int, signature: bytes) -> bytes:
 
 
 def claim_posted(calldata: bytes) -> bytes:
-    """Short form of a claim's calldata, for a claim right behind its job's post in one `relay`. Return anything else
+    """Return the short calldata of a claim that directly follows its post in one `relay`. Return other calldata
     unchanged."""
     if calldata[:4] != _CLAIM:
         return calldata
@@ -193,9 +192,9 @@ def settle(posted: PostedOrder, completion_tok: int, issued_at: int, result_cid:
 
 
 def read_settle(calldata: bytes) -> tuple[str, int]:
-    """Content id of the result and output units of a settle's calldata. Raises Refused for what is none."""
+    """Return the result's content id and the output units of a settle's calldata. Raise Refused for other calldata."""
     if calldata[:4] != _SETTLE:
-        raise Refused("calldata must be a settle's")
+        raise Refused("calldata must be that of a settle")
     data, after = calldata[4:], _POSTED_WORDS
     return abi.text_at(data, after + 2, after + 4), abi.uint_at(data, after, 32)
 

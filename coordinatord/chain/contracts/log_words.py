@@ -1,8 +1,8 @@
-"""Words of a log, read fast and strictly; and logs of one event, read many at a time.
+"""Fast, strict decoding of event logs, one by one or many of the same event at once.
 
-`common.abi` reads one word per call, which is what rare events and calldata want. A backfill reads fifteen words of
-fifty thousand logs: here the indexed topics and the data's head are one run of bytes, unpacked in one step, and
-one mask over all of it finds any bit that does not belong to its value's type.
+`common.abi` reads one word per call, which suits rare events and calldata. A backfill reads fifteen words in each of
+fifty thousand logs. So the indexed topics and the head of the data form one byte string that is unpacked in one step,
+and one mask over the whole string finds any bit that does not belong to its value's type.
 
     topics 1.. │ head of data │ tails
     ◄─────── Words.read ──────►
@@ -21,7 +21,7 @@ from common.refusal import Refused
 from coordinatord.chain.rpc.chain_data import ChainLog
 
 _WORD: Final = 32
-# What struct reads at the end of a word, the bits that may be set in it, and what makes it a value.
+# Struct code of each type at the end of a word, the number of bits that may be set, and the conversion to its value.
 _STATIC: Final[dict[str, tuple[str, int, Callable[[Any], Any] | None]]] = {
     "bool": ("?", 1, None),
     "uint8": ("B", 8, None),
@@ -34,12 +34,14 @@ _STATIC: Final[dict[str, tuple[str, int, Callable[[Any], Any] | None]]] = {
     "address": ("20s", 160, None),
     "bytes32": ("32s", 256, None),
 }
-_OFFSET: Final = ("Q", 64, None)  # of a dynamic value; more than 64 bits lead nowhere
-_NARROW: Final = _STATIC["uint64"]  # what fits in 64 bits, as amounts mostly do, needs no second step
+# Offset of a dynamic value, at most 64 bits.
+_OFFSET: Final = ("Q", 64, None)
+# Most amounts fit in 64 bits and need no conversion.
+_NARROW: Final = _STATIC["uint64"]
 
 
 class Words:
-    """The shape of one event: how many of its values are indexed, and the types of all, indexed ones first."""
+    """Layout of one event: the number of indexed values, and the types of all values, indexed ones first."""
 
     def __init__(self, indexed: int, types: tuple[str, ...]) -> None:
         shapes = [_STATIC.get(kind, _OFFSET) for kind in types]
@@ -56,15 +58,16 @@ class Words:
         self.texts = [place for place, is_text in self._dynamics if is_text]
 
     def read(self, log: ChainLog) -> list[Any]:
-        """The values of the event, of the types that its declaration says."""
+        """Return the event's values, with the types of its declaration."""
         values, raw = self.read_head(log)
-        for place, is_text in self._dynamics:  # written out, not called: half of a post's time is spent here
+        # Inlined, because this loop takes half the time of a post.
+        for place, is_text in self._dynamics:
             start = self._data_at + _WORD + values[place]
             length = int.from_bytes(raw[start - _WORD : start])
             end = start + length
             padded = end + (-length & 31)
             if start & 31 or padded > len(raw):
-                raise Refused("one of its values is not within it")
+                raise Refused("one of its values lies outside of the log")
             if raw.count(0, end, padded) != padded - end:
                 raise Refused("one of its values has padding that is not zero")
             value = raw[start:end]
@@ -72,7 +75,7 @@ class Words:
         return values
 
     def read_head(self, log: ChainLog) -> tuple[list[Any], bytes]:
-        """The values, with offsets for the dynamic ones, and all bytes of the log but topic 0."""
+        """Return the values, with offsets in place of dynamic values, and all bytes of the log except topic 0."""
         topics = log.topics
         if len(topics) != self._topics:
             raise Refused(f"it has {len(topics)} topics where its event has {self._topics}")
@@ -93,12 +96,13 @@ class Words:
         return values, raw
 
     def rows(self, raw: bytes, offset: int, row: struct.Struct, unset: int) -> list[tuple[Any, ...]]:
-        """The array at `offset`, of static structs: `row` unpacks one, `unset` masks the bits that none may set."""
+        """Return the array of static structs at `offset`. `row` unpacks one struct. `unset` masks the bits that must
+        be zero."""
         start = self._data_at + _WORD + offset
         count = int.from_bytes(raw[start - _WORD : start])
         end = start + count * row.size
         if start % _WORD or end > len(raw):
-            raise Refused("its array is not within it")
+            raise Refused("its array lies outside of the log")
         content = raw[start:end]
         for at in range(0, len(content), row.size):
             if int.from_bytes(content[at : at + row.size]) & unset:
@@ -106,10 +110,12 @@ class Words:
         return list(row.iter_unpack(content))
 
     def layout(self, log: ChainLog) -> "Layout | None":
-        """Where the values are in a log that `read` took, to read its like by; None where those need `read`, too."""
+        """Return the positions of the values in a log that `read` accepts, to decode similar logs. Return None for
+        logs that need `read`."""
         values, raw = self.read_head(log)
         if self._has_bits or int.from_bytes(raw[: self._length]) & self._unset_narrow:
-            return None  # bits beside a bit are no bytes; and wide values are rare
+            # Bits next to a boolean are not compared, and wide values are rare.
+            return None
         heads = [
             Span(_WORD * (place + 1) - size, size, code, place)
             for place, (code, size) in enumerate(self._narrow)
@@ -124,13 +130,14 @@ class Words:
         end = self._length
         for tail in tails:
             if tail.start - _WORD < end:
-                return None  # its length would be a part of another value
+                # The length of the tail would be part of another value.
+                return None
             end = tail.start + tail.length
         return Layout.of([*heads, *tails], raw)
 
 
 class Span(NamedTuple):
-    """Bytes of one value in a log: how struct reads them, and the value's place in the declaration."""
+    """Bytes of one value in a log, its struct code, and its place in the declaration."""
 
     start: int
     length: int
@@ -140,10 +147,10 @@ class Span(NamedTuple):
 
 @attrs.frozen
 class Layout:
-    """Values of logs that are alike, unpacked without a look at each word.
+    """Decoder of logs with the same layout, without a check of each word.
 
-    Between the values of a log are bytes that say nothing: the beginnings of words, offsets, lengths, padding. Those of
-    one log were checked one by one; in a log where they are the same, the values are in the same places.
+    The bytes between the values are padding, offsets and lengths. They were checked in the first log. A log in which
+    they are equal has its values in the same places.
     """
 
     _values: struct.Struct
@@ -154,7 +161,7 @@ class Layout:
 
     @classmethod
     def of(cls, spans: Sequence[Span], raw: bytes) -> "Layout":
-        """Layout of a log in which the values are there, one behind the other."""
+        """Return the layout of a log whose values are at these consecutive spans."""
         values, between, at = ">", ">", 0
         for span in spans:
             values += f"{span.start - at}x{span.code}"
@@ -169,8 +176,10 @@ class Layout:
         return cls(struct.Struct(values), ordered, around, around.unpack(raw))
 
     def read(self, logs: Sequence[ChainLog]) -> Iterator[tuple[Any, ...]] | None:
-        """The values of each, texts as bytes; None where one is not alike. All have as many topics, and as much data,
-        as the log that this was made of."""
+        """Return the values of each log, with strings as bytes, or None if a log has another layout.
+
+        All logs must have as many topics and as much data as the log of this layout.
+        """
         try:
             raw = _bytes_of(logs)
         except ValueError:
@@ -184,21 +193,21 @@ class Layout:
 
 
 def _bytes_of(logs: Sequence[ChainLog]) -> bytes:
-    """All of them but their topics 0. Raises ValueError for what is not hex."""
+    """Return the bytes of all logs except topic 0. Raise ValueError for invalid hex."""
     return unhexlify("".join([part[2:] for log in logs for part in (*log.topics[1:], log.data)]))
 
 
 def _reading(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable[[bytes], tuple[Any, ...]], int]:
-    """Function that unpacks such words, and the mask of the bits that none of them may have set."""
+    """Return a function that unpacks these words, and the mask of the bits that must be zero."""
     unset = b"".join(((1 << 256) - (1 << bits)).to_bytes(_WORD, "big") for _, bits, _ in shapes)
     words = "".join(f"{_WORD - struct.calcsize(f'>{code}')}x{code}" for code, _, _ in shapes)
     return struct.Struct(">" + words).unpack_from, int.from_bytes(unset)
 
 
 def as_text(raw: bytes) -> str:
-    """A Solidity `string` is any bytes, and a provider may settle with a CID that is no UTF-8.
+    """Decode a Solidity `string`, which may hold any bytes. A provider may settle with a CID that is not UTF-8.
 
-    That must not stop the index: what is no UTF-8, and NUL, which PostgreSQL's text cannot hold, reads as U+FFFD.
+    Invalid bytes must not stop the index, so they read as U+FFFD. So does NUL, which PostgreSQL's text cannot store.
     """
     if raw.isalnum():
         return raw.decode("ascii")

@@ -1,6 +1,6 @@
-"""From a log to its event. Each event's declaration stands here as in the contract's interface.
+"""Decode logs into events. The declarations match the contracts' interfaces.
 
-A struct's fields are in the order of the declaration, and indexed values come first in all of them.
+The fields of each struct are in the order of the declaration, and indexed values come first.
 """
 
 import re
@@ -20,7 +20,7 @@ _PARAMETER: Final = re.compile(r"(\w+|\([\w,]+\)\[\]) (indexed )?\w+")
 
 
 class _Reader:
-    """Reads logs of one event."""
+    """Reader of the logs of one event."""
 
     def __init__(self, kind: type[contract_events.Event], words: Words) -> None:
         self._kind = kind
@@ -33,7 +33,7 @@ class _Reader:
         return self._words.layout(log)
 
     def events(self, rows: Iterable[tuple[Any, ...]]) -> list[contract_events.Event]:
-        """Of what a layout read."""
+        """Return the events of rows that a layout decoded."""
         kind, texts = self._kind, self._words.texts
         if not texts:
             return [kind(*values) for values in rows]
@@ -46,7 +46,7 @@ class _Reader:
 
 
 class _AsksReader(_Reader):
-    """Its quotes are an array of structs."""
+    """Reader of an event whose quotes are an array of structs."""
 
     _ROW: Final = struct.Struct(">28xI28xI16x16s16x16s")
     _UNSET: Final = int.from_bytes(
@@ -68,11 +68,11 @@ class _AsksReader(_Reader):
 def _declared(
     kind: type[contract_events.Event], parameters: str, reader: type[_Reader] = _Reader
 ) -> tuple[str, _Reader]:
-    """Topic 0 as hex, and what reads the rest."""
+    """Return topic 0 as hex, and the reader of the event's logs."""
     found = _PARAMETER.findall(parameters)
     types = tuple(name for name, _ in found)
     if len(types) != len(kind.__struct_fields__):
-        raise ValueError(f"{kind.__name__} has not as many fields as its declaration")
+        raise ValueError(f"{kind.__name__} must have as many fields as its declaration")
     words = Words(sum(1 for _, indexed in found if indexed), types)
     return hex_of(topic(f"{kind.__name__}({','.join(types)})")), reader(kind, words)
 
@@ -143,20 +143,21 @@ _ASKS: Final = dict(
         ),
     )
 )
-_FEW: Final = 8  # logs that are alike: to see where their values are takes as long as to read some of them
+# Fewer similar logs are faster to decode one by one.
+_MIN_BATCH_LOGS: Final = 8
 
 
 class Decoder:
-    """Decodes the logs of one deployment's registries."""
+    """Decoder of the logs of one deployment's registries."""
 
     def __init__(self, book: AddressBook) -> None:
         self.addresses = tuple(hex_of(a) for a in (book.job_registry, book.provider_registry, book.ask_registry))
         self._tables = dict(zip(self.addresses, (_JOBS, _PROVIDERS, _ASKS), strict=True))
 
     def decode(self, log: ChainLog) -> contract_events.Event | None:
-        """The event; None for one that says nothing about the market (an owner's, a pause).
+        """Return the event, or None for an event that does not concern the market (an ownership change, a pause).
 
-        Raises Refused for a log that is none of these registries', or that no registry could have written.
+        Raise Refused for a log of another contract, and for a log that no registry could have written.
         """
         reader = self._reader(log)
         if reader is None:
@@ -167,7 +168,7 @@ class Decoder:
             raise Refused(f"log {log.log_index} of block {log.block_number} is malformed: {wrong}") from None
 
     def decode_all(self, logs: Sequence[ChainLog]) -> list[contract_events.Event | None]:
-        """The same of each. Those that are alike, as the posts of a busy market are, are read together."""
+        """Return the event of each log. Similar logs, such as the posts of a busy market, are decoded together."""
         alike: dict[tuple[object, ...], list[int]] = {}
         for place, log in enumerate(logs):
             alike.setdefault((log.address, log.topics[:1], len(log.topics), len(log.data)), []).append(place)
@@ -179,8 +180,8 @@ class Decoder:
         return events
 
     def _together(self, logs: Sequence[ChainLog]) -> list[contract_events.Event] | None:
-        """Events of logs of one event and length; None where they are better read one by one."""
-        if len(logs) < _FEW or self.decode(logs[0]) is None:
+        """Return the events of logs of one event and length, or None if they must be decoded one by one."""
+        if len(logs) < _MIN_BATCH_LOGS or self.decode(logs[0]) is None:
             return None
         reader = self._reader(logs[0])
         layout = reader and reader.layout(logs[0])
@@ -188,7 +189,7 @@ class Decoder:
         return reader.events(rows) if reader and rows else None
 
     def _reader(self, log: ChainLog) -> _Reader | None:
-        # Nodes write lower case; the second look-up is for the one that does not.
+        # Nodes usually write lower case. The second look-up covers any other node.
         table = self._tables.get(log.address) or self._tables.get(log.address.lower())
         if table is None:
             raise Refused(f"a log of {log.address} was not asked for")

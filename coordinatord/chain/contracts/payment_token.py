@@ -1,4 +1,4 @@
-"""Payment token: the balance and authorization that a claim depends on, typed."""
+"""Payment token: the balances and authorisations that claims depend on."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ _CODE: Final = "claim_simulate_read"
 
 @attrs.frozen(slots=True)
 class Funds:
-    """Balances by owner, and the authorisations that are used up or cancelled."""
+    """Balances by owner, and the authorisations that are used or cancelled."""
 
     balances: dict[bytes, int]
     spent: set[bytes]
@@ -27,7 +27,8 @@ class PaymentToken:
     address: bytes
 
     async def funds(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds:
-        """In one request. `jobs`: owner and job id, which is the authorisation's nonce."""
+        """Read all balances and authorisations in one request. `jobs` are pairs of owner and job id, the
+        authorisation's nonce."""
         views = [self.balance_view(owner) for owner in owners]
         views += [
             self._view(abi.call(_AUTHORIZATION, abi.address(owner), abi.bytes32(job_id))) for owner, job_id in jobs
@@ -45,7 +46,7 @@ class PaymentToken:
 
 
 def read_balance(answer: bytes | Reverted) -> int | None:
-    """None for a token that does not answer: then nothing is known against the owner."""
+    """Return the balance, or None for a token that does not answer. The owner then counts as able to pay."""
     if isinstance(answer, Reverted) or len(answer) < 32:
         return None
     return abi.uint_at(answer, 0, 256)

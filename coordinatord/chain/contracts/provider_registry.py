@@ -1,4 +1,4 @@
-"""Provider registry: its reads, typed, and the calldata of its writes."""
+"""Provider registry: typed reads, and the calldata of its writes."""
 
 from typing import Final
 
@@ -24,14 +24,14 @@ class ProviderRegistry:
     address: bytes
 
     async def provider_id_of(self, operator: bytes) -> int | None:
-        """The registry id of a wallet; None when it is not registered."""
+        """Return the provider id of a wallet, or None if the wallet is not registered."""
         return await read_view(self.rpc, self.provider_id_view(operator), read_provider_id)
 
     def provider_id_view(self, operator: bytes, block: str = "latest") -> View:
         return View(self.address, abi.call(_PROVIDER_ID_OF, abi.address(operator)), "provider_id_read", block=block)
 
     async def allowlist_status(self, key: bytes) -> int:
-        """NOT_LISTED, 1 (allowed) or TOMBSTONED."""
+        """Return NOT_LISTED, 1 (allowed) or TOMBSTONED."""
         view = View(self.address, abi.call(_ALLOWLIST_STATUS, abi.bytes32(key)), "allowlist_status_read")
         return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 8))
 

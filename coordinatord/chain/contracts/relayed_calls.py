@@ -1,4 +1,4 @@
-"""Calls that are relayed in one transaction, and which of them were refused. All three registries share this."""
+"""Calls relayed in one transaction, and the refused ones among them. All three registries share this format."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _CALL_REFUSED: Final = "0x" + topic("CallRefused(uint256,bytes)").hex()
 
 
 class ReceiptLog(msgspec.Struct, frozen=True):
-    """As much of a receipt's log as is read here."""
+    """The fields of a receipt's log that this module reads."""
 
     address: str
     topics: list[Hash]
@@ -22,7 +22,7 @@ class ReceiptLog(msgspec.Struct, frozen=True):
 
 
 def relay(calls: Sequence[bytes]) -> bytes:
-    """Calldata that runs each of `calls` on the registry it is sent to; a refused one harms no other."""
+    """Return calldata that runs each of `calls` on its registry. A refused call does not affect the others."""
     return call(_RELAY, array_of_dynamic([dynamic(one) for one in calls]))
 
 
@@ -37,7 +37,7 @@ def calls_of(calldata: bytes) -> list[bytes] | None:
 
 
 def refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, bytes]:
-    """The refused calls of one `relay` transaction: place in `calls` → revert data."""
+    """Return the revert data of the refused calls of one `relay` transaction, by position in `calls`."""
     address = "0x" + registry.hex()
     refused = {}
     for log in logs:
@@ -45,6 +45,6 @@ def refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, byte
             try:
                 refused[int(log.topics[1], 16)] = bytes_at(bytes.fromhex(log.data[2:]), 0)
             except (Refused, ValueError):
-                # The event is our own contract's; a node that garbles it has told us that the call was refused.
+                # Our own contract emits the event, so even a garbled log means that the call was refused.
                 refused[int(log.topics[1], 16)] = b""
     return refused

@@ -1,8 +1,8 @@
-"""Blocks and logs of several nodes, taken as two of them tell them alike.
+"""Read blocks and logs from several nodes, and accept only answers that two of them agree on.
 
-One node may lie, lag or sit on another branch. What two tell alike is taken; a third decides between two that differ;
-without a third nothing is taken until they agree. One that does not answer is waited for a few times and then left out,
-so that the index goes on with those that are left, and with one alone, unchecked, as it would with one address.
+A node may lie, lag or follow another branch. When the first two nodes differ, a third decides. Without a third node the
+read fails until the two agree. A node that does not answer is retried a few times and then skipped for a while. The
+index continues with the remaining nodes. A single node's answers are accepted unchecked, as with one configured URL.
 """
 
 import time
@@ -25,14 +25,15 @@ from coordinatord.chain.rpc.nodes import Nodes
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-_FAILURES: Final = 3  # in a row, after which a node is no witness for a while
-_REST: Final = 10.0  # seconds, doubled each time
-_LONGEST_REST: Final = 300.0
-_STRAYED: Final = 10  # times in a row on another branch than two others; an honest node is there for a block or two
+_MAX_FAILURES: Final = 3
+_INITIAL_REST_S: Final = 10.0
+_MAX_REST_S: Final = 300.0
+# Consecutive answers from another branch than two other nodes. An honest node leaves a branch after a block or two.
+_MAX_STRAYED_ANSWERS: Final = 10
 
 
 class Disagreement(Retryable):
-    """Nodes told different things, and no two of them the same."""
+    """The nodes gave different answers, and no two of them were equal."""
 
 
 @attrs.define(eq=False)
@@ -45,15 +46,15 @@ class _Witness:
 
 
 @attrs.frozen
-class _Told:
-    """The part of an answer that nodes must tell alike. `branch`: the hash of its last block."""
+class _Comparable:
+    """Part of an answer that nodes must agree on. `branch` is the hash of the last block."""
 
     branch: str
     content: object
 
 
 class CheckedSource:
-    """The index's view of several nodes; `Source` is that of one."""
+    """Block source that cross-checks several nodes. `Source` reads a single node."""
 
     def __init__(self, nodes: Nodes, decoder: Decoder, clock: Callable[[], float] = time.monotonic) -> None:
         self._nodes = nodes
@@ -61,7 +62,7 @@ class CheckedSource:
         self._witnesses = {node: _Witness(node, Source(node.rpc, decoder)) for node in nodes.all}
 
     async def head(self) -> BlockHeader:
-        """The lowest head of the nodes that are in step: all of them have that block."""
+        """Return the lowest head of the nodes in step. All of these nodes have that block."""
         heads = await self._heads()
         lowest = min(heads, key=lambda head: head.height)
         if all((head.height, head.hash) == (lowest.height, lowest.hash) for head in heads):
@@ -69,23 +70,25 @@ class CheckedSource:
         return (await self.headers(lowest.height, lowest.height))[0]
 
     async def chain_id(self) -> int:
-        return await self._agreed(lambda source: source.chain_id(), lambda found: _Told("", found), "the chain id")
+        return await self._agreed(
+            lambda source: source.chain_id(), lambda found: _Comparable("", found), "the chain id"
+        )
 
     async def headers(self, first: int, last: int) -> list[BlockHeader]:
         return await self._agreed(
-            lambda source: source.headers(first, last), _headers_told, f"the headers of blocks {first} to {last}"
+            lambda source: source.headers(first, last), _comparable_headers, f"the headers of blocks {first} to {last}"
         )
 
     async def blocks(self, first: int, last: int) -> list[BlockRange]:
         return await self._agreed(
             lambda source: source.blocks(first, last),
-            lambda found: _told(*found),
+            lambda found: _comparable(*found),
             f"blocks {first} to {last}",
         )
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
         return await self._agreed(
-            lambda source: source.range(first, last, width), _told, f"the logs of blocks {first} to {last}"
+            lambda source: source.range(first, last, width), _comparable, f"the logs of blocks {first} to {last}"
         )
 
     async def _heads(self) -> list[BlockHeader]:
@@ -112,13 +115,15 @@ class CheckedSource:
         return heads
 
     def _present(self) -> list[_Witness]:
-        """Nodes to be asked: those that are fit, without those that lately told the index nothing; one at least."""
+        """Return the fit nodes that are not resting after failures, and at least one node."""
         fit = [self._witnesses[node] for node in self._nodes.fit()]
         return [witness for witness in fit if witness.rests_until <= self._clock()] or fit[:1]
 
-    async def _agreed(self, ask: Callable[[Source], Awaitable[T]], told: Callable[[T], _Told], what: str) -> T:
-        """What two nodes tell alike. `told`: the part of an answer that they must tell alike. Retryable when there are
-        two and they do not, or when one of them does not answer."""
+    async def _agreed(self, ask: Callable[[Source], Awaitable[T]], told: Callable[[T], _Comparable], what: str) -> T:
+        """Return the answer that two nodes agree on. `told` extracts the part of an answer that must be equal.
+
+        Raise Retryable when several nodes are present but no two give the same answer.
+        """
         present = self._present()
         if len(present) == 1:
             answer = await self._ask(present[0], ask)
@@ -144,7 +149,7 @@ class CheckedSource:
         raise _undecided(heard, failed, what)
 
     def _note_agreement(
-        self, heard: Sequence[tuple[_Witness, T]], taken: T, told: Callable[[T], _Told], what: str
+        self, heard: Sequence[tuple[_Witness, T]], taken: T, told: Callable[[T], _Comparable], what: str
     ) -> None:
         metrics.nodes_disagree.labels("index").set(0)
         metrics.nodes_agreed.set(2)
@@ -153,7 +158,7 @@ class CheckedSource:
                 witness.strayed = 0
                 continue
             witness.strayed += 1
-            if told(answer).branch == told(taken).branch or witness.strayed >= _STRAYED:
+            if told(answer).branch == told(taken).branch or witness.strayed >= _MAX_STRAYED_ANSWERS:
                 witness.node.doubt(what)
 
     async def _ask_all(
@@ -174,8 +179,8 @@ class CheckedSource:
             answer = await ask(witness.source)
         except Retryable as error:
             witness.failures += 1
-            if witness.failures >= _FAILURES:
-                rest = min(_LONGEST_REST, _REST * 2.0 ** min(witness.failures - _FAILURES, 8))
+            if witness.failures >= _MAX_FAILURES:
+                rest = min(_MAX_REST_S, _INITIAL_REST_S * 2.0 ** min(witness.failures - _MAX_FAILURES, 8))
                 witness.rests_until = self._clock() + rest
                 log.warning("node left out by the index", node=witness.node.name, seconds=rest, reason=error.message)
             return error
@@ -183,8 +188,8 @@ class CheckedSource:
         return answer
 
 
-def _majority(heard: Sequence[tuple[_Witness, T]], told: Callable[[T], _Told]) -> T | None:
-    """The answer that two gave."""
+def _majority(heard: Sequence[tuple[_Witness, T]], told: Callable[[T], _Comparable]) -> T | None:
+    """Return the answer that two nodes gave, or None."""
     for place, (_, answer) in enumerate(heard):
         if any(told(answer) == told(other) for _, other in heard[:place]):
             return answer
@@ -199,11 +204,13 @@ def _undecided(heard: Sequence[tuple[_Witness, T]], failed: Sequence[Retryable],
     return Disagreement("chain_unreachable", f"{names} contradict each other about {what}: waiting until they agree")
 
 
-def _headers_told(headers: Sequence[BlockHeader]) -> _Told:
+def _comparable_headers(headers: Sequence[BlockHeader]) -> _Comparable:
     content = [(header.height, header.hash.lower(), header.parent_hash.lower(), header.time) for header in headers]
-    return _Told(headers[-1].hash.lower(), content)
+    return _Comparable(headers[-1].hash.lower(), content)
 
 
-def _told(*ranges: BlockRange) -> _Told:
-    headers = _headers_told([header for block_range in ranges for header in block_range.headers])
-    return _Told(headers.branch, (headers.content, [placed for block_range in ranges for placed in block_range.events]))
+def _comparable(*ranges: BlockRange) -> _Comparable:
+    headers = _comparable_headers([header for block_range in ranges for header in block_range.headers])
+    return _Comparable(
+        headers.branch, (headers.content, [placed for block_range in ranges for placed in block_range.events])
+    )

@@ -1,4 +1,4 @@
-"""Ranges of blocks written into the tables: rows, undo log, events, position and notice, in one transaction."""
+"""Write ranges of blocks to the tables: rows, undo log, events, position and notification, in one transaction."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,8 +29,10 @@ from coordinatord.storage.database.transactions import transaction
 async def apply_range(
     connection: Connection, block_range: BlockRange, ordinal: int, *, rebuilding: bool
 ) -> tuple[IndexPosition, int]:
-    """Blocks far below the head: written in bulk, and not to be undone. `ordinal`: of the next job; back comes that of
-    the one after these."""
+    """Write blocks far below the head in bulk, without an undo log.
+
+    `ordinal` is the ordinal of the next new job. Return the new position and the ordinal after these jobs.
+    """
     changes = folded(block_range)
     _expire(changes, block_range.last.time)
     position = _position(block_range.last, rebuilding)
@@ -48,10 +50,11 @@ async def apply_range(
 async def apply_blocks(
     connection: Connection, blocks: Sequence[BlockRange], *, window: int, rebuilding: bool
 ) -> IndexPosition:
-    """Consecutive blocks near the head: every row that one changes is saved first, for the next `window` blocks.
+    """Write consecutive blocks near the head. Every row that they change is saved first, and stays saved for `window`
+    blocks.
 
-    Jobs that are posted go in together, since nothing has to be saved of them: then each block changes what was there
-    after the one before it.
+    New jobs of all blocks are inserted together, because inserts need no saved rows. After that, each block is applied
+    in order.
     """
     changes = [folded(block) for block in blocks]
     posted = _posted(changes)
@@ -73,8 +76,8 @@ async def apply_blocks(
 
 
 def _posted(changes: Sequence[Changes]) -> list[NewJob]:
-    """The jobs of all blocks. They are written before the first one's changes, so none of those may be of a job that a
-    later block posts."""
+    """Return the new jobs of all blocks. The jobs are inserted before the first block's changes are applied, so
+    raise Retryable if a block changes a job that a later block posts."""
     later: set[bytes] = set()
     for change in reversed(changes):
         if not later.isdisjoint(change.jobs):
@@ -95,13 +98,13 @@ async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bo
 
 
 async def mark_more(connection: Connection, position: IndexPosition) -> bool:
-    """Mark a portion of what had expired at the position's block; whether there may be more."""
+    """Mark one batch of the jobs that expired at the position's block. Return True if more may remain."""
     async with transaction(connection):
         return await mark_some_expired(connection, position.block_time)
 
 
 async def start_over(connection: Connection, deploy_block: int) -> IndexPosition:
-    """Forget everything; the next block to index is `deploy_block`, and nothing is readable until the head."""
+    """Empty the index and restart it at `deploy_block`. Requests cannot read it until it reaches the head."""
     position = IndexPosition(deploy_block - 1, bytes(32), 0, rebuilding=True)
     async with transaction(connection):
         await empty_index(connection)
@@ -126,7 +129,7 @@ def folded(block_range: BlockRange) -> Changes:
 
 
 def _expire(changes: Changes, time: int) -> None:
-    """Mark new jobs before they are written: in a backfill, most of what nobody claimed has long expired."""
+    """Mark expired new jobs before they are written. In a backfill, most unclaimed jobs expired long ago."""
     for job in changes.new_jobs.values():
         if job.state == OPEN and job.expires_at < time:
             job.state, job.ended_because = CANCELLED, BY_EXPIRY

@@ -1,7 +1,7 @@
-"""Changes of index rows by a range of blocks, folded: at most one for each row.
+"""Changes of index rows by a range of blocks, merged to at most one change per row.
 
-A job, provider or ask that is new and one that is known are kept apart, so that nothing has to be read to write:
-new rows are whole, known ones are changed by patches that also say what must have been there before.
+New rows are kept apart from changes to existing rows, so that writing requires no reads. New rows are complete. Patches
+of existing rows also name the state that the row must be in.
 """
 
 import attrs
@@ -10,13 +10,13 @@ import msgspec
 from common.api.states import EndedBecause, JobState
 from coordinatord.base.errors import Retryable
 
-# The registry's state codes, and its reasons for an ending.
+# State codes of the registry, and its reasons for the end of a job.
 OPEN, CLAIMED, SETTLED, CANCELLED = map(int, JobState)
 NOT_ENDED, BY_SETTLE, BY_OWNER, BY_FAIL, BY_RECLAIM, BY_EXPIRY = map(int, EndedBecause)
 
 
 class NewJob(msgspec.Struct, gc=False):
-    """A row of `jobs` in the order of its columns, but for `ordinal`: the writer numbers new rows."""
+    """Row of `jobs`, in column order, without `ordinal`: the writer numbers new rows."""
 
     job_id: bytes
     owner: bytes
@@ -47,7 +47,8 @@ class NewJob(msgspec.Struct, gc=False):
 
 
 class JobPatch(msgspec.Struct, gc=False):
-    """Change of a job posted earlier. `was`: the state it must have been in. None: unchanged."""
+    """Change of a job that was posted earlier. `was` is the state that the job must be in. None leaves a column
+    unchanged."""
 
     job_id: bytes
     was: int
@@ -62,7 +63,7 @@ class JobPatch(msgspec.Struct, gc=False):
 
 
 class NewProvider(msgspec.Struct, gc=False):
-    """A row of `providers`, in the order of its columns, as the registry registers one."""
+    """Row of `providers`, in column order, with the registry's initial values."""
 
     provider_id: int
     operator: bytes
@@ -79,7 +80,7 @@ class NewProvider(msgspec.Struct, gc=False):
 
 
 class ProviderPatch(msgspec.Struct, gc=False):
-    """Change of a provider registered earlier; None: unchanged. `active_jobs` is a difference."""
+    """Change of a provider registered earlier. None leaves a column unchanged. `active_jobs` is a difference."""
 
     provider_id: int
     operator: bytes | None = None
@@ -104,7 +105,7 @@ class CatalogueModel(msgspec.Struct, gc=False):
 
 
 class Changes(msgspec.Struct):
-    """Values of None say that the row goes."""
+    """All row changes of one range. A value of None deletes the row."""
 
     new_jobs: dict[bytes, NewJob] = {}
     jobs: dict[bytes, JobPatch] = {}
@@ -122,7 +123,7 @@ class Changes(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class Contradiction(Retryable):
-    """The node's logs do not follow from what it told before: some were withheld, now or then."""
+    """The node's logs do not follow from the logs it returned before. The node withheld some, earlier or now."""
 
 
 def contradiction(what: str) -> Contradiction:

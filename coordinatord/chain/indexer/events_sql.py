@@ -1,7 +1,7 @@
-"""Event log: what happened to jobs, appended in the transaction that changes their rows (0001_schema.sql).
+"""Event log of jobs. Events are appended in the transaction that changes the rows (see 0001_schema.sql).
 
-Blocks near the head append their events; blocks that a reorganisation undoes, take-backs of those. Where the index is
-written in bulk, or anew, one `reset` stands for all: readers then read again what they follow.
+Blocks near the head append one event per change. A reorg appends an event that takes back each undone one. A bulk write
+or a rebuild appends a single `reset`, and readers then read the rows they follow again.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _KINDS: Final[dict[type, EventKind]] = {
     contract_events.JobFailed: EventKind.FAILED,
     contract_events.JobReclaimed: EventKind.RECLAIMED,
 }
-_KEPT: Final = "interval '1 day'"
+_RETENTION: Final = "interval '1 day'"
 _COLUMNS: Final = (
     "(kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because)"
 )
@@ -39,8 +39,8 @@ _NAMES: Final = _COLUMNS.strip("()").split(", ")
 _OUTCOMES: Final = {kind: f"{state:d}\t{because:d}" for kind, (state, because) in OUTCOMES.items()}
 _RESET: Final = f"insert into events (kind, block_number, block_time) values ({EventKind.RESET}, $1, $2)"
 
-# Rows that `marked` returns, each at the first block after its expiry. That is the position's block, or one of the few
-# before it where several came at once or more expired than one transaction marks.
+# Each row that `marked` returns becomes an event of the first block after the row's expiry. That block is the
+# position's block, unless several blocks arrived at once or more jobs expired than one transaction marks.
 APPEND_MARKED: Final = (
     f"insert into events {_COLUMNS}"
     f" select {EventKind.EXPIRED}, b.number, b.time, m.job_id, m.owner, m.model_id, 0, m.designated,"
@@ -52,23 +52,25 @@ APPEND_MARKED: Final = (
 
 
 async def append_events(connection: Connection, blocks: Sequence[BlockRange]) -> None:
-    """What the blocks' events say of jobs, whose rows are there already. Copied, like jobs: what a job's later events
-    repeat of its post is looked up where the post is not among the blocks."""
-    told = _told(blocks)
-    posts = {event.job_id: _post_of(event) for _, _, event in told if type(event) is contract_events.JobPosted}
-    earlier = {event.job_id for _, _, event in told} - posts.keys()
+    """Append the job events of the blocks, with COPY. The job rows must exist already.
+
+    Columns that an event shares with its post are read from `jobs` when the post is not among these blocks.
+    """
+    job_events = _job_events(blocks)
+    posts = {event.job_id: _post_of(event) for _, _, event in job_events if type(event) is contract_events.JobPosted}
+    earlier = {event.job_id for _, _, event in job_events} - posts.keys()
     if earlier:
         rows = await connection.fetch(
             "select job_id, owner, model_id, designated from jobs where job_id = any($1::bytea[])", list(earlier)
         )
         posts |= {row["job_id"]: (row["owner"].hex(), row["model_id"], row["designated"]) for row in rows}
-    if told:
-        lines = "".join([_line(block, kind, event, posts[event.job_id]) for block, kind, event in told]).encode()
-        # A view, because asyncpg takes bytes for a path.
+    if job_events:
+        lines = "".join([_line(block, kind, event, posts[event.job_id]) for block, kind, event in job_events]).encode()
+        # A memoryview, because asyncpg treats bytes as a path.
         await connection.copy_to_table("events", source=memoryview(lines), columns=_NAMES, format="text")
 
 
-def _told(blocks: Sequence[BlockRange]) -> list[tuple[BlockHeader, EventKind, _JobLog]]:
+def _job_events(blocks: Sequence[BlockRange]) -> list[tuple[BlockHeader, EventKind, _JobLog]]:
     return [
         (block.last, _KINDS[type(event)], cast("_JobLog", event))
         for block in blocks
@@ -82,7 +84,7 @@ def _post_of(posted: contract_events.JobPosted) -> tuple[str, int, int]:
 
 
 def _line(block: BlockHeader, kind: EventKind, event: _JobLog, post: tuple[str, int, int]) -> str:
-    """The columns `_NAMES`, in COPY's text format."""
+    """Return one event as a line in COPY's text format, in the order of `_NAMES`."""
     owner, model_id, designated = post
     return (
         f"{kind:d}\t{block.height}\t{block.time}\t\\\\x{event.job_id.hex()}\t\\\\x{owner}\t{model_id}\t"
@@ -91,7 +93,7 @@ def _line(block: BlockHeader, kind: EventKind, event: _JobLog, post: tuple[str, 
 
 
 async def take_back_events(connection: Connection, block_number: int) -> None:
-    """Everything above that block, the newest first. What was before a reset is nobody's any more."""
+    """Append a take-back for every event above the block, newest first. Events before the last reset are left alone."""
     await connection.execute(
         f"insert into events {_COLUMNS[:-1]}, takes_back)"
         " select kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state,"
@@ -104,16 +106,18 @@ async def take_back_events(connection: Connection, block_number: int) -> None:
 
 
 async def append_reset(connection: Connection, block_number: int, block_time: int) -> None:
-    """Changes up to that block are not told one by one."""
+    """Append a reset, which replaces the single events of all changes up to the block."""
     await connection.execute(_RESET, block_number, block_time)
 
 
 async def drop_old(connection: Connection) -> None:
-    """Events of more than a day ago. Those of blocks that a reorganisation may still undo stay, to be taken back; so
-    does the newest, from which readers go on."""
+    """Delete events older than a day.
+
+    Keep events of blocks that a reorg may still undo, and the newest event, from which readers continue.
+    """
     await remove_due(
         connection,
         "events",
-        f"happened < clock_timestamp() - {_KEPT} and id < (select max(id) from events)"
+        f"happened < clock_timestamp() - {_RETENTION} and id < (select max(id) from events)"
         " and block_number <= (select coalesce(min(number), 0) from index_blocks)",
     )

@@ -1,7 +1,7 @@
-"""Checks of a node's answers against each other, before one event of them is believed. Pure: no node is asked here.
+"""Check a node's answers against each other before any event is used. This module does no I/O.
 
-Headers must hang together by their parent hashes; a log must name the hash of the block that it is said to come
-from; a block whose bloom filter holds a registry's address, and for which no log came, is suspect.
+Headers must be linked by their parent hashes. A log must carry the hash of its block. A block is suspect when its bloom
+filter contains a registry's address but the node returned no log for it.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,13 @@ from coordinatord.chain.contracts.contract_events import Event
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 
-Placed = tuple[int, int, Event]  # block, log index, event
+# Block number, log index and event.
+Placed = tuple[int, int, Event]
 
 
 @attrs.frozen(slots=True)
 class BlockRange:
-    """Consecutive blocks and the events in them, in the order of the chain."""
+    """Consecutive blocks and their events, in chain order."""
 
     headers: Sequence[BlockHeader]
     events: Sequence[Placed]
@@ -35,16 +36,16 @@ class BlockRange:
 
 
 def lied(what: str) -> Retryable:
-    """The node's answers do not hang together. It may be between two blocks: asked again it may do better."""
+    """Return the error for contradictory answers. The node may be between two blocks, so a retry can succeed."""
     return Retryable("chain_unreachable", f"the node's answers contradict each other: {what}")
 
 
 def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
-    """The headers are those of `first` and up, each the parent of the next."""
+    """Raise Retryable unless the headers are `first` and up, each the parent of the next."""
     parent = headers[0].parent_hash
     for number, header in enumerate(headers, first):
         if header.height != number:
-            raise lied(f"asked for block {number} it gave block {header.height}")
+            raise lied(f"it returned block {header.height} instead of block {number}")
         if header.parent_hash != parent:
             raise lied(f"block {number} is not the child of the block before it")
         parent = header.hash
@@ -53,14 +54,15 @@ def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
 def read_logs(
     headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: Decoder
 ) -> tuple[BlockRange, list[BlockHeader]]:
-    """The range, and the headers of blocks without logs: what `suspects` is for."""
+    """Return the decoded range, and the headers of blocks without logs, to pass to `suspects`."""
     first = headers[0].height
     places: list[tuple[int, int]] = []
     silent = [True] * len(headers)
     spelled, number, block_hash, last_index = "", -1, "", -1
     try:
         for log in logs:
-            if log.block_number != spelled:  # logs of one block come together
+            # Logs of one block are adjacent.
+            if log.block_number != spelled:
                 spelled, before = log.block_number, number
                 number, last_index = int(spelled, 16), -1
                 if number <= before or not 0 <= number - first < len(headers):
@@ -85,7 +87,7 @@ def read_logs(
 
 
 def bloom_mask(address: str) -> int:
-    """The three bits that a log of this address sets in its block's filter."""
+    """Return the three bits that a log of this address sets in the bloom filter of its block."""
     digest = keccak256(bytes.fromhex(address[2:]))
     mask = 0
     for at in (0, 2, 4):
@@ -94,7 +96,7 @@ def bloom_mask(address: str) -> int:
 
 
 def suspects(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
-    """Those whose filters hold one of the addresses. On a full chain a few are innocent: a filter has collisions."""
+    """Return the headers whose bloom filter matches one of the addresses. Some are false positives on a busy chain."""
     found = []
     for header in silent:
         bloom = int(header.logs_bloom, 16)

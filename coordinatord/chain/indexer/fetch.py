@@ -1,6 +1,6 @@
-"""Blocks and their logs from the node: by range far below the head, by block hash near it.
+"""Fetch blocks and logs from the node: by range far below the head, by block hash near it.
 
-Whatever goes wrong here is a `Retryable`: nothing was written, and the same question may be asked again.
+Every failure is a `Retryable`: nothing was written, and the caller may repeat the request.
 """
 
 import re
@@ -23,7 +23,7 @@ from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 EVENTS_PER_RANGE: Final = 4000
 FIRST_WIDTH: Final = 16
-_PATIENCE: Final = 64  # successes at the limit before a wider range is tried
+_SUCCESSES_BEFORE_GROWTH: Final = 64
 
 _HEX_RANGE: Final = re.compile(r"\[?\s*(0x[0-9a-f]+)\s*(?:,|-|to|and|\.\.)\s*(0x[0-9a-f]+)", re.IGNORECASE)
 _RETRY_RANGE: Final = re.compile(r"\brange:? \[?(\d{1,19})\s*(?:,|-)\s*(\d{1,19})", re.IGNORECASE)
@@ -31,11 +31,11 @@ _NUMBER: Final = re.compile(r"\b(\d[\d,_]{0,19})\s*(k\b)?", re.IGNORECASE)
 
 
 def hinted_width(message: str, asked: int) -> int | None:
-    """A width below the one asked for that a refusal suggests, if it does.
+    """Return a width below `asked` that the node's error message suggests, or None.
 
-    Either it names a range that would work, or the limit is the largest of its numbers that the request exceeded:
-    the wordings are too many for patterns. A limit on results that is taken for one on blocks does no harm, since
-    something below the width asked for had to be tried anyway.
+    The message may name a range that would work. Otherwise the limit is the largest number in it that is below `asked`:
+    wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is harmless, because the
+    caller must try a smaller width anyway.
     """
     if found := _HEX_RANGE.search(message):
         works = int(found[2], 16) - int(found[1], 16) + 1
@@ -53,18 +53,18 @@ def hinted_width(message: str, asked: int) -> int | None:
 
 
 class RangeWidth:
-    """Number of blocks to ask logs for at once: what the node allows, and what suits our own pipeline.
+    """Number of blocks per log request, adapted to the node's limit and to the density of events.
 
-    A node that refuses a range mostly says what it would take; where it does not, the range is halved. The limit is
-    remembered and tried again only after a long run of successes, because each provider's limits are its own and some
-    count results, not blocks. Below the limit, the width follows the density of events: ranges of some thousand events
-    keep fetching, decoding and writing busy at once, larger ones make them wait for each other. `cap` is the
-    operator's; it is never passed.
+    A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is kept, and raised
+    only after many successes, because limits differ between providers and some count results instead of blocks. Below
+    the limit, the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy at the
+    same time. `cap` is the operator's maximum.
     """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
-        self._limit = cap  # what the node is known to take
+        # Largest width that the node is known to accept.
+        self._limit = cap
         self._wanted = float(min(FIRST_WIDTH, cap))
         self._successes = 0
 
@@ -73,28 +73,29 @@ class RangeWidth:
         return max(1, min(int(self._wanted), self._limit))
 
     def took(self, blocks: int, events: int) -> None:
-        """A range was answered."""
+        """Note that the node answered a range."""
         fitting = blocks * EVENTS_PER_RANGE / max(1, events)
         self._wanted = max(1.0, min(fitting, 2.0 * max(self._wanted, blocks), float(self._cap)))
         if blocks >= self._limit < self._cap:
             self._successes += 1
-            if self._successes >= _PATIENCE:
+            if self._successes >= _SUCCESSES_BEFORE_GROWTH:
                 self._successes = 0
                 self._limit = min(self._cap, self._limit + max(1, self._limit // 4))
 
     def refused(self, blocks: int, message: str) -> None:
-        """A range was too wide for the node."""
+        """Note that the node rejected a range as too wide."""
         self._limit = max(1, min(self._limit, hinted_width(message, blocks) or blocks // 2))
         self._successes = 0
 
     def struggled(self, blocks: int) -> None:
-        """No answer came: perhaps the range was too much work. Go on with less, but remember nothing."""
+        """Note that a range got no answer, perhaps because it was too much work. Narrow the next range, but keep the
+        limit."""
         self._wanted = max(1.0, min(self._wanted, blocks / 2))
 
 
 class BatchSize:
-    """Number of calls in one JSON-RPC batch. A batch that got no answer may have been too much work, so the next ones
-    are half as long. After a long run of successes they are twice as long again."""
+    """Number of calls per JSON-RPC batch. The size is halved after a batch without an answer, and doubled again
+    after many successes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -103,7 +104,7 @@ class BatchSize:
 
     def took(self) -> None:
         self._successes += 1
-        if self._successes >= _PATIENCE:
+        if self._successes >= _SUCCESSES_BEFORE_GROWTH:
             self._successes = 0
             self.calls = min(self._most, 2 * self.calls)
 
@@ -114,16 +115,19 @@ class BatchSize:
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 4  # requests of one range; a node answers several while one is read
-_RECEIPTS_PER_BATCH: Final = 10  # each may be as large as its block
+# Requests of one range in flight. The node answers some while one answer is decoded.
+_MAX_CONCURRENT_BATCHES: Final = 4
+# A receipt may be as large as its block.
+_RECEIPTS_PER_BATCH: Final = 10
 
 
 @attrs.define
 class _Pending(Generic[T]):
-    """An answer on its way. An error is kept as a value, so that it surfaces in its turn and alone, not as a group."""
+    """Pending answer. An error is stored as a value, so that it is raised in order, outside of an exception group."""
 
     done: anyio.Event = attrs.field(factory=anyio.Event)
-    outcome: list[T] | Retryable = attrs.field(factory=list)  # the answer alone in a list, once it is there
+    # A list with the answer once it has arrived.
+    outcome: list[T] | Retryable = attrs.field(factory=list)
 
     async def settle(self, ask: Callable[[], Awaitable[T]]) -> None:
         try:
@@ -144,7 +148,7 @@ class _ReceiptLogs(msgspec.Struct):
 
 
 class BlockSource(Protocol):
-    """Checked blocks and logs: of one node, or of several that agree."""
+    """Source of checked blocks and logs, from one node or from several that agree."""
 
     async def head(self) -> BlockHeader: ...
     async def chain_id(self) -> int: ...
@@ -154,7 +158,7 @@ class BlockSource(Protocol):
 
 
 class Source:
-    """Blocks and logs of one node, each answer checked."""
+    """Blocks and logs of one node. Every answer is checked."""
 
     def __init__(self, rpc: Rpc, decoder: Decoder) -> None:
         self._rpc = rpc
@@ -172,14 +176,14 @@ class Source:
         return quantity(await self._one(object, "eth_chainId"))
 
     async def headers(self, first: int, last: int) -> list[BlockHeader]:
-        """Linked headers of all blocks from `first` to `last`."""
+        """Return the linked headers of all blocks from `first` to `last`."""
         calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in range(first, last + 1)]
         headers = await self._many(BlockHeader, calls, self._header_batch)
         check_linked(headers, first)
         return headers
 
     async def blocks(self, first: int, last: int) -> list[BlockRange]:
-        """One range for each block; logs are asked for by hash, so that no reorg can come between."""
+        """Return one range per block. Logs are requested by block hash, so a reorg cannot mix two branches."""
         headers = await self.headers(first, last)
         calls = [RpcCall("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
         logs = await self._many(list[ChainLog], calls, self._logs_batch)
@@ -188,10 +192,10 @@ class Source:
         return [block_range for block_range, _ in read]
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
-        """All of them in one range. What the node says about too wide ranges is told to `width`.
+        """Return all blocks in one range. Report the node's limits to `width`.
 
-        Headers and logs are asked for at the same time: each log names its block, so that whichever comes first, a
-        reorganisation between them shows.
+        Headers and logs are requested concurrently. Each log carries its block hash, so a reorg between both answers is
+        detected.
         """
         headers, logs = _Pending[list[BlockHeader]](), _Pending[list[ChainLog]]()
         async with anyio.create_task_group() as tasks:
@@ -226,7 +230,8 @@ class Source:
         return found
 
     async def _clear(self, silent: Sequence[BlockHeader]) -> None:
-        """Blocks without logs whose filters say otherwise: their receipts tell a collision from withheld logs."""
+        """Fetch the receipts of blocks without logs whose bloom filter matches. Raise Retryable if the node withheld
+        logs."""
         doubtful = suspects(silent, self._masks)
         if not doubtful:
             return
@@ -246,7 +251,10 @@ class Source:
     async def _many(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
         batches = [calls[start : start + size.calls] for start in range(0, len(calls), size.calls)]
         results: list[T] = []
-        for several in [batches[start : start + _AT_ONCE] for start in range(0, len(batches), _AT_ONCE)]:
+        for several in [
+            batches[start : start + _MAX_CONCURRENT_BATCHES]
+            for start in range(0, len(batches), _MAX_CONCURRENT_BATCHES)
+        ]:
             answers = [_Pending[list[T]]() for _ in several]
             async with anyio.create_task_group() as tasks:
                 for pending, batch in zip(answers, several, strict=True):
@@ -282,13 +290,12 @@ Fetch = Callable[[int, int], Awaitable[T]]
 async def prefetched(
     fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
 ) -> AsyncIterator[Callable[[], Awaitable[T | None]]]:
-    """Ranges of blocks fetched ahead and handed over in order: while one is written, the next are on their way.
+    """Fetch ranges of blocks ahead, and return them in order. The next ranges load while the caller writes one.
 
-    Yields a function that gives the next range, and None behind `last`; it raises what fetching raised.
-
-    `width` is asked before each range, how many blocks it may have.
+    Yield a function that returns the next range, or None after `last`. It raises any error of the fetch. `width`
+    returns the number of blocks of the next range.
     """
-    # The one being written and AHEAD more: the stream holds all of them but the one that its sender waits with.
+    # The caller writes one range while AHEAD more are in flight. The sender itself waits with one of them.
     send, receive = anyio.create_memory_object_stream[_Pending[T]](AHEAD - 1)
 
     async def following() -> T | None:

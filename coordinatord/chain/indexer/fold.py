@@ -1,7 +1,7 @@
-"""Events folded into changes of rows, in memory: no database, no node.
+"""Merge events into row changes, in memory, without database or node.
 
-A job posted, claimed and settled within one range becomes one new row. Nothing about earlier rows has to be known:
-what an event demands of its job's state is checked here when the job is new and by the writer when it is not.
+A job that is posted, claimed and settled within one range becomes one new row. Earlier rows are not read. The required
+state of a job is checked here for new jobs, and by the writer for existing ones.
 """
 
 from collections.abc import Callable
@@ -28,16 +28,16 @@ from coordinatord.chain.indexer.changes import (
 
 
 class Fold:
-    """Feed it the events of a range in the order of the chain; `changes` is what they come to. `time_of` a block of the
-    range."""
+    """Merge the events of a range, added in chain order, into `changes`. `time_of` returns the time of a block."""
 
     def __init__(self, time_of: Callable[[int], int]) -> None:
         self.changes = Changes()
         self._time_of = time_of
-        self._block: int  # of the event at hand
+        # Block of the event being added.
+        self._block: int
 
     def add(self, event: contract_events.Event, block: int, log: int) -> None:
-        """Raises Retryable when the event cannot follow what came before it."""
+        """Raise Retryable when the event cannot follow the events before it."""
         if type(event) is contract_events.JobPosted:
             self._job_posted(event, block, log)
             return
@@ -45,8 +45,6 @@ class Fold:
         if handle is not None:
             self._block = block
             handle(self, event)
-
-    # --- jobs ---
 
     def _job_posted(self, event: contract_events.JobPosted, block: int, log: int) -> None:
         job_id = event.job_id
@@ -66,7 +64,8 @@ class Fold:
             units_out,
             event.designated,
             event.expires_at,
-            -(-(rate_in * units_in + rate_out * units_out) // 1_000_000) or 1,  # as common.quotes has it
+            # Same formula as in common.quotes.
+            -(-(rate_in * units_in + rate_out * units_out) // 1_000_000) or 1,
             event.fee_bps,
             event.gas_fee,
             event.task_cid,
@@ -114,8 +113,6 @@ class Fold:
         job.ended_at = self._time_of(self._block)
         return job
 
-    # --- catalogue ---
-
     def _model_set(self, event: contract_events.ModelSet) -> None:
         self.changes.models[event.model_id] = CatalogueModel(
             event.model_id, event.name, event.enabled, event.owned_by, event.params_schema
@@ -127,13 +124,11 @@ class Fold:
     def _fees_set(self, event: contract_events.FeesSet) -> None:
         self.changes.fees = (event.fee_bps, event.gas_fee)
 
-    # --- providers ---
-
     def _provider_registered(self, event: contract_events.ProviderRegistered) -> None:
         known = (self.changes.new_providers, self.changes.providers, self.changes.gone_providers)
         if any(event.provider_id in rows for rows in known):
             raise contradiction(f"provider {event.provider_id} is registered twice")
-        # The registry refuses ops that were signed before the registration.
+        # The registry rejects operations signed before the registration.
         time = self._time_of(self._block)
         self.changes.new_providers[event.provider_id] = NewProvider(
             event.provider_id, event.operator, identity_at=time, capacity_at=time
@@ -178,8 +173,6 @@ class Fold:
             known = self.changes.providers[provider_id] = ProviderPatch(provider_id)
         return known
 
-    # --- asks, allowlist ---
-
     def _asks_published(self, event: contract_events.AsksPublished) -> None:
         self.changes.ask_times[event.provider_id] = event.signed_at
         for quote in event.quotes:
@@ -191,7 +184,7 @@ class Fold:
         self.changes.allowlist[event.key] = (event.status, event.entry)
 
 
-# Events that are missing here (payouts, roles, refused calls) change no row.
+# Events that are missing here (payouts, roles, rejected calls) change no row.
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
     contract_events.JobClaimed: Fold._job_claimed,
     contract_events.JobSettled: Fold._job_settled,

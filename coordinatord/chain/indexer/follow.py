@@ -1,4 +1,4 @@
-"""The indexer: backfill in bulk, then block by block, for as long as this process holds the role."""
+"""Run the indexer while this process holds the role: backfill in bulk, then follow block by block."""
 
 import time
 from typing import Final
@@ -32,18 +32,21 @@ from coordinatord.storage.database.notices import RELAY_ENDED, Notices
 
 log = structlog.get_logger(__name__)
 
-_STEP: Final = 16  # headers asked for at once; most reorgs are shallower
-_BLOCKS_AT_ONCE: Final = 32  # near the head; fetched together, applied in one transaction
-_CONTRADICTIONS_BELIEVED: Final = 5  # in a row; then it is our rows that are doubted
+_HEADERS_PER_REQUEST: Final = 16
+# Blocks near the head that are fetched together and applied in one transaction.
+_BLOCKS_PER_BATCH: Final = 32
+# Consecutive contradictions before the index, instead of the node, is assumed wrong and rebuilt.
+_MAX_CONTRADICTIONS: Final = 5
 
 
 async def common_ancestor(connection: Connection, source: BlockSource, upto: int) -> KeptBlock | None:
-    """The highest block at or below `upto` that is both indexed and the node's; None if all kept ones differ.
+    """Return the highest block at or below `upto` that is in the index and on the node's chain, or None.
 
-    Raises Retryable unless the node's headers hang together from there up: an index is not taken back on hearsay.
+    Raise Retryable unless the node's headers are linked from that block up. An unlinked answer must not undo indexed
+    blocks.
     """
     child_parent: str | None = None
-    while kept := await kept_blocks(connection, upto, _STEP):
+    while kept := await kept_blocks(connection, upto, _HEADERS_PER_REQUEST):
         headers = await source.headers(kept[-1].number, kept[0].number)
         if child_parent is not None and headers[-1].hash != child_parent:
             raise lied(f"block {kept[0].number} is not the parent of the block after it")
@@ -68,15 +71,16 @@ class IndexerSettings:
 async def run_indexer(
     database: Database, source: BlockSource, settings: IndexerSettings, notices: Notices, wake: Wake
 ) -> None:
-    """Index whenever this process holds the role, until cancelled. `wake`: hints that there may be a new block, from
-    the relayer of this process or by notice from another's."""
+    """Run the indexer whenever this process holds the role, until cancelled. `wake` signals that a new block may
+    exist. Its hints come from this process's relayer, or by notification from another process."""
     role = f"indexer:{settings.chain_id}"
     async with notices.subscribe(RELAY_ENDED, lambda _: wake()):
         await hold_role(database, role, lambda connection: IndexFollower(source, settings, wake).follow(connection))
 
 
 class IndexFollower:
-    """One term of the role. Its only state is the position and the blocks that can be undone, read when it begins."""
+    """One term of the indexer role. Its state is the position and the blocks that can be undone, both read at its
+    start."""
 
     def __init__(self, source: BlockSource, settings: IndexerSettings, wake: Wake) -> None:
         self._source = source
@@ -84,14 +88,16 @@ class IndexFollower:
         self._wake = wake
         self._width = RangeWidth(settings.getlogs_cap)
         self._position: IndexPosition | None = None
-        self._head = ChainHead(settings.journal_blocks + 1)  # empty where the first block's parent is not known
+        # Empty if the parent of the next block is unknown.
+        self._head = ChainHead(settings.journal_blocks + 1)
         self._stalled: str | None = None
         self._contradictions = 0
         self._job_indexes_built = False
-        self._marks_missing = True  # as far as is known; also when another term was ended in the middle of them
+        # Initially True, because the previous term may have ended between two batches of marks.
+        self._marks_missing = True
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        """Until cancelled, or until the connection is lost. Errors of the node are waited out."""
+        """Follow the chain until cancelled or until the connection is lost. Errors of the node are retried."""
         await self._read_head(connection)
         while True:
             try:
@@ -114,8 +120,10 @@ class IndexFollower:
                 self._head.add(block.number, "0x" + block.hash.hex())
 
     async def catch_up(self, connection: Connection) -> None:
-        """Index up to the block that is the target now, and on while that was more than one step. What expired at once,
-        too much of it for one transaction, is marked in between."""
+        """Index up to the current target, and repeat while more than one step was needed.
+
+        Between the steps, mark expired jobs that exceeded one transaction's batch.
+        """
         while True:
             target = await self._target()
             if self._place(target) is HeadPlace.FORK:
@@ -133,14 +141,13 @@ class IndexFollower:
             return False
         return await mark_more(connection, self._position)
 
-    # --- forward ---
-
     async def _target(self) -> BlockHeader:
         head = await self._source.head()
         metrics.index_head.set(head.height)
-        # A block may be as old as it likes: only that it is ahead says something of a clock.
+        # An old head is normal on a quiet chain. Only a head in the future indicates a wrong clock.
         metrics.clock_ahead.labels("chain").set(min(0.0, time.time() - head.time))
-        if self._position is not None:  # readiness says the same, but only when somebody asks for it
+        # Readiness reports the same value, but only on request.
+        if self._position is not None:
             metrics.index_lag.set(head.height - self._position.block_number)
         depth = self._settings.confirmations
         if depth == 0 or head.height == 0:
@@ -155,9 +162,14 @@ class IndexFollower:
             steps += await self._backfill(connection, bulk_upto)
         forked = False
         async with prefetched(
-            self._source.blocks, self._next, target.height, lambda: _BLOCKS_AT_ONCE
-        ) as following:  # while the indexes are built, too
-            if not self._job_indexes_built:  # also when it was another term that dropped them
+            self._source.blocks,
+            self._next,
+            target.height,
+            lambda: _BLOCKS_PER_BATCH,
+            # Prefetch continues while the indexes are built.
+        ) as following:
+            # An earlier term may have dropped the indexes.
+            if not self._job_indexes_built:
                 await build_job_indexes(connection)
                 self._job_indexes_built = True
             while (blocks := await following()) is not None:
@@ -172,7 +184,8 @@ class IndexFollower:
                 self._measure()
         if forked:
             await self._fork(connection, target)
-            return 2  # look again at once
+            # Makes the caller look again at once.
+            return 2
         if self._position is not None and self._position.rebuilding:
             self._position = await finish_rebuilding(connection, self._position)
             log.info("index rebuilt", block=self._position.block_number)
@@ -192,7 +205,8 @@ class IndexFollower:
         ) as following:
             while (block_range := await following()) is not None:
                 if self._place(block_range.first) is HeadPlace.FORK:
-                    break  # the step by step that follows finds the fork
+                    # The loop in `_go_to` handles the fork.
+                    break
                 self._position, ordinal = await apply_range(
                     connection, block_range, ordinal, rebuilding=self._rebuilding
                 )
@@ -212,8 +226,6 @@ class IndexFollower:
     def _place(self, header: BlockHeader) -> HeadPlace:
         return self._head.place(header.height, header.hash, header.parent_hash)
 
-    # --- back ---
-
     async def _fork(self, connection: Connection, target: BlockHeader) -> None:
         position = self._position
         if position is None:
@@ -222,7 +234,7 @@ class IndexFollower:
         if ancestor is not None and ancestor.number == position.block_number:
             raise lied(f"the child of block {ancestor.number} is not its child")
         if ancestor is None:
-            # All is thrown away next: make sure that it is a reorg, and not an endpoint of another chain.
+            # The whole index is deleted next. Check first that this is a reorg and not an endpoint of another chain.
             if await self._source.chain_id() != self._settings.chain_id:
                 raise lied("it serves another chain than it did")
             log.warning("reorg below the journal: rebuilding the index", block=position.block_number)
@@ -242,15 +254,15 @@ class IndexFollower:
         self._head = ChainHead(self._settings.journal_blocks + 1)
 
     async def stall(self, connection: Connection, error: Retryable) -> None:
-        """Log an error of `catch_up` once; after too many contradictions, rebuild the index."""
+        """Log an error of `catch_up` once. Rebuild the index after several contradictions in a row."""
         if self._stalled != error.message:
             log.warning("index stalls", reason=error.message, code=error.code)
             self._stalled = error.message
         if not isinstance(error, Contradiction):
             return
         self._contradictions += 1
-        if self._contradictions >= _CONTRADICTIONS_BELIEVED:
-            # The node sticks to its story, so some of what it told before, and we wrote, was not true.
+        if self._contradictions >= _MAX_CONTRADICTIONS:
+            # The node repeats its answer, so the earlier data in the index must be wrong.
             log.warning("the chain contradicts the index: rebuilding it")
             await self._start_over(connection)
             self._contradictions = 0

@@ -13,29 +13,31 @@ from typing import Final
 from coordinatord.chain.indexer.changes import NewJob, contradiction
 
 COLUMNS: Final = ("ordinal", *NewJob.__struct_fields__)
-POSTED: Final = COLUMNS[
-    : COLUMNS.index("state")
-]  # what a job that is still open has; the rest are the table's defaults
-Numbered = tuple[int, NewJob]  # a job with its ordinal
+# Columns of an open job. The other columns have the defaults of the table.
+POSTED: Final = COLUMNS[: COLUMNS.index("state")]
+# Ordinal and job.
+Numbered = tuple[int, NewJob]
 
 _BEGIN: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _END: Final = b"\xff\xff"
 _NULL: Final = b"\xff\xff\xff\xff"
 _BASE: Final = 10_000
-_KNOWN: Final = 4_096  # amounts that are kept as they are written: rates and fees come again
+# Cached encodings of amounts. Rates and fees repeat.
+_AMOUNT_CACHE_SIZE: Final = 4_096
 
 _LENGTH: Final = struct.Struct(">i")
 _BIGINT: Final = struct.Struct(">iq")
 _INTEGER: Final = struct.Struct(">ii")
-# Columns between those of other lengths.
-_TO_SLA: Final = struct.Struct(">hiqi32si20si32siqiq")  # how many, and from ordinal
+# Runs of columns with fixed lengths, between columns of variable length. The first begins with the number of columns
+# and the ordinal.
+_TO_SLA: Final = struct.Struct(">hiqi32si20si32siqiq")
 _UNITS_TO_EXPIRY: Final = struct.Struct(">iqiqiqiq")
 _PLACE: Final = struct.Struct(">iqiq")
 _STATE_TO_TOKENS: Final = struct.Struct(">ihihiqiqiq")
 
 
 def posted_rows(jobs: Iterable[Numbered]) -> bytes:
-    """The columns POSTED."""
+    """Encode open jobs, with the columns POSTED."""
     parts = [_BEGIN]
     for ordinal, job in jobs:
         _add_post(parts, len(POSTED), ordinal, job)
@@ -43,7 +45,7 @@ def posted_rows(jobs: Iterable[Numbered]) -> bytes:
 
 
 def job_rows(jobs: Iterable[Numbered]) -> bytes:
-    """All columns."""
+    """Encode jobs with all columns."""
     parts = [_BEGIN]
     for ordinal, job in jobs:
         _add_post(parts, len(COLUMNS), ordinal, job)
@@ -52,7 +54,8 @@ def job_rows(jobs: Iterable[Numbered]) -> bytes:
 
 
 def _add_post(parts: list[bytes], columns: int, ordinal: int, j: NewJob) -> None:
-    """Raises Retryable for numbers that no column holds: the registry takes none so large."""
+    """Append the columns of the post. Raise Retryable for numbers too large for a column, which the registry never
+    accepts."""
     task_cid = j.task_cid.encode()
     try:
         parts += (
@@ -92,9 +95,9 @@ def _text(value: str) -> bytes:
     return _LENGTH.pack(len(written)) + written
 
 
-@lru_cache(_KNOWN)
+@lru_cache(_AMOUNT_CACHE_SIZE)
 def _numeric(value: int) -> bytes:
-    """A whole number that is not negative."""
+    """Encode an integer of at least 0 as numeric."""
     digits: list[int] = []
     while value:
         value, digit = divmod(value, _BASE)

@@ -1,4 +1,4 @@
-"""Position of the index: the one row that moves in the same transaction as the events of its block."""
+"""Position of the index: one row, which moves in the transaction that applies the events of its block."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ from coordinatord.storage.database.prepared import PreparedConnection
 
 @attrs.frozen(slots=True)
 class IndexPosition:
-    """The last block indexed. While `rebuilding`, the tables are being replayed and must not be read."""
+    """Last indexed block. While `rebuilding`, requests must not read the tables."""
 
     block_number: int
     block_hash: bytes
@@ -23,19 +23,19 @@ _READ: Final = "select block_number, block_hash, block_time, rebuilding from ind
 
 
 async def read_position(connection: Connection) -> IndexPosition | None:
-    """None before the first block was indexed."""
+    """Return the position, or None before the first block is indexed."""
     row = await connection.fetchrow(_READ)
     return IndexPosition(**row) if row is not None else None
 
 
 async def read_position_in_time(line: PreparedConnection) -> IndexPosition | None:
-    """The same; Retryable when the database does not answer, or not soon."""
+    """Return the position, or raise Retryable when the database does not answer in time."""
     rows = await line.fetch(_READ)
     return IndexPosition(**rows[0]) if rows else None
 
 
 async def move_position(connection: Connection, position: IndexPosition) -> None:
-    """Also tells whoever waits for the index to move; they hear it when the transaction commits."""
+    """Move the position, and notify listeners when the transaction commits."""
     await connection.execute(
         "with moved as ("
         " insert into index_position (block_number, block_hash, block_time, rebuilding)"

@@ -1,7 +1,7 @@
-"""Folded changes to rows. Everything is set-based: a block of one event and a range of fifty thousand go one way.
+"""Write merged changes to the tables, set-based: a block of one event and a range of fifty thousand take the same path.
 
-Patches name the state that their rows must be in; a row that is missing, or in another state, means that the node
-told two stories, and the transaction is given up.
+A patch names the state that its row must be in. A missing row, or a row in another state, means that the node
+contradicted itself, and the transaction is rolled back.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,8 +16,10 @@ from coordinatord.storage.database.connections import Connection
 
 
 async def write_patches(connection: Connection, changes: Changes) -> None:
-    """All changes but new jobs, which come first; inside the caller's transaction. Raises Retryable when the changes do
-    not follow from the rows."""
+    """Write all changes except new jobs, in the caller's transaction. Write new jobs first.
+
+    Raise Retryable when the changes do not follow from the rows.
+    """
     for part, write in _WRITERS:
         if getattr(changes, part):
             try:
@@ -27,12 +29,12 @@ async def write_patches(connection: Connection, changes: Changes) -> None:
 
 
 async def count_jobs(connection: Connection) -> int:
-    """The ordinal of the next one. Reads the whole table while a first backfill does without the index."""
+    """Return the ordinal of the next job. Reads the whole table while a first backfill runs without the index."""
     return int(await connection.fetchval("select coalesce(max(ordinal) + 1, 0) from jobs"))
 
 
 async def write_new_jobs(connection: Connection, new_jobs: Iterable[NewJob], ordinal: int) -> None:
-    """Jobs in the order of the chain, of one block or of many. Raises Retryable for one that is there already."""
+    """Insert new jobs in chain order. Raise Retryable for a job that exists already."""
     jobs = list(enumerate(new_jobs, ordinal))
     moved = [(ordinal, job) for ordinal, job in jobs if job.state != OPEN]
     if len(moved) < len(jobs):
@@ -43,7 +45,7 @@ async def write_new_jobs(connection: Connection, new_jobs: Iterable[NewJob], ord
 
 
 async def _copy_jobs(connection: Connection, rows: bytes, columns: Sequence[str]) -> None:
-    # A view, because asyncpg takes bytes for a path, and reads files in a thread.
+    # A memoryview, because asyncpg treats bytes as a path.
     try:
         await connection.copy_to_table("jobs", source=memoryview(rows), columns=columns, format="binary")
     except asyncpg.UniqueViolationError as twice:
@@ -97,7 +99,7 @@ async def _new_providers(connection: Connection, changes: Changes) -> None:
 
 
 async def _providers(connection: Connection, changes: Changes) -> None:
-    # An identity always comes whole, and a box key of zeros is none.
+    # An identity is always complete, and a box key of zeros means no key.
     patches = list(changes.providers.values())
     done = await connection.execute(
         "update providers set operator = coalesce(p.operator, providers.operator),"
@@ -122,8 +124,7 @@ async def _providers(connection: Connection, changes: Changes) -> None:
     _all_found(done, len(patches), "providers")
     moved = [patch for patch in patches if patch.operator is not None]
     if moved:
-        # Whoever held the old key polls for the provider no longer. A reorg does not bring the session back: its
-        # wallet signs in again.
+        # End the sessions of the previous operator. A reorg does not restore a session: the wallet signs in again.
         await connection.execute(
             "delete from sessions s using unnest($1::bigint[], $2::bytea[]) as p(provider_id, operator)"
             " where s.provider_id = p.provider_id and s.address <> p.operator",
@@ -133,7 +134,7 @@ async def _providers(connection: Connection, changes: Changes) -> None:
 
 
 async def _gone_providers(connection: Connection, changes: Changes) -> None:
-    """Their jobs and asks stay: readers of asks look at listed providers alone."""
+    """Delete deregistered providers. Their jobs and asks stay, because readers of asks only use listed providers."""
     gone = list(changes.gone_providers)
     done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", gone)
     if done != f"DELETE {len(gone)}":
@@ -220,7 +221,7 @@ async def _allowlist(connection: Connection, changes: Changes) -> None:
     )
 
 
-# New rows before the patches that may meet them in a constraint.
+# New rows come before patches that could conflict with them in a constraint.
 _WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]]], ...]] = (
     ("jobs", _jobs),
     ("new_providers", _new_providers),
@@ -241,12 +242,13 @@ def _values(row: msgspec.Struct) -> tuple[object, ...]:
 
 
 def _columns(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Rows to the arrays that unnest takes."""
+    """Transpose rows to the arrays that unnest takes."""
     return list(zip(*rows, strict=True))
 
 
 def _digits(number: int | None) -> str | None:
-    return None if number is None else str(number)  # text is cheaper to bind than a Decimal
+    # Binding text is cheaper than binding a Decimal.
+    return None if number is None else str(number)
 
 
 def _all_found(done: str, wanted: int, table: str) -> None:
@@ -263,11 +265,11 @@ alter table jobs disable trigger count_insert, disable trigger count_update, dis
 
 
 async def drop_job_indexes(connection: Connection) -> None:
-    """Drop the indexes and stop counting, for a table that no request reads yet. The caller builds them again before
-    the index becomes readable."""
+    """Drop the indexes and stop counting, while no request reads the table. The caller must rebuild them before the
+    index becomes readable."""
     await connection.execute(_DROP_INDEXES)
 
 
 async def build_job_indexes(connection: Connection) -> None:
-    """Build what is missing; costs next to nothing when nothing is."""
+    """Build missing indexes. Cheap when none is missing."""
     await connection.execute("select build_job_indexes()")

@@ -1,8 +1,8 @@
-"""Taking blocks back: which blocks were indexed, and the rows as they were before each.
+"""Undo blocks: the run of indexed blocks, and the rows as they were before each of them.
 
-Triggers save the rows (see 0001_schema.sql) while `svc.journal_block` is set; a new job's `posted_block` says
-enough. `index_blocks` holds an unbroken run of blocks that ends at the index's position; all but its lowest are
-journaled, so the index can go back to any of them, and no further.
+Triggers save changed rows (see 0001_schema.sql) while `svc.journal_block` is set. A new job needs no saved row: its
+`posted_block` suffices. `index_blocks` holds a gapless run of blocks that ends at the index's position. All blocks but
+the lowest are journaled, so the index can return to any block of the run.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ class KeptBlock:
 
 
 async def start_journal(connection: Connection, block_number: int) -> None:
-    """From here to the end of the transaction, changes are saved as `block_number`'s."""
+    """Save the changes of the rest of the transaction under `block_number`."""
     await connection.execute("select set_config('svc.journal_block', $1::bigint::text, true)", block_number)
 
 
 async def keep_blocks(connection: Connection, blocks: Sequence[KeptBlock], window: int) -> None:
-    """Extend the run by journaled blocks, and drop what lies more than `window` below the last."""
+    """Append journaled blocks to the run, and drop blocks more than `window` below the last one."""
     await connection.execute(
         "with dropped as (delete from index_blocks where number < $5),"
         " forgotten as (delete from undo_journal where block_number <= $5)"
@@ -52,8 +52,10 @@ async def keep_blocks(connection: Connection, blocks: Sequence[KeptBlock], windo
 
 
 async def restart_run(connection: Connection, block: KeptBlock) -> None:
-    """Begin a new run at `block`, above all kept ones: changes up to it were not journaled and cannot be undone. In one
-    statement, since in a backfill each waits for the decoding of ranges that come next."""
+    """Start a new run at `block`. Earlier changes were not journaled and cannot be undone.
+
+    This is one statement because each round trip delays a backfill.
+    """
     await connection.execute(
         "with forgotten as (delete from undo_journal), dropped as (delete from index_blocks)"
         " insert into index_blocks (number, hash, parent_hash, time) values ($1, $2, $3, $4)",
@@ -65,7 +67,7 @@ async def restart_run(connection: Connection, block: KeptBlock) -> None:
 
 
 async def kept_blocks(connection: Connection, upto: int, count: int) -> list[KeptBlock]:
-    """The blocks of the run at and below `upto`, highest first."""
+    """Return the blocks of the run at and below `upto`, highest first."""
     rows = await connection.fetch(
         "select number, hash, parent_hash, time from index_blocks where number <= $1 order by number desc limit $2",
         upto,
@@ -75,12 +77,12 @@ async def kept_blocks(connection: Connection, upto: int, count: int) -> list[Kep
 
 
 async def undo_above(connection: Connection, block_number: int) -> None:
-    """Put every row back to what it was at `block_number`, a block of the run."""
+    """Restore every row to its state at `block_number`, a block of the run."""
     await connection.execute("delete from jobs where posted_block > $1", block_number)
     for table, key in UNDOABLE.items():
         saved = ", ".join(f"r.{column}" for column in key)
         kept = " and (o.r).posted_block <= $2" if table == "jobs" else ""
-        # The names are this module's own constants.
+        # The names are constants of this module.
         journal = (
             f" from undo_journal j cross join jsonb_populate_record(null::{table}, j.saved) r"
             " where j.table_name = $1 and j.block_number > $2"
@@ -88,7 +90,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
         await connection.execute(
             f"delete from {table} where ({', '.join(key)}) in (select {saved}{journal})", table, block_number
         )
-        # The oldest of a row's entries above the block is the row at the block.
+        # The oldest saved entry of a row above the block holds the row's state at the block.
         await connection.execute(
             f"insert into {table} select (o.r).* from ("
             f" select distinct on ({saved}) j.inserted, r{journal} order by {saved}, j.seq) o"
@@ -101,5 +103,5 @@ async def undo_above(connection: Connection, block_number: int) -> None:
 
 
 async def empty_index(connection: Connection) -> None:
-    """Every table that the chain fills, and the run."""
+    """Empty every table that the chain fills, and the run."""
     await connection.execute(f"truncate {', '.join(UNDOABLE)}, job_counts, owner_sums, undo_journal, index_blocks")

@@ -23,11 +23,15 @@ from coordinatord.chain.rpc.errors import RpcError
 
 log = structlog.get_logger(__name__)
 
-MAX_UNKNOWN: Final = 256  # transactions of the account that a pool may have and the database not
-_DEFAULT_TIP: Final = 1_000_000_000  # where a node does not advise one
-_HISTORY: Final = "0x10"  # blocks whose tips a node's advice is held against
+# Transactions of the account that a node's pool may have and the database not.
+MAX_UNKNOWN: Final = 256
+# Used when the node advises no tip.
+_DEFAULT_TIP: Final = 1_000_000_000
+# Blocks whose tips limit the node's advice.
+_HISTORY: Final = "0x10"
 _PERCENTILE: Final = 60
-_TURNED_AWAY: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)  # refusals that say nothing of the bytes
+# Refusals that are no verdict on the transaction's bytes.
+_TURNED_AWAY: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)
 
 
 class _FeeHistory(msgspec.Struct):
@@ -47,18 +51,24 @@ class RelayerAccount:
     signer: AccountSigner
     pending: PendingTxs
     lost: PendingTxs
-    nonce_floor: int = 0  # nonces below are used, as of the block last read
-    nonce_floor_since: float = 0.0  # when it was first read, by the event loop's clock
-    pool_end: int = 0  # nonces from the floor up to here are taken in a node's pool; never below the floor
-    pools_read: bool = False  # of every node, in this term
-    searched: set[int] = attrs.field(factory=set)  # used nonces whose bytes were looked for in the blocks
+    # Nonces below are used, as of the block last read.
+    nonce_floor: int = 0
+    # Time of the first read of this floor, by the event loop's clock.
+    nonce_floor_since: float = 0.0
+    # Nonces from the floor up to here are taken in a node's pool. Never below the floor.
+    pool_end: int = 0
+    # The pools of all nodes were read in this term.
+    pools_read: bool = False
+    # Used nonces whose bytes were looked for in the blocks.
+    searched: set[int] = attrs.field(factory=set)
     balance: int = 0
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
     room: TxRoom = attrs.field(factory=TxRoom)
     ceiling: FeeCeiling = NO_CEILING
     gas: PlannedGas = attrs.field(factory=PlannedGas)
     head: int = 0
-    role: RelayerRole | None = None  # None: not checked
+    # None: the role is not checked.
+    role: RelayerRole | None = None
 
     @property
     def address(self) -> bytes:
@@ -66,7 +76,7 @@ class RelayerAccount:
 
     @property
     def spendable(self) -> int:
-        """Balance less the highest cost of pending transactions."""
+        """Balance minus the highest cost of pending transactions."""
         return self.balance - self.pending.cost
 
     @property
@@ -75,8 +85,8 @@ class RelayerAccount:
 
     @property
     def has_unsent(self) -> bool:
-        """True while signed bytes wait for the first verdict of a node: it has not answered, limits our requests, or
-        serves no sending."""
+        """True while signed bytes wait for a node's first verdict: no answer, a rate limit, or an endpoint that does
+        not relay."""
         return any(tx.unsent and tx.refusal in _TURNED_AWAY for tx in self.pending)
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
@@ -120,11 +130,13 @@ class RelayerAccount:
         if not isinstance(tip, RpcError):
             advised = quantity(decode_result(tip, str, "eth_maxPriorityFeePerGas"))
         if not isinstance(history, RpcError):
-            told = decode_result(history, _FeeHistory, "eth_feeHistory")
-            rewards = [quantity(tip) for block_tips in told.reward or () for tip in block_tips]
+            fee_history = decode_result(history, _FeeHistory, "eth_feeHistory")
+            rewards = [quantity(tip) for block_tips in fee_history.reward or () for tip in block_tips]
             advised = believed_tip(advised, rewards, _DEFAULT_TIP)
-            # The last one is the node's forecast.
-            base_fee = believed_base_fee(base_fee, quantity(told.baseFeePerGas[-1]) if told.baseFeePerGas else 0)
+            # The last entry is the node's forecast for the next block.
+            base_fee = believed_base_fee(
+                base_fee, quantity(fee_history.baseFeePerGas[-1]) if fee_history.baseFeePerGas else 0
+            )
         self.market = FeeMarket(base_fee, advised)
         if self.role is not None:
             self.role.hear(roles)
@@ -151,7 +163,7 @@ class RelayerAccount:
             log.warning("pending nonces not believed", count=count, used=self.nonce_floor)
 
     async def read_balance(self, rpc: Rpc) -> None:
-        """Read the balance now: it may have been filled up without a block."""
+        """Read the latest balance, which can grow without a new block."""
         self._has(quantity(await rpc.call("eth_getBalance", "0x" + self.address.hex(), "latest")))
 
     def _has(self, balance: int) -> None:

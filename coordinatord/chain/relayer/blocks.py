@@ -10,7 +10,8 @@ from coordinatord.chain.relayer.fees import next_base_fee
 from coordinatord.chain.rpc.chain_data import Hash, Quantity
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
 
-WINDOW: Final = 256  # blocks that are remembered; no reorg goes deeper
+# Blocks that are remembered. No reorg is expected to go deeper.
+WINDOW: Final = 256
 
 
 class _RawBlock(msgspec.Struct):
@@ -50,7 +51,7 @@ async def latest_block(rpc: Rpc) -> HeadBlock:
 
 
 async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock | None]:
-    """None where the node has no such block (yet)."""
+    """Return the blocks, with None for blocks that the node does not have (yet)."""
     answers = await rpc.batch([RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
     blocks: list[HeadBlock | None] = []
     for answer in answers:

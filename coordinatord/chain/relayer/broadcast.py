@@ -1,6 +1,6 @@
-"""Sending stored bytes in JSON-RPC batches, each answer classified by its message.
+"""Send stored bytes in JSON-RPC batches, and classify each answer by its message.
 
-No answer ever leads to a second nonce: a transaction is stored with its nonce, and only its fate is open.
+An answer never leads to a second nonce: a transaction is stored with its nonce, and only its outcome is open.
 """
 
 import enum
@@ -18,21 +18,22 @@ from coordinatord.chain.rpc.errors import Meaning, RpcError
 
 log = structlog.get_logger(__name__)
 
-_OTHERS_TIMEOUT_S: Final = 1.0  # for the other nodes, once the first has answered
+# Timeout of the other nodes after the first node's answer.
+_OTHERS_TIMEOUT_S: Final = 1.0
 
 
 class Sent(enum.Enum):
     TAKEN = "a node has it"
-    NONCE_USED = "its nonce is used: by itself, mined already, or by a transaction that is not ours"
+    NONCE_USED = "its nonce is used: it is mined already, or another transaction used the nonce"
     UNDERPRICED = "it has to offer more"
-    TOO_MUCH_GAS = "no node will ever take these bytes: they ask for too much gas, or may cost too much"
-    OVERSIZED = "no node will ever take these bytes: they are too many"
-    UNSENDABLE = "no node will ever take these bytes, for another reason"
-    REJECTED = "refused, in words that by themselves prove nothing"
-    NOT_SERVED = "the endpoint serves no sending: nobody has these bytes by it"
-    RATE_LIMITED = "the node limits our requests; the same bytes later"
-    NOT_NOW = "refused for the moment, through no fault of the bytes; the same bytes later"
-    LATER = "no answer: a node may have the bytes; the same bytes later"
+    TOO_MUCH_GAS = "no node will ever accept these bytes: too much gas, or too high a cost"
+    OVERSIZED = "no node will ever accept these bytes: too many"
+    UNSENDABLE = "no node will ever accept these bytes, for another reason"
+    REJECTED = "refused with an unknown message"
+    NOT_SERVED = "the endpoint does not relay: it did not pass on the bytes"
+    RATE_LIMITED = "the node limits our requests; retry the same bytes later"
+    NOT_NOW = "refused for the moment, not because of the bytes; retry the same bytes later"
+    LATER = "no answer: a node may have the bytes; retry the same bytes later"
 
 
 _MEANINGS: Final = {
@@ -48,7 +49,7 @@ _MEANINGS: Final = {
     Meaning.POOL_FULL: Sent.NOT_NOW,
     Meaning.RATE_LIMITED: Sent.RATE_LIMITED,
 }
-# Outcomes after which a node does not have the bytes, with the code that callers read if no node ever does.
+# Outcomes after which the node does not have the bytes, with the error code for callers if no node ever accepts them.
 _REFUSALS: Final = {
     Sent.UNDERPRICED: "rpc_internal",
     Sent.TOO_MUCH_GAS: "rpc_internal",
@@ -59,13 +60,13 @@ _REFUSALS: Final = {
     Sent.RATE_LIMITED: RATE_LIMITED,
     Sent.NOT_NOW: "rpc_internal",
 }
-# Outcomes that are no verdict on the bytes, the one that says least first.
+# Outcomes that are no verdict on the bytes, least informative first.
 NO_VERDICT: Final = (Sent.LATER, Sent.RATE_LIMITED, Sent.NOT_NOW, Sent.NOT_SERVED)
 
 
 @attrs.frozen(slots=True)
 class Sending:
-    """One version of a transaction, as each node answered it."""
+    """One version of a transaction, with each node's answer."""
 
     tx: PendingTx
     version: Version
@@ -81,13 +82,12 @@ class Sending:
 
     @property
     def refusal(self) -> str | None:
-        """Why no node has the bytes, or None when a node may have them."""
+        """Error code if no node has the bytes, or None when a node may have them."""
         return _REFUSALS[self.outcome] if all(answer in _REFUSALS for answer in self.answers) else None
 
 
 async def broadcast(rpc: Rpc, txs: Sequence[PendingTx]) -> list[Sending]:
-    """Send the latest version of each, in nonce order, to this node and to all others. The bytes are the same, so it
-    does not matter which node has them first."""
+    """Send the latest version of each transaction to all nodes, in nonce order. All nodes receive the same bytes."""
     outcomes: list[Sending] = []
     for start in range(0, len(txs), CALLS_PER_REQUEST):
         some = txs[start : start + CALLS_PER_REQUEST]
@@ -106,7 +106,7 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> li
         for place, other in enumerate(others, 1):
             tasks.start_soon(send_to, place, other)
         await send_to(0, rpc)
-        # Answers of slower nodes are not known.
+        # Slower nodes count as unanswered.
         tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_TIMEOUT_S
     return [Sending(tx, version, each) for (tx, version), each in zip(txs, zip(*answers, strict=True), strict=True)]
 
@@ -129,7 +129,8 @@ def _outcome_of_all(error: Retryable | RpcError) -> Sent:
             return Sent.NOT_SERVED
         case "rate_limited":
             return Sent.RATE_LIMITED
-    return Sent.LATER  # a node may have the bytes
+    # A node may have the bytes.
+    return Sent.LATER
 
 
 def _outcome(tx: PendingTx, answer: object) -> Sent:
@@ -137,7 +138,7 @@ def _outcome(tx: PendingTx, answer: object) -> Sent:
         return Sent.TAKEN
     outcome = _MEANINGS.get(answer.meaning, Sent.REJECTED)
     if outcome is Sent.NONCE_USED and tx.taken_at is not None:
-        # Reminded of it when it was just mined, as a rule; the next look at the head tells.
+        # A reminder usually meets a transaction that was just mined. The next look at the head shows the result.
         log.info("broadcast again after its nonce was used", nonce=tx.nonce)
     elif outcome is not Sent.TAKEN:
         log.warning("broadcast refused", nonce=tx.nonce, meaning=answer.meaning.value, reason=str(answer))

@@ -1,10 +1,10 @@
 """Gas budgets: how much of the relayer's gas a signer may cause. Checked before anything is stored or simulated.
 
-A signer has a base a day, and more for each job of the last week that settled, whose gas fee was paid. Half of the base
-(a setting) may be used in one hour. New wallets cost nothing, so a wallet with fewer than NEWCOMER_JOBS settled jobs
-also counts towards a ceiling of all newcomers together. Beyond that, an owner's base grows with its settled jobs. Gas
-that mined transactions used is booked; relays under way count by estimate. This module refuses requests early, and
-`submit_relays` decides under the outbox's lock.
+A signer has a daily base, and more for each of its jobs of the last week that settled, because settled jobs paid their
+gas fee. Half of the base (a setting) may be used in one hour. Wallets are free to create, so a wallet with fewer than
+NEWCOMER_JOBS settled jobs also counts towards a ceiling of all newcomers together. An owner's base then grows with its
+settled jobs. Gas of mined transactions is booked, and relays under way count by estimate. This module refuses requests
+early, and `submit_relays` decides under the outbox's lock.
 """
 
 import time
@@ -29,8 +29,10 @@ from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Database
 
-NEWCOMER_JOBS: Final = 10  # settled jobs of the last week with which a wallet is no newcomer any more
-FULL_BASE_JOBS: Final = 40  # settled jobs with which an owner has its whole base
+# A wallet with this many settled jobs in the last week is not a newcomer.
+NEWCOMER_JOBS: Final = 10
+# An owner with this many settled jobs has its whole base.
+FULL_BASE_JOBS: Final = 40
 _HOUR_S: Final = 3600
 _BUDGET_OF: Final = {
     RelayKind.POST: Budget.POSTS,
@@ -51,8 +53,9 @@ _WHAT: Final = {
 
 @attrs.frozen(slots=True, kw_only=True)
 class GasPolicy:
-    """Gas a day of one signer; 0 sets no limit. `per_settled` is added for each job of the last week that settled;
-    `newcomers` is for all newcomers together. `hourly_percent`: of a day's base, in one hour."""
+    """Gas per day of one signer. 0 means no limit. `per_settled` is added for each job of the last week that
+    settled. `newcomers` is for all newcomers together. `hourly_percent` is the share of a day's base available in
+    one hour."""
 
     posts: int
     work: int
@@ -69,7 +72,8 @@ class GasPolicy:
         match budget:
             case Budget.POSTS:
                 base = self.posts
-            case Budget.CANCELS:  # a cancel takes a third of what its post took
+            # A cancel takes a third of its post's gas.
+            case Budget.CANCELS:
                 base, earned = self.posts // 2, earned // 2
             case Budget.WORK:
                 base = self.work
@@ -87,7 +91,7 @@ class GasPolicy:
 
 @attrs.frozen(slots=True)
 class Admitted:
-    """A request that its signer's budget has room for, with what `submit_relays` checks it against."""
+    """Request that fits its signer's budget, with the figures that `submit_relays` checks it against."""
 
     spending: Spending
     standing: Standing
@@ -101,8 +105,8 @@ class GasBudgets:
         self._exhausted = BatchedReads[Spending, Budget | None](database.prepared_connection(), read_exhausted)
 
     async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> Admitted:
-        """Raise Retryable `busy` for a request that is over a budget, unless a relay of its subject is under way: it
-        may be the same request, which joins that relay."""
+        """Raise Retryable `busy` for a request over a budget, unless a relay of its subject is under way, which the
+        request may join."""
         budget = _BUDGET_OF[kind]
         standing = await self._standings.get(Spender(signer, budget))
         spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits(budget, standing))

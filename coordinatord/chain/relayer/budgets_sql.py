@@ -11,9 +11,12 @@ from common.api.states import JobState
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 
-EARNS_FOR_DAYS: Final = 7  # a settled job counts so long from its claim
-MOST_EARNED: Final = 20_000  # settled jobs of one signer that are counted
-ALL_NEWCOMERS: Final = b"\x00"  # in place of a signer: the sum of all newcomers
+# Days since its claim for which a settled job counts.
+EARNS_FOR_DAYS: Final = 7
+# Limit of counted settled jobs per signer.
+MOST_EARNED: Final = 20_000
+# Signer that stands for all newcomers in sums.
+ALL_NEWCOMERS: Final = b"\x00"
 _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
 _SUMS: Final = (
     "coalesce(sum(gas) filter (where hour = (select current_hour())), 0)::bigint as last_hour,"
@@ -22,18 +25,21 @@ _SUMS: Final = (
 
 
 class Budget(enum.StrEnum):
-    """Count that a signer's ops belong to: owners have posts and cancels, providers work and upkeep."""
+    """Budget that an op of a signer counts towards. Owners have posts and cancels, providers work and upkeep."""
 
     POSTS = "posts"
     CANCELS = "cancels"
-    WORK = "work"  # claims, settles and fails together; only claims are ever refused
-    UPKEEP = "upkeep"  # identity, capacity, asks
-    NEWCOMERS = "newcomers"  # all signers that have not earned anything, together
+    # Claims, settles and fails together. Only claims are refused.
+    WORK = "work"
+    # Identity, capacity and asks.
+    UPKEEP = "upkeep"
+    # All signers together that have earned nothing.
+    NEWCOMERS = "newcomers"
 
 
 @attrs.frozen(slots=True)
 class GasLimits:
-    """Gas that may be spent in an hour and in a day; `newcomers`: by all newcomers together, for one that is one."""
+    """Gas that may be spent per hour and per day. `newcomers` are the limits of all newcomers, if the signer is one."""
 
     budget: Budget
     hour: int | None
@@ -49,9 +55,9 @@ class Spender:
 
 @attrs.frozen(slots=True)
 class Standing:
-    """What a signer has earned and promised. `settled`: its settled jobs of the last week. `listed`: it is a listed
-    provider. `open_amounts`: what claims of the owner's open jobs will collect, up to the block `position`.
-    `unindexed`: what claims of its later posts will collect."""
+    """Earned and promised amounts of a signer. `settled` counts its settled jobs of the last week. `listed` is True
+    for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will collect, up to the
+    block `position`. `unindexed` is the same for later posts."""
 
     settled: int
     listed: bool
@@ -96,7 +102,7 @@ async def read_standings(
 
 @attrs.frozen(slots=True)
 class Spending:
-    """Gas that a signer is about to cause, and its limits."""
+    """Gas that a signer's op may use, and the signer's limits."""
 
     signer: bytes
     estimate: int

@@ -1,12 +1,13 @@
-"""Chains of ops: ops that the chain refuses only because an older op of their job is not decided.
+"""Chains of ops: ops that the chain refuses only because an older op of their job is undecided.
 
-A post, its claim and its settle need not wait for a block each: the registry only wants to see them in order. A relay
-that reverts alone is simulated behind everything under way of its subject that this account sends first, in signed
-transactions or in this round. What passes is signed: the order of nonces, and of calls within a transaction, keeps it
-behind what it builds on.
+A post, its claim and its settle need not wait a block each, because the registry only requires their order. A relay
+that reverts alone is simulated after all undecided ops of its subject that this account sends before it, in signed
+transactions or in this round. If the relay passes, it is signed: the order of nonces, and of calls within a
+transaction, keeps it behind the ops that it builds on.
 
-What does not pass stays queued until the older ops are decided. So does everything on a node that simulates no calls in
-turn. Where an older op is refused or lost after all, what was built on it returns to the queue (`resolution.py`).
+A relay that does not pass stays queued until the older ops are decided. So do all such relays on a node that cannot
+simulate several calls in turn. If an older op is refused or lost, the ops built on it return to the queue
+(`resolution.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +34,9 @@ from coordinatord.storage.database.connections import Connection
 log = structlog.get_logger(__name__)
 
 OF_A_JOB: Final = frozenset({RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.CANCEL})
-# A node that does not simulate calls in turn is not asked again for so long.
+# Pause before a node without eth_simulateV1 is asked again.
 _RETRY_AFTER_S: Final = 60.0
-# The simulation holds up ops that pass alone.
+# The simulation delays ops that pass alone.
 _TIMEOUT_S: Final = 3.0
 
 _NOT_SERVED: Final = (Meaning.REFUSED, Meaning.UNSUPPORTED, Meaning.RATE_LIMITED)
@@ -43,7 +44,7 @@ _NOT_SERVED: Final = (Meaning.REFUSED, Meaning.UNSUPPORTED, Meaning.RATE_LIMITED
 
 @attrs.frozen(slots=True)
 class _Chained:
-    """`gas`: its limit. `relay` is None for one that is signed. `tried`: it does not pass alone."""
+    """Op of a chain. `gas` is its limit. `relay` is None for a signed op. `tried` means that it does not pass alone."""
 
     id: int
     call: CallData
@@ -61,8 +62,10 @@ class ChainedOps:
     async def extend(
         self, connection: Connection, passing: Sequence[Simulated], behind: Sequence[WaitingRelay]
     ) -> list[Simulated]:
-        """Return the relays of `behind`, refused alone, that pass on top of what is under way of their job. `passing`:
-        relays of this round that pass alone. All are locked by this transaction."""
+        """Return the relays of `behind`, which revert alone, that pass after the undecided ops of their job.
+
+        `passing` are the relays of this round that pass alone. This transaction holds the locks of all of them.
+        """
         if anyio.current_time() < self._rests_until:
             return []
         account = self._account
@@ -82,7 +85,8 @@ class ChainedOps:
             return []
 
     async def _passing(self, chains: Sequence[Sequence[_Chained]]) -> list[Simulated]:
-        """Raise RpcError where the node does not serve the simulation, Retryable where it does not answer."""
+        """Simulate the chains. Raise RpcError if the node does not serve the simulation, and Retryable if it does
+        not answer."""
         runs = [[(link.call, link.gas) for link in chain] for chain in chains]
         answers = await simulate_in_turn(self._rpc, self._account.address, runs)
         errors = [answer for answer in answers if isinstance(answer, RpcError)]
@@ -99,15 +103,18 @@ class ChainedOps:
 def _chain(
     job: Iterable[Undecided], first: Mapping[int, WaitingRelay], tried: Mapping[int, WaitingRelay], gas: PlannedGas
 ) -> list[_Chained]:
-    """Return what is under way of a job, as far as this account sends it in this order, up to the last op that is
-    tried. Empty when nothing is before that op."""
+    """Return the undecided ops of a job that this account sends in this order, up to the last tried op.
+
+    Return an empty list if no op comes before it.
+    """
     chain: list[_Chained] = []
     for op in job:
         relay = first.get(op.id) or tried.get(op.id)
         limit = gas.limit(op.kind, len(op.calldata))
         is_ours = relay is not None or op.ahead
         if not is_ours or limit is None or (chain and op.target != chain[0].call[0]):
-            break  # another account's, or not to be sent now: what builds on it waits
+            # Another account's op, or not to be sent now: later ops wait.
+            break
         chain.append(_Chained(op.id, (op.target, op.calldata), limit, relay, op.id in tried))
     while chain and not chain[-1].tried:
         chain.pop()
@@ -115,8 +122,7 @@ def _chain(
 
 
 def _on_top(chain: Sequence[_Chained], passed: Sequence[bool], gas: PlannedGas) -> list[Simulated]:
-    """Return the tried ops that pass. One that does not changes nothing for those behind it: it is not sent before
-    them, and may pass yet."""
+    """Return the tried ops that pass. An op that does not pass is not sent, so it does not affect the ops after it."""
     found: list[Simulated] = []
     after = chain[0]
     for link, passes in zip(chain, passed, strict=True):
@@ -125,7 +131,7 @@ def _on_top(chain: Sequence[_Chained], passed: Sequence[bool], gas: PlannedGas) 
                 continue
             share = gas.share(link.relay.kind, len(link.relay.calldata), link.gas)
             found.append(Simulated(link.relay, link.gas, share, after.id))
-        # A signed op, which is sent first anyway, must not hide one that has to be in the same transaction.
+        # A signed op, which is sent first anyway, must not hide an op that must be in the same transaction.
         if link.relay is not None or after.relay is None:
             after = link
     return found

@@ -1,11 +1,11 @@
-"""Which relays share a transaction, and with how much gas.
+"""Group relays into transactions, and choose the gas of each transaction.
 
-Relays of one registry and one rank share a transaction, in their order, within the room for ops, gas and bytes. Each
-rank has its own transactions, so that what funds or fees hold back takes nothing along. A relay that came back to the
-queue goes alone: whatever went wrong with its transaction harms no other.
+Relays of one registry and one rank share a transaction, in their order, within the limits on ops, gas and bytes. Ranks
+are separate, so that low funds or high fees hold back only their own rank. A relay that came back to the queue is sent
+alone, so that its failure affects no other relay.
 
-An op that builds on another one of the same round (a claim on its post) follows it in the same transaction, which ranks
-as the least urgent of the two. What does not fit stays queued, for a transaction with a higher nonce.
+An op that builds on another op of the same round (a claim on its post) follows it in the same transaction, which ranks
+as the less urgent of the two. A relay that does not fit stays queued, for a transaction with a higher nonce.
 """
 
 import enum
@@ -22,17 +22,21 @@ from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay
 from coordinatord.chain.relayer.tx_size import BASE_GAS, TxSize, floor_gas
 
-FOR_EXITS: Final = 32  # places among transactions in flight that only exits may take
+# Transactions in flight reserved for exits.
+FOR_EXITS: Final = 32
 _ALONE_EXTRA: Final = 20_000
-_CALL_BYTES: Final = 160  # of a call's place in `relay(bytes[])`, at most
+# Upper limit of a call's overhead in `relay(bytes[])`.
+_CALL_BYTES: Final = 160
 _CALL_FLOOR_GAS: Final = 40 * _CALL_BYTES
 
 
 class Rank(enum.IntEnum):
-    """Order in which ops are kept up when funds run out or fees rise."""
+    """Order in which ops continue when funds run out or fees rise."""
 
-    EXIT = 0  # settle, fail, reclaim: they free other people's money
-    CANCEL = 1  # an owner can always act alone
+    # Settle, fail, reclaim: they free other people's money.
+    EXIT = 0
+    # An owner can always cancel without the coordinator.
+    CANCEL = 1
     OTHER = 2
 
 
@@ -50,8 +54,8 @@ def rank_of(kind: RelayKind) -> Rank:
 
 @attrs.frozen(slots=True)
 class Simulated:
-    """A relay that the chain would accept now. `gas`: enough for it alone. `share`: what it adds to a relay of many.
-    `after`: id of the undecided relay that it builds on, signed before or of the same round."""
+    """Relay that the chain would accept now. `gas` is enough for the relay alone. `share` is its cost within a relay
+    of many. `after` is the id of the undecided relay that it builds on, signed earlier or of the same round."""
 
     relay: WaitingRelay
     gas: int
@@ -61,8 +65,8 @@ class Simulated:
 
 @attrs.frozen(slots=True)
 class Planned:
-    """A transaction to be signed. `relays` are carried in this order; a single one is the whole transaction.
-    `expected`: gas that several are expected to use, without margin; 0 where the table does not say."""
+    """Transaction to be signed. `relays` are sent in this order, and a single relay is the whole transaction.
+    `expected` is the gas that several relays should use, without margin, or 0 if unknown."""
 
     target: bytes
     calldata: bytes = attrs.field(repr=False)
@@ -78,8 +82,8 @@ class Planned:
 
 @attrs.define(slots=True)
 class _Group:
-    """Ops of one transaction. The dearest pays what it takes alone, which covers what they have in common; each of the
-    others adds its share."""
+    """Ops of one transaction. The most expensive op pays its cost alone, which covers the common cost. Each other op
+    adds its share."""
 
     rank: Rank
     ops: list[Simulated] = attrs.field(factory=list)
@@ -108,7 +112,7 @@ class _Group:
 
 
 def coalesce(simulated: Iterable[Simulated], *, max_ops: int, room: TxSize) -> list[Planned]:
-    """Return the transactions for these relays, in the order of each one's first relay."""
+    """Return the transactions for these relays, in the order of their first relays."""
     groups: list[_Group] = []
     open_groups: dict[tuple[bytes, Rank], _Group] = {}
     for chain in _chains(simulated):
@@ -120,14 +124,15 @@ def coalesce(simulated: Iterable[Simulated], *, max_ops: int, room: TxSize) -> l
             if not first.requeued:
                 open_groups[first.target, rank] = group
             while len(chain) > 1 and not group.takes(chain, max_ops, room):
-                chain.pop()  # it stays queued
+                # It stays queued.
+                chain.pop()
         for op in chain:
             group.add(op)
     return [_plan(group, room) for group in groups]
 
 
 def _chains(simulated: Iterable[Simulated]) -> list[list[Simulated]]:
-    """Group ops with those that build on them, in their order; as urgent as the first of them that is met."""
+    """Group ops with the ops that build on them, in order. A group takes the place of its first op in the input."""
     ops = {op.relay.id: op for op in simulated}
     following = {op.after: op for op in ops.values() if op.after in ops}
     chains: dict[int, list[Simulated]] = {}
@@ -143,7 +148,7 @@ def _chains(simulated: Iterable[Simulated]) -> list[list[Simulated]]:
 
 
 def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
-    """Return as many plans as there is room for, exits first. Some of the room is for exits only."""
+    """Return as many plans as fit, exits first. Part of the room is reserved for exits."""
     exits = [plan for plan in plans if plan.rank is Rank.EXIT][:room]
     others = [plan for plan in plans if plan.rank is not Rank.EXIT]
     return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
@@ -153,7 +158,7 @@ def _plan(group: _Group, room: TxSize) -> Planned:
     relays = tuple(op.relay for op in group.ops)
     first = relays[0]
     if len(relays) == 1:
-        # Every return to the queue doubles the margin: a call that starved once gets what it needs in the end.
+        # Each return to the queue doubles the margin, so that a call that ran out of gas gets enough in the end.
         alone = group.ops[0].gas
         gas = alone + alone * (1 << first.requeued) // 4 + _ALONE_EXTRA
         return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, group.rank, relays)
@@ -171,8 +176,9 @@ def _plan(group: _Group, room: TxSize) -> Planned:
 
 
 def _call(op: Simulated, before: Simulated | None) -> bytes:
-    """Return an op's calldata in a relay. A claim right behind its job's post takes the terms from that call."""
+    """Return an op's calldata within a relay. A claim directly after its job's post takes the terms from the post."""
     calldata = op.relay.calldata
     if before is None or before.relay.kind is not RelayKind.POST or op.after != before.relay.id:
         return calldata
-    return claim_posted(calldata)  # what is no claim stays as it is
+    # Other calldata stays unchanged.
+    return claim_posted(calldata)

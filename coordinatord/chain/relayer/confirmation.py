@@ -14,15 +14,16 @@ from coordinatord.chain.rpc.errors import RpcError
 
 log = structlog.get_logger(__name__)
 
-_CATCH_UP_S: Final = 2.0  # for another node to have the block of a receipt
+# Time for another node to receive the block of a receipt.
+_CATCH_UP_S: Final = 2.0
 _PAUSE_S: Final = 0.1
 
 
 async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
-    """Return the receipts once another node reports the same, or at once when no other node answers.
+    """Return the receipts once another node reports the same ones, or at once when no other node answers.
 
-    Raise Retryable while the others lack a receipt or report another one: the relays stay signed, and the next look
-    asks again. One node that agrees is enough: of three, two decide.
+    Raise Retryable while the other nodes lack a receipt or report a different one. The relays then stay signed, and the
+    next look tries again. One agreeing node is enough: of three nodes, two decide.
     """
     others = rpc.others
     if not others or not receipts:
@@ -37,7 +38,7 @@ async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
             except (Retryable, RpcError):
                 continue
             answered = True
-            contradicted |= any(wanted[tx_hash] != told for tx_hash, told in found.items())
+            contradicted |= any(wanted[tx_hash] != other_receipt for tx_hash, other_receipt in found.items())
             if found == wanted:
                 metrics.nodes_disagree.labels("receipts").set(0)
                 return list(receipts)
@@ -45,11 +46,11 @@ async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
             break
         await anyio.sleep(_PAUSE_S)
     if not answered:
-        log.warning("receipts of one node alone", receipts=len(receipts))
+        log.warning("receipts unconfirmed by a second node", receipts=len(receipts))
         return list(receipts)
     metrics.nodes_disagree.labels("receipts").set(1)
-    told = "tells other receipts" if contradicted else "has not got the receipts"
-    raise Retryable("chain_unreachable", f"another node {told} that this one tells: waiting until two agree")
+    problem = "reports different receipts than" if contradicted else "lacks the receipts of"
+    raise Retryable("chain_unreachable", f"another node {problem} the relayer's node: waiting until two agree")
 
 
 def _decisive(receipt: TxReceipt) -> tuple[object, ...]:

@@ -1,5 +1,5 @@
-"""Transactions that began and ended jobs, as long as they are kept, and the removal of what ended long ago: no caller
-waits for it, and no reorg reaches it."""
+"""Transactions that began and ended jobs, kept for a while, and the deletion of old ones that no caller waits for
+and no reorg reaches."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ import attrs
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
-# Spelled out, because indexes have the same conditions.
+# Written out, because indexes have the same conditions.
 BEGINNING: Final = "r.state = 'mined' and r.kind in ('post', 'claim')"
 ENDING: Final = "r.state = 'mined' and r.kind in ('settle', 'fail', 'reclaim', 'cancel')"
 _LONG_ENDED: Final = (
@@ -18,8 +18,8 @@ _LONG_ENDED: Final = (
 
 
 async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
-    """Return the hash of the transaction that ended a job, or None when it is not kept. For an expired job it is the
-    hash of its cancel, which changed nothing."""
+    """Return the hash of the transaction that ended a job, or None when it is no longer kept. For an expired job, it
+    is the hash of its cancel, which changed nothing."""
     found: bytes | None = await connection.fetchval(
         "select coalesce((select t.mined_hash from relays r join relay_txs t on t.id = r.tx_id"
         f" where r.subject = $1 and {ENDING} order by r.id limit 1),"
@@ -31,7 +31,7 @@ async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
 
 @attrs.frozen(slots=True)
 class JobTransaction:
-    """Transaction of a job. `block_number` is None for an ending whose hash alone is kept."""
+    """Transaction of a job. `block_number` is None for an ending of which only the hash is kept."""
 
     kind: str
     tx_hash: bytes
@@ -60,14 +60,14 @@ async def remember_ending(connection: Connection, job_id: bytes, tx_hash: bytes)
 
 
 async def drop_endings(connection: Connection, older_than_seconds: int) -> None:
-    """Drop old endings, which the chain can tell again."""
-    # Written out: with a parameter the planner expects a third of the rows to be due.
+    """Delete old endings, which can be read from the chain again."""
+    # Written out: with a parameter, the planner expects a third of the rows to be due.
     age = f"interval '{older_than_seconds:d} seconds'"
     await remove_due(connection, "job_ends", f"kept_at < statement_timestamp() - {age}")
 
 
 async def drop_ended(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Drop relays and return their number. Keep which transaction ended a job."""
+    """Delete old relays and return their number. Keep the hashes of transactions that ended jobs."""
     await connection.execute(
         "insert into job_ends (job_id, tx_hash) select r.subject, t.mined_hash from relays r"
         f" join relay_txs t on t.id = r.tx_id where r.id in ({_LONG_ENDED}) and {ENDING} on conflict do nothing",
@@ -81,14 +81,16 @@ async def drop_ended(connection: Connection, older_than_seconds: int, limit: int
 
 
 async def drop_carriers(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Drop those of the `limit` oldest transactions that carry no relay any more. Return their number. Transactions
-    become due in their order, so nothing behind the oldest needs a look."""
+    """Delete those of the `limit` oldest transactions that carry no relay any more. Return their number.
+
+    Transactions become due in order, so later ones need no check.
+    """
     dropped = await connection.fetch(
         "with oldest as (select id, chain_id, account, nonce from (select * from relay_txs order by id limit $2) t"
         " where (t.block_number is not null or t.lost)"
         " and t.created_at < clock_timestamp() - $1 * interval '1 second'),"
         " done as (select t.id from oldest t where not exists (select 1 from relays r where r.tx_id = t.id)"
-        # The newest transaction of an account stays whatever its age: it says which nonce comes next.
+        # The newest transaction of an account stays whatever its age, because it determines the next nonce.
         " and t.nonce < (select max(u.nonce) from relay_txs u"
         "  where u.chain_id = t.chain_id and u.account = t.account)),"
         " versions as (delete from relay_tx_versions where tx_id in (select id from done))"

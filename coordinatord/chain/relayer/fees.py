@@ -1,4 +1,4 @@
-"""Fees that a transaction offers, and when a pending one has to offer more. All in wei per gas."""
+"""Fees that transactions offer, and when a pending transaction must offer more. All in wei per gas."""
 
 import statistics
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-# Nodes replace a pending transaction only by one whose both fields are at least a tenth higher; most ask for 12.5 %.
+# Nodes replace a pending transaction only if both fields rise by at least a tenth. Most require 12.5 %.
 _BUMP_NUMERATOR: Final = 9
 _BUMP_DENOMINATOR: Final = 8
 _FAR_ABOVE: Final = 10
@@ -17,7 +17,7 @@ _FORECAST_ABOVE_HEADER: Final = 8
 
 @attrs.frozen(slots=True)
 class Fee:
-    """EIP-1559: the most per gas in all, and the most of it that goes to the block's producer."""
+    """EIP-1559 fee: `cap` is the limit per gas, and `tip` the part of it for the block's producer."""
 
     cap: int
     tip: int
@@ -25,7 +25,7 @@ class Fee:
 
 @attrs.frozen(slots=True)
 class FeeMarket:
-    """Base fee and tip that the next block demands."""
+    """Base fee and tip that the next block requires."""
 
     base_fee: int
     tip: int
@@ -33,8 +33,11 @@ class FeeMarket:
 
 @attrs.frozen(slots=True)
 class FeeCeiling:
-    """Highest fee that is ever offered; None is no limit. A first offer gives half of the tip at most: a replacement
-    has to raise both fields, which is impossible with the tip at its ceiling."""
+    """Highest fee that is ever offered. None means no limit.
+
+    A first offer uses at most half of the tip: a replacement must raise both fields, which is impossible with the tip
+    at its ceiling.
+    """
 
     cap: int | None = None
     tip: int | None = None
@@ -48,14 +51,15 @@ class FeeCeiling:
         return (self.cap is None or fee.cap <= self.cap) and (self.tip is None or fee.tip <= self.tip)
 
     def is_below(self, market: FeeMarket) -> bool:
-        """True when the next block would not take the highest fee that may be offered."""
-        return self.cap is not None and not _enough(offer(market, self), market)
+        """True when the next block would not accept the highest allowed fee."""
+        return self.cap is not None and not _is_enough(offer(market, self), market)
 
 
 NO_CEILING: Final = FeeCeiling()
 DEVNET_CHAIN_IDS: Final = range(1_900_000_000, 2_000_000_000)
-_DEVELOPMENT_CEILING: Final = (100_000, 10_000)  # fees of a development chain are made up
-# (fee, tip) in gwei, by chain id: far above usual fees, and far below what empties an account.
+# Fees of a development chain are arbitrary.
+_DEVELOPMENT_CEILING: Final = (100_000, 10_000)
+# (fee, tip) in gwei by chain id: far above usual fees, and far below a fee that empties an account.
 _CEILINGS: Final = {
     1: (500, 20),
     10: (10, 2),
@@ -76,14 +80,15 @@ _CEILINGS: Final = {
 
 
 def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
-    """Return the ceiling of the settings, else of the chain. Unknown chains have no limit."""
+    """Return the ceiling from the settings, with the chain's default for missing values. Unknown chains have no
+    limit."""
     usual = _DEVELOPMENT_CEILING if chain_id in DEVNET_CHAIN_IDS else _CEILINGS.get(chain_id, (None, None))
     cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
     return FeeCeiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
 
 
 def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
-    """Return the base fee of the block after one with these figures (EIP-1559)."""
+    """Return the base fee of the next block (EIP-1559)."""
     target = gas_limit // 2
     if target in (0, gas_used):
         return base_fee
@@ -93,8 +98,8 @@ def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
 
 
 def believed_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
-    """Limit a node's advice to three times the median tip that recent blocks paid, but not below `usual`. Without any
-    paid tip the advice is taken as it is."""
+    """Limit a node's advice to three times the median tip of recent blocks, but not below `usual`. Without any paid
+    tip, accept the advice."""
     paid = [reward for reward in rewards if reward > 0]
     if not paid:
         return advised
@@ -102,34 +107,39 @@ def believed_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
 
 
 def believed_base_fee(by_header: int, forecast: int) -> int:
-    """Return the node's forecast where it is higher than the header's, within eight times the header's: chains differ
-    in how fast their base fee moves."""
+    """Return the node's forecast if it exceeds the header's base fee, up to eight times. Chains differ in how fast
+    their base fee moves."""
     return max(by_header, min(forecast, _FORECAST_ABOVE_HEADER * by_header) if by_header else forecast)
 
 
 def offer(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
-    """Return a fee that holds for six full blocks, after which the base fee may have doubled."""
+    """Return a fee that suffices for six full blocks, after which the base fee may have doubled."""
     return ceiling.limited(Fee(2 * market.base_fee + market.tip, market.tip))
 
 
 def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
-    """Return the fee of a new version, or None while the present one is enough or the ceiling allows no higher one.
-    `refused`: a node called it too low. That is believed up to a bound far above the market."""
+    """Return the fee of a new version, or None while the current fee is enough or the ceiling allows no higher one.
+
+    `refused` means that a node called the fee too low, which is accepted up to a bound far above the market.
+    """
     wanted = offer(market, ceiling)
-    if _enough(current, market) and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
+    if _is_enough(current, market) and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
         return None
     raised = _raised(current, wanted)
     return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
 
 
 def substitute(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = NO_CEILING) -> Fee:
-    """Return the fee of a self-transfer that replaces bytes no node accepts. A node may have an older version of them,
-    so it must be higher in any case. It uses so little gas that this one step may pass the ceiling."""
+    """Return the fee of a self-transfer that replaces bytes that no node accepts.
+
+    It must be higher in any case, because a node may have an older version. A self-transfer uses so little gas that
+    this one step may exceed the ceiling.
+    """
     return _raised(current, offer(market, ceiling))
 
 
-def _enough(fee: Fee, market: FeeMarket) -> bool:
-    # Half of the usual tip is enough to wait with: each replacement is another version in every pool.
+def _is_enough(fee: Fee, market: FeeMarket) -> bool:
+    # Half of the usual tip is enough while waiting, because each replacement adds a version to every pool.
     return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
 
 

@@ -9,19 +9,22 @@ import attrs
 from coordinatord.chain.relayer.fees import Fee
 from coordinatord.chain.relayer.tx_size import BASE_GAS
 
-_FIRST_RETRY: Final = 0.25  # seconds
-_LAST_RETRY: Final = 5.0
-# Seconds. A node may forget a transaction that it accepted (a restart, a full pool), so it is sent again.
+_FIRST_RETRY_S: Final = 0.25
+_MAX_RETRY_S: Final = 5.0
+# A node may drop a transaction that it accepted (a restart, a full pool), so the transaction is rebroadcast.
 REMIND_AFTER: Final = 10.0
-RECEIPTS_LAG: Final = 1.0  # seconds from a block's state to its receipts, at most
-REFUSED_SHARE: Final = 5  # bytes that no node accepted wait for this fraction of a turn
-RATE_LIMITED: Final = "rate_limited"  # codes of refusals
+# Longest delay in seconds between a block's state and its receipts.
+RECEIPTS_LAG: Final = 1.0
+# Refused transactions wait for this fraction of a turn.
+REFUSED_SHARE: Final = 5
+# Codes of refusals.
+RATE_LIMITED: Final = "rate_limited"
 ENDPOINT_REFUSED: Final = "endpoint_refused"
 
 
 @attrs.frozen(slots=True)
 class Version:
-    """Signed bytes for a nonce. `fills`: a self-transfer that carries no relay."""
+    """Signed bytes for a nonce. `fills` marks a self-transfer that carries no relay."""
 
     hash: bytes
     raw: bytes = attrs.field(repr=False)
@@ -32,7 +35,7 @@ class Version:
 
 @attrs.define(slots=True)
 class PendingTx:
-    """A nonce with all versions ever signed for it. All are watched, and the last one is sent."""
+    """Nonce with all versions ever signed for it. All versions are watched, and the latest is sent."""
 
     id: int
     nonce: int
@@ -40,21 +43,32 @@ class PendingTx:
     gas: int
     versions: list[Version]
     calldata: bytes = attrs.field(default=b"", repr=False)
-    due: float = 0.0  # time of the next sending, by the event loop's clock
-    failures: int = 0  # sendings in a row that no node accepted
-    underpriced: bool = False  # a node refused it for its fee, or its turn passed
-    unsendable: bool = False  # a node refused it for good, or its turn passed too often: a self-transfer replaces it
+    # Time of the next broadcast, by the event loop's clock.
+    due: float = 0.0
+    # Consecutive broadcasts that no node accepted.
+    failures: int = 0
+    # A node refused the fee, or its turn passed.
+    underpriced: bool = False
+    # A node refused it for good, or its turn passed too often. A self-transfer replaces it.
+    unsendable: bool = False
     turns_passed: int = 0
-    # No node has these bytes: nodes refused every sending so far. Known only of what this term signed: an earlier term
-    # may have sent the bytes without hearing the answer.
+    # No node has these bytes, because nodes refused every broadcast. Only known for bytes signed in this term: an
+    # earlier term may have sent its bytes without receiving the answer.
     unsent: bool = False
-    refusal: str | None = None  # code of the last refusal, as stored; None once a node may have the bytes
-    expected: int = 0  # gas that its ops are expected to use, without margin; known of what this term signed
-    taken_at: float | None = None  # when a node first accepted it
-    answered_at: float | None = None  # when its turn began: a node had accepted or refused the latest version
-    answered_head: int = 0  # the head then
-    is_accepted: bool = False  # a node has the latest version
-    missed_at: float | None = None  # since when its nonce is used without a receipt
+    # Code of the last refusal, as stored. None once a node may have the bytes.
+    refusal: str | None = None
+    # Expected gas of its ops, without margin. Only known for transactions signed in this term.
+    expected: int = 0
+    # Time of a node's first acceptance.
+    taken_at: float | None = None
+    # Start of its turn: the time of a node's first verdict on the latest version.
+    answered_at: float | None = None
+    # Head at the start of its turn.
+    answered_head: int = 0
+    # A node has the latest version.
+    is_accepted: bool = False
+    # Time since when its nonce is used without a receipt.
+    missed_at: float | None = None
 
     @property
     def latest(self) -> Version:
@@ -66,7 +80,7 @@ class PendingTx:
 
     @property
     def cost(self) -> int:
-        """Highest amount that the transaction may take from the balance."""
+        """Highest amount that the transaction may cost."""
         return (BASE_GAS if self.latest.fills else self.gas) * self.latest.max_fee
 
     def replaced_by(self, version: Version) -> None:
@@ -80,33 +94,39 @@ class PendingTx:
         self.failures, self.due = 0, now + REMIND_AFTER
 
     def was_answered(self, now: float, head: int, *, accepted: bool) -> None:
-        """A node gave its verdict on the latest version."""
+        """Note a node's verdict on the latest version."""
         if self.answered_at is None or (accepted and not self.is_accepted):
             self.answered_at, self.answered_head = now, head
         self.is_accepted |= accepted
 
     def turn_has_passed(self, since: float, now: float, mined_within: float) -> bool:
-        """True when it should have been mined by now. Its nonce has been the next one `since`. The second turn takes
-        twice as long as the first, and each later one four times."""
+        """True when the transaction should have been mined by now. `since` is the time since when its nonce is the next
+        one.
+
+        The second turn takes twice as long as the first, and each later turn four times as long.
+        """
         if self.answered_at is None:
             return False
         turn = mined_within if self.is_accepted else mined_within / REFUSED_SHARE
         return now >= max(self.answered_at, since) + turn * (1 << min(self.turns_passed, 2))
 
     def is_missing(self, now: float) -> bool:
-        """True when it is lost: its nonce was used a while ago, and there is no receipt. A node may count a nonce
-        before it has the receipt, and a post given up wrongly would be refused as its own duplicate."""
+        """True when the transaction is lost: its nonce was used a while ago, and no receipt exists.
+
+        A node may count a nonce before it has the receipt. A post given up wrongly would be refused as its own
+        duplicate.
+        """
         if self.missed_at is None:
             self.missed_at = now
         return now >= self.missed_at + RECEIPTS_LAG
 
     def was_not_taken(self, now: float) -> None:
-        self.due = now + min(_FIRST_RETRY * 2**self.failures, _LAST_RETRY)
+        self.due = now + min(_FIRST_RETRY_S * 2**self.failures, _MAX_RETRY_S)
         self.failures = min(self.failures + 1, 10)
 
 
 class PendingTxs:
-    """By id, by any version's hash, in nonce order."""
+    """Transactions by id and by the hash of any version. Iterates in nonce order."""
 
     def __init__(self, txs: Iterable[PendingTx] = ()) -> None:
         self._by_id: dict[int, PendingTx] = {}
@@ -150,7 +170,7 @@ class PendingTxs:
         return min((tx.due for tx in self._by_id.values()), default=None)
 
     def oldest_taken_at(self) -> float:
-        """Return when a node first accepted the oldest of them, or infinity when no node has any."""
+        """Return when a node first accepted the oldest accepted transaction, or infinity if none is accepted."""
         return min((tx.taken_at for tx in self._by_id.values() if tx.taken_at is not None), default=math.inf)
 
     @property

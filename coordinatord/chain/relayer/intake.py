@@ -1,7 +1,6 @@
-"""From the queue to signed transactions: one round takes, simulates, plans, signs and stores.
+"""One round from the queue to signed transactions: take, simulate, plan, sign and store. Nothing is sent here.
 
-The taken relays stay locked during the round, so that no other account takes them. A crash leaves them queued. Nothing
-here sends.
+Relays taken in a round stay locked, so that no other account takes them. A crash leaves them queued.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,7 +31,8 @@ from coordinatord.storage.database.role_connection import RoleConnection
 log = structlog.get_logger(__name__)
 
 _MAX_TAKEN: Final = 512
-_MAX_BATCH_POSTS: Final = 64  # one transaction's worth: a request that comes during the round waits for no more
+# Fills one transaction, so that a request arriving during the round waits for no more than that.
+_MAX_BATCH_POSTS: Final = 64
 
 
 class RelayIntake:
@@ -44,11 +44,11 @@ class RelayIntake:
         self._chained = ChainedOps(rpc, account)
 
     async def round(self) -> bool:
-        """Take relays from the queue, sign and store them. True when it signed or ended any.
+        """Take relays from the queue, sign and store them. Return True when any was signed or ended.
 
-        Sign nothing while signed bytes are unsent, so that the queue's depth and timeout cover the wait for a slow
-        node. Raise Retryable `chain_unreachable` when the node does not answer and SignerAway when the signer does
-        not: the relays stay queued.
+        Sign nothing while signed bytes are unsent, so that the queue's depth and timeout also cover a slow node. Raise
+        Retryable `chain_unreachable` when the node does not answer, and SignerAway when the signer does not. The relays
+        then stay queued.
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:
@@ -58,13 +58,13 @@ class RelayIntake:
             if not relays:
                 return False
             simulated, endings = await self._examine(connection, relays)
-            # The node may have answered too late.
+            # The node may have answered after the deadline.
             overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
             simulated = _without(overdue, simulated)
             tx_room = self._account.room.at(anyio.current_time())
             planned = coalesce(simulated, max_ops=self._coalesce_max, room=tx_room)
             plans, unpaid = self._paid(in_flight(planned, room), simulated)
-            # Pending transactions may cost less than what is set aside for them.
+            # Pending transactions may cost less than their reserved maximum.
             if unpaid and not plans and not len(self._account.pending):
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             endings = [ending for ending in _final(relays, endings) if ending.id not in overdue]
@@ -81,24 +81,26 @@ class RelayIntake:
         for kind in overdue.values():
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
         if away is not None and not signed:
-            raise away  # the endings are stored, and the unsigned relays stay queued
+            # The endings are stored, and the unsigned relays stay queued.
+            raise away
         return bool(signed or endings or overdue)
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
         most = min(_MAX_TAKEN, room * self._coalesce_max)
         if not self._account.lacks_role:
             return await queue_sql.take(connection, most, await self._of_batches(connection))
-        # Another account may have the role, so the rest is left where it is.
+        # Another account may have the role, so the other kinds stay queued.
         return await queue_sql.take(connection, most, await self._of_batches(connection), WITHOUT_ROLE)
 
     @property
     def _coalesce_max(self) -> int:
-        """Most ops of a transaction: one without the role, because `relay(bytes[])` is for relayers."""
+        """Highest number of ops per transaction. Without the role it is one, because `relay(bytes[])` requires the
+        role."""
         return 1 if self._account.lacks_role else self._settings.coalesce_max
 
     def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
-        """Return the plans that the funds pay for, and the rest. Exits that are too expensive together go one by
-        one."""
+        """Return the plans that the funds can pay for, and the others. Exits that are too expensive together are
+        sent one by one."""
         cap, reserves = offer(self._account.market, self._account.ceiling).cap, self._reserves()
         paid, unpaid = affordable(plans, self._account.spendable, cap, reserves)
         together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
@@ -114,8 +116,11 @@ class RelayIntake:
         return Reserves.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
 
     async def _of_batches(self, connection: Connection) -> int:
-        """Return how many posts of batches to take. None while the chain falls behind, nor beyond this account's share
-        of the next block: an account's transactions are mined in order, so callers wait for what was signed before."""
+        """Return the number of batch posts to take.
+
+        Take none while the chain falls behind, and no more than this account's share of the next block. Transactions of
+        an account are mined in order, so other callers would wait behind the posts.
+        """
         waited = anyio.current_time() - self._account.pending.oldest_taken_at()
         if waited >= self._settings.keeping_up:
             return 0
@@ -138,7 +143,8 @@ class RelayIntake:
             waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as error:
             if error.code is None:
-                raise  # no answer: the relays wait, up to their timeout
+                # No answer: the relays wait up to their timeout.
+                raise
             return [], [_dropped(relay, error.code) for relay in relays]
         simulated: list[Simulated] = []
         behind: list[WaitingRelay] = []
@@ -148,21 +154,26 @@ class RelayIntake:
                     gas.was_estimated(relay.kind, len(relay.calldata), limit)
                     simulated.append(Simulated(relay, limit, gas.share(relay.kind, len(relay.calldata), limit)))
                 case WouldRevert(name) if name in LACKING:
-                    pass  # it stays queued
+                    # It stays queued.
+                    pass
                 case WouldRevert() if relay.id in waiting:
-                    behind.append(relay)  # it stays queued, unless it passes on top of undecided relays
+                    # It stays queued unless it passes after the undecided relays.
+                    behind.append(relay)
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped(relay, code))
         if behind and self._settings.chains:
             simulated += await self._chained.extend(connection, simulated, behind)
-        # While fees are above the ceiling exits wait.
+        # Exits wait while fees are above the ceiling.
         return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
 
     async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
-        """Return the relays that funds and fees allow, and the endings of the others. Read the balance in every round:
-        it changes without a block of ours, and a transaction that it does not pay for gets stuck."""
+        """Return the relays that funds and fees allow, and the endings of the others.
+
+        Read the balance in every round, because it changes without our own transactions. A transaction without funds
+        would get stuck.
+        """
         account = self._account
         try:
             await account.read_balance(self._rpc)
@@ -184,7 +195,7 @@ class RelayIntake:
 
 
 def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[Simulated]:
-    """Leave out dropped relays and those that build on them. A relay comes after the one that it builds on."""
+    """Leave out dropped relays and the relays that build on them. A relay comes after the one that it builds on."""
     gone = set(dropped)
     kept: list[Simulated] = []
     for one in simulated:
@@ -196,7 +207,7 @@ def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[S
 
 
 def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> None:
-    """Signed ops that did not wait for what they build on to be mined."""
+    """Count signed ops that did not wait for an older op to be mined."""
     builds_on = {one.relay.id: one.after for one in simulated if one.after is not None}
     for plan in plans:
         together = {relay.id for relay in plan.relays}
@@ -207,8 +218,10 @@ def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> 
 
 
 def _final(relays: Sequence[WaitingRelay], endings: Sequence[Ending]) -> list[Ending]:
-    """Leave out endings of relays that came back, unless the chain refused them. Their bytes are out, and callers may
-    have heard that they were mined, so they wait for whatever they lack."""
+    """Leave out endings of requeued relays, unless the chain refused them.
+
+    Their bytes were sent, and callers may know them as mined, so they wait in the queue for missing funds or roles.
+    """
     came_back = {relay.id for relay in relays if relay.requeued}
     return [ending for ending in endings if ending.state == "refused" or ending.id not in came_back]
 

@@ -1,4 +1,4 @@
-"""Gas to plan for ops: one table by kind, corrected by receipts."""
+"""Planned gas of ops: one table by kind, corrected by receipts."""
 
 from typing import Final
 
@@ -7,14 +7,15 @@ import attrs
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 
 PLAIN_BYTES: Final = 1024
-# The job registry demands this much before it calls the token. An admin may raise it, up to a limit.
+# The job registry requires this much gas before it calls the token. An admin may raise it, up to a limit.
 TOKEN_CALL_GAS: Final = 230_000
 MAX_TOKEN_CALL_GAS: Final = 2_100_000
-_PER_FURTHER_BYTE: Final = 41  # calldata's floor price is 40
-# The state may make an op dearer than the table says, as cold slots of many providers do.
+# The floor price of calldata is 40.
+_PER_FURTHER_BYTE: Final = 41
+# State may make an op more expensive than the table, for example cold slots of many providers.
 _MARGIN_NUMERATOR: Final = 5
 _MARGIN_DENOMINATOR: Final = 4
-# Receipts of smaller relays say little about shares, because of what all ops have in common.
+# Receipts of smaller relays say little about shares, because the common cost dominates.
 _MIN_EXPECTED: Final = 1_000_000
 _FALLS_BY: Final = 8
 _MAX_CORRECTION: Final = 4.0
@@ -24,8 +25,8 @@ _MAX_CORRECTION: Final = 4.0
 class OpGas:
     """Gas of an op with up to PLAIN_BYTES of calldata, its bytes included.
 
-    `alone`: in a transaction of its own. `shared`: what it adds to a relay of many, above all forge snapshots. None for
-    kinds whose ops differ so much that each is estimated.
+    `alone` is its cost in a separate transaction. `shared` is its cost within a relay of many, both above the forge
+    snapshots. `shared` is None for kinds whose costs vary so much that each op is estimated.
     """
 
     alone: int
@@ -46,12 +47,12 @@ GAS: Final[dict[RelayKind, OpGas]] = {
 
 
 def gas_estimate(kind: RelayKind, calldata_bytes: int = 0) -> int:
-    """Return the gas that an op uses alone. It counts against budgets until the receipt is there."""
+    """Return the gas of an op alone, which counts against budgets until the receipt arrives."""
     return GAS[kind].alone + _further(calldata_bytes)
 
 
 def expected_share(kind: RelayKind, calldata_bytes: int) -> int | None:
-    """Return the gas that an op adds to a relay of many, or None where only an estimate tells."""
+    """Return the gas of an op within a relay of many, or None if it must be estimated."""
     shared = GAS[kind].shared
     return None if shared is None else shared + _further(calldata_bytes)
 
@@ -62,26 +63,26 @@ def _further(calldata_bytes: int) -> int:
 
 @attrs.define(slots=True)
 class PlannedGas:
-    """Gas to offer for ops. `correction`: factor on the table, above 1 while receipts show that ops use more."""
+    """Gas to offer for ops. `correction` scales the table, and is above 1 while receipts show higher costs."""
 
     correction: float = 1.0
     token_call: int = TOKEN_CALL_GAS
 
     def limit(self, kind: RelayKind, calldata_bytes: int) -> int | None:
-        """Return gas that is enough for an op alone, or None for a kind that has to be estimated."""
+        """Return enough gas for an op alone, or None for a kind that must be estimated."""
         if GAS[kind].shared is None:
             return None
         return gas_estimate(kind, calldata_bytes) + self.token_call
 
     def share(self, kind: RelayKind, calldata_bytes: int, limit: int) -> int:
-        """Return the gas to plan for an op of a relay. Never more than its `limit` alone, whatever receipts say."""
+        """Return the gas to plan for an op of a relay, at most its `limit` alone."""
         shared = expected_share(kind, calldata_bytes)
         if shared is None:
             return limit
         return min(int(shared * self.correction) * _MARGIN_NUMERATOR // _MARGIN_DENOMINATOR, limit)
 
     def was_estimated(self, kind: RelayKind, calldata_bytes: int, estimate: int) -> None:
-        """Learn that an op needs more left for the token than was known."""
+        """Learn from an estimate that the token call needs more gas than assumed."""
         if GAS[kind].shared is not None:
             shown = estimate - gas_estimate(kind, calldata_bytes)
             self.token_call = min(max(self.token_call, shown), MAX_TOKEN_CALL_GAS)
@@ -93,5 +94,5 @@ class PlannedGas:
             self.correction = max(1.0, ratio, self.correction - (self.correction - ratio) / _FALLS_BY)
 
     def was_starved(self) -> None:
-        """Learn that a relay ran out of gas. Its ops go again, alone."""
+        """Learn that a relay ran out of gas. Its ops are sent again, alone."""
         self.correction = min(2 * self.correction, _MAX_CORRECTION)

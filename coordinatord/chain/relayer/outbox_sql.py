@@ -1,4 +1,5 @@
-"""The outbox: a relay is a row before anything is signed. The transaction that inserts or ends a row also notifies."""
+"""The outbox: every relay is stored as a row before anything is signed. The transaction that inserts or ends a row
+also sends the notification."""
 
 import enum
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from coordinatord.storage.database.connections import Connection
 
 MAX_PER_SUBJECT: Final = 8
 MAX_REQUEUES: Final = 3
-FEES_ABOVE_CEILING: Final = "fees_above_ceiling"  # a reason of ours: callers hear `relay_queue_timeout`
+# Internal reason. Callers get `relay_queue_timeout`.
+FEES_ABOVE_CEILING: Final = "fees_above_ceiling"
 
 
 class RelayKind(enum.StrEnum):
@@ -27,18 +29,23 @@ class RelayKind(enum.StrEnum):
 
 
 class Priority(enum.IntEnum):
-    """Lower goes first."""
+    """Priority in the queue. Lower values come first."""
 
-    EXIT = 0  # settle, fail, reclaim: somebody's money waits for it
-    OP = 1  # also a cancel: nothing was collected yet, and its owner can always act alone
+    # Settle, fail and reclaim, which release a client's money.
+    EXIT = 0
+    # Includes cancels: nothing has been collected yet, and an owner can always cancel without the coordinator.
+    OP = 1
     POST = 2
     BATCH_POST = 3
 
 
 @attrs.frozen(slots=True)
 class Promise:
-    """Amount that the claim of a post will collect. `headroom`: what the owner's balance has left for this post and all
-    others that the index does not show at `position`; None where the balance is not known."""
+    """Amount that the claim of a post will collect.
+
+    `headroom` is the owner's balance left for this post and all others that the index does not show at `position`, or
+    None if the balance is unknown.
+    """
 
     amount: int
     headroom: int | None = None
@@ -47,14 +54,14 @@ class Promise:
 
 @attrs.frozen(slots=True)
 class NewRelay:
-    """A request to relay an op.
+    """Request to relay an op.
 
-    `dedupe` identifies the request, never by signature bytes: the same request again joins the relay under way.
-    `subject` is the key of its queue: a job id, or an op's signer padded to 32 bytes. `content` is what the request
-    names beyond its dedupe: with other content it does not join. `held_for`: seconds before which no queue timeout
-    drops it, because it builds on a relay under way. `signer`: the owner of a post or cancel, the wallet of a
-    provider's op, None for the coordinator's own. Its gas counts by `gas_estimate` until it is booked. `spending` is
-    None where no budget may refuse the op.
+    `dedupe` identifies the request and never contains signature bytes: an equal request joins the relay under way.
+    `subject` is the key of its queue: a job id, or the op's signer padded to 32 bytes. `content` is data of the request
+    outside of `dedupe`: a request with different content does not join. `held_for` are seconds without a queue timeout,
+    for a request that builds on a relay under way. `signer` is the owner of a post or cancel, the wallet of a
+    provider's op, or None for the coordinator's own. Gas counts by `gas_estimate` until it is booked. `spending` is
+    None if no budget may refuse the op.
     """
 
     kind: RelayKind
@@ -73,8 +80,8 @@ class NewRelay:
 
 @attrs.frozen(slots=True)
 class Queued:
-    """A relay in the outbox: inserted, or `joined` because the same request is under way. Its dedupe identifies it: a
-    row number may name another relay after a failover that lost the row."""
+    """Relay in the outbox, inserted or `joined`. Identify it by its dedupe: after a failover that lost the row, the
+    row number may name another relay."""
 
     id: int
     relay: NewRelay
@@ -82,27 +89,34 @@ class Queued:
 
 
 class NotQueued(enum.Enum):
-    """Why a relay was not queued."""
+    """Reason why a relay was not queued."""
 
-    SUBJECT_BUSY = "subject_busy"  # eight relays of the subject are under way, or one with other content
+    # Eight relays of the subject are under way, or one with different content.
+    SUBJECT_BUSY = "subject_busy"
     QUEUE_FULL = "queue_full"
-    OVER_BUDGET = "over_budget"  # of its signer
-    OVER_NEWCOMERS_BUDGET = "over_newcomers_budget"  # of all newcomers together
-    INSOLVENT = "insolvent"  # the owner's balance does not cover the post beside its open jobs and posts under way
+    # The signer's budget.
+    OVER_BUDGET = "over_budget"
+    # The budget of all newcomers together.
+    OVER_NEWCOMERS_BUDGET = "over_newcomers_budget"
+    # The owner's balance does not cover the post in addition to its open jobs and posts under way.
+    INSOLVENT = "insolvent"
 
 
 Submitted: TypeAlias = Queued | NotQueued
 
 
 async def lock_outbox(connection: Connection) -> None:
-    """Take turns with submitters until the transaction ends. Call it before ended relays become live again, which could
-    collide with an equal live relay."""
-    await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")  # as in submit_relays
+    """Serialise with submitters until the transaction ends. Call this before ended relays become live again, which
+    could collide with an equal live relay."""
+    # The same key as in submit_relays.
+    await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")
 
 
 async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
-    """Insert or join each, in their order, and return one outcome each. Make it the last statement of the transaction:
-    submitters wait for each other until the transaction ends."""
+    """Insert or join each relay, in order, and return one outcome each.
+
+    Make this the last statement of the transaction, because submitters wait for each other until the transaction ends.
+    """
     rows = await connection.fetch(
         "select outcome, relay_id, same_as from submit_relays($1::new_relay[], $2, $3)",
         [_row(relay) for relay in relays],
@@ -113,7 +127,7 @@ async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_
 
 
 def _row(relay: NewRelay) -> tuple[object, ...]:
-    """Return the relay as the database's type `new_relay`."""
+    """Return the relay as a value of the database type `new_relay`."""
     limits, promise = relay.spending and relay.spending.limits, relay.promise
     return (
         relay.kind.value,
@@ -135,7 +149,8 @@ def _row(relay: NewRelay) -> tuple[object, ...]:
 def _submitted(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> Submitted:
     if relay_id is None:
         return NotQueued(outcome)
-    if same_as is not None:  # the dedupe of the relay that it joins
+    # The dedupe of the relay that the request joins.
+    if same_as is not None:
         return Queued(relay_id, attrs.evolve(relay, dedupe=same_as), joined=True)
     return Queued(relay_id, relay, joined=False)
 
@@ -151,7 +166,7 @@ async def is_under_way(connection: Connection, subject: bytes) -> bool:
 async def claims_under_way(
     connection: Connection, claims: Sequence[tuple[bytes, bytes]]
 ) -> dict[tuple[bytes, bytes], bool]:
-    """Of each job and wallet, true when a claim of the job by the wallet is queued or signed."""
+    """Return True for each pair of job and wallet whose claim is queued or signed."""
     rows = await connection.fetch(
         "select exists (select from relays r where r.subject = c.job and r.state in ('queued', 'signed')"
         " and r.kind = $3 and r.signer = c.wallet) as live"
@@ -165,8 +180,11 @@ async def claims_under_way(
 
 @attrs.frozen(slots=True)
 class RelayStatus:
-    """State of a relay. `tx_hash`: the mined version, else the latest that carries it; None before signing.
-    `refusal`: the code by which nodes refused every sending of that transaction; None when a node may have it."""
+    """State of a relay. `tx_hash` is the mined version, otherwise the latest that carries the relay, or None before
+    signing.
+
+    `refusal` is the code with which nodes refused every broadcast of the transaction, or None when a node may have it.
+    """
 
     dedupe: bytes
     state: str

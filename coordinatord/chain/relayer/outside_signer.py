@@ -1,7 +1,7 @@
 """External signers of the relayer's account: a program, or a service over HTTP.
 
-A signature is compared with the requested transaction, field by field, and with the account. A signer that is down,
-slow or wrong raises SignerAway: nothing is stored, and the relays stay queued.
+Each signature is checked against every field of the requested transaction and against the account. A signer that is
+down, slow or wrong raises SignerAway: nothing is stored, and the relays stay queued.
 """
 
 import time
@@ -31,7 +31,7 @@ _MAX_REASON_CHARS: Final = 200
 
 
 class SignerAway(Retryable):
-    """No usable signature. Nothing was stored."""
+    """The signer gave no usable signature. Nothing was stored."""
 
 
 @attrs.define(slots=True)
@@ -73,7 +73,7 @@ def by_program(program: SigningProgram, address: bytes, seconds: float) -> Outsi
     async def ask(transaction: Transaction) -> bytes:
         return await to_thread.run_sync(program.sign, transaction, abandon_on_cancel=True)
 
-    # The program has a timeout of its own. This one is for the thread.
+    # The program has its own timeout. This one covers the thread.
     return OutsideSigner(address, ask, seconds + 1)
 
 
@@ -83,7 +83,7 @@ class _Answer(msgspec.Struct):
 
 
 def by_http(transport: Transport, address: bytes, account: str, seconds: float) -> OutsideSigner:
-    """Return a signer over `eth_signTransaction`, as Web3Signer and nodes with keys serve it."""
+    """Return a signer that uses `eth_signTransaction`, as served by Web3Signer and by nodes with keys."""
     setting = "RELAYER_SIGNER_URL"
 
     async def ask(transaction: Transaction) -> bytes:

@@ -1,4 +1,4 @@
-"""The queue of the outbox, as the relayer sees it: which relays are signed next, and which end unsigned."""
+"""The outbox's queue on the relayer's side: the relays to sign next, and the relays that end unsigned."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -10,8 +10,8 @@ from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
-# A relay that came back is decided after those of its subject that were there before it: what they do to the job is
-# what it builds on, and after a reorganisation they may be mined later, from another account.
+# A requeued relay waits for older relays of its subject, because it builds on their effects. After a reorg they may be
+# mined later, from another account.
 _WAITS_FOR_OLDER: Final = (
     "(requeued > 0 and exists (select from relays o where o.subject = relays.subject and o.id < relays.id"
     " and o.state in ('queued', 'signed')))"
@@ -22,7 +22,7 @@ _BUILD_ON_OTHERS: Final = frozenset({RelayKind.CLAIM, RelayKind.SETTLE, RelayKin
 
 @attrs.frozen(slots=True)
 class WaitingRelay:
-    """A queued relay, as the relayer takes it."""
+    """Queued relay taken by the relayer."""
 
     id: int
     kind: RelayKind = attrs.field(converter=RelayKind)
@@ -35,11 +35,12 @@ class WaitingRelay:
 async def take(
     connection: Connection, limit: int, batch_limit: int, kinds: Iterable[RelayKind] | None = None
 ) -> list[WaitingRelay]:
-    """Return the next relays to sign, locked until the transaction ends. Skip those that another account has locked
-    and those that wait for an older one. `kinds`: all, unless given.
+    """Return the next relays to sign, locked until the transaction ends. Skip relays that another account has locked
+    and relays that wait for an older one. `kinds` restricts the kinds.
 
-    Posts of batches are at most `batch_limit`, because callers wait behind them for one round. What the taken relays
-    build on comes along, beyond the limits: a claim goes before all posts, and would wait for its own forever.
+    Take at most `batch_limit` posts of batches, because other callers wait one round for them. Also take the relays
+    that the taken ones build on, beyond the limits: a claim sorts before all posts, and would never meet its own post
+    otherwise.
     """
     named = None if kinds is None else [kind.value for kind in kinds]
     rows = await _take(connection, f"priority < 3 and {_NAMED}", limit, named)
@@ -63,8 +64,10 @@ async def accounts_at_work(connection: Connection, chain_id: int) -> int:
 
 
 async def _older_of(connection: Connection, building: Sequence[int], taken: Sequence[int]) -> list[int]:
-    """Return queued relays that those of `building` build on. This is a statement of its own because, as part of the
-    taking, it ran for every row of a long queue."""
+    """Return queued relays that the relays of `building` build on.
+
+    A separate statement, because as part of `_take` it would run for every row of a long queue.
+    """
     rows = await connection.fetch(
         "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
         " select distinct o.id from behind b join relays o on o.subject = b.subject and o.id < b.id"
@@ -89,7 +92,7 @@ async def _take(
 
 @attrs.frozen(slots=True)
 class Ending:
-    """End of a queued relay: refused by the chain (name or raw) or dropped with a code."""
+    """End of a queued relay: refused by the chain (with name or raw data) or dropped with a code."""
 
     id: int
     state: str
@@ -98,7 +101,7 @@ class Ending:
 
 
 async def end(connection: Connection, endings: Iterable[Ending]) -> None:
-    """End queued relays and notify their callers. A relay that is not queued any more stays as it is."""
+    """End queued relays and notify their callers. Relays that are no longer queued are left alone."""
     ends = list(endings)
     if ends:
         await connection.execute(
@@ -112,11 +115,10 @@ async def end(connection: Connection, endings: Iterable[Ending]) -> None:
 
 
 async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
-    """Drop relays that waited in the queue for too long. Return their kinds by id.
+    """Drop relays that exceeded the queue timeout. Return their kinds by id.
 
-    Exits stay, however long they wait: somebody's money waits for them. Relays that came back to the queue stay: their
-    bytes are out, and callers may have heard that they were mined. Relays that another transaction has locked for
-    signing are left to it.
+    Exits stay, because a client's money waits for them. Requeued relays stay, because their bytes were sent and callers
+    may know them as mined. Relays locked for signing are left to that transaction.
     """
     rows = await connection.fetch(
         "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"

@@ -1,7 +1,8 @@
-"""From blocks to resolved relays: one watcher for all pending transactions of an account.
+"""Watch blocks for the pending transactions of one account, and resolve their relays.
 
-Block by block while each names the one before; anything else (first sight, a fork, blocks missed) is answered by one
-procedure that trusts no memory: check the blocks that hold our mined transactions, then ask for every pending one.
+Blocks are applied one by one while each names the previous one as its parent. Everything else (the first block, a fork,
+missed blocks) is handled without relying on memory: check the blocks that hold our mined transactions, then request the
+receipts of all pending ones.
 """
 
 import math
@@ -24,12 +25,14 @@ from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 
-_LAG: Final = 5.0  # seconds
-_CATCH_UP: Final = 64  # missed blocks that are read one by one; beyond, asking for our own transactions is less work
+# Time after which an older head means that the chain was set back.
+_LAG_TIMEOUT_S: Final = 5.0
+# Missed blocks that are read one by one. Beyond that, requesting our own receipts takes less work.
+_MAX_CATCH_UP_BLOCKS: Final = 64
 
 
 class ReceiptWatcher:
-    """Keeps `account.pending` to what is pending as of the head."""
+    """Keeps `account.pending` equal to the pending transactions as of the head."""
 
     def __init__(self, term: RoleConnection, rpc: Rpc, account: RelayerAccount) -> None:
         self._term = term
@@ -40,12 +43,14 @@ class ReceiptWatcher:
 
     @property
     def head(self) -> str | None:
-        """The hash of the block last gone by."""
+        """Hash of the last applied block."""
         return self._seen.hash
 
     async def step(self) -> HeadBlock | None:
-        """Look at the head. The block when it is the head to go by (new or the same), None when this node lags behind
-        what another answered. Raises Retryable or RpcError; nothing is skipped by that, the next step looks again."""
+        """Look at the head. Return the block if it is the head to use (new or unchanged), or None when this node lags.
+
+        Raise Retryable or RpcError on failure. The next step looks again, so nothing is skipped.
+        """
         block = await latest_block(self._rpc)
         match self._seen.place(block.number, block.hash, block.parent):
             case HeadPlace.SAME:
@@ -58,24 +63,25 @@ class ReceiptWatcher:
                 if not self._lags_for_long():
                     return None
                 log.warning("the chain went back", block=block.number)
-                await self._look_anew(block)
+                await self._look_again(block)
             case HeadPlace.FORK:
                 log.warning("the chain was reorganised", block=block.number)
-                await self._look_anew(block)
+                await self._look_again(block)
         return block
 
     def _lags_for_long(self) -> bool:
-        """A node that lags catches up in a moment; a chain that was set back stays where it is."""
+        """Return True if the head stays behind for long. A lagging node catches up quickly, but a chain that was set
+        back does not."""
         now = anyio.current_time()
-        if now > self._behind_at + 2 * _LAG:
+        if now > self._behind_at + 2 * _LAG_TIMEOUT_S:
             self._behind_since = now
         self._behind_at = now
-        return now > self._behind_since + _LAG
+        return now > self._behind_since + _LAG_TIMEOUT_S
 
     async def _catch_up(self, block: HeadBlock) -> None:
         head = self._seen.number
-        if head is None or block.number - head > _CATCH_UP:
-            await self._look_anew(block)
+        if head is None or block.number - head > _MAX_CATCH_UP_BLOCKS:
+            await self._look_again(block)
             return
         between = await blocks_by_number(self._rpc, range(head + 1, block.number))
         blocks = [*(b for b in between if b is not None), block]
@@ -84,7 +90,7 @@ class ReceiptWatcher:
         if len(blocks) == block.number - head and linked and is_next:
             await self._apply(blocks)
         else:
-            await self._look_anew(block)
+            await self._look_again(block)
 
     async def _apply(self, blocks: list[HeadBlock]) -> None:
         block_of = {tx_hash: block.hash for block in blocks for tx_hash in self._watched_in(block)}
@@ -103,10 +109,10 @@ class ReceiptWatcher:
         watched = self._account.watched
         return {h for text in block.transactions if watched(h := bytes.fromhex(text[2:])) is not None}
 
-    async def _look_anew(self, block: HeadBlock) -> None:
+    async def _look_again(self, block: HeadBlock) -> None:
         await self._undo_vanished(block)
         receipts = await receipts_of(self._rpc, self._account.watched_hashes())
-        # What was mined above this block is left to the steps that look at the blocks above it.
+        # Transactions mined above this block are resolved by the steps that apply the blocks above it.
         await resolve(self._term, self._rpc, self._account, [r for r in receipts if r.block_number <= block.number])
         self._seen.restart(block.number, block.hash)
 

@@ -31,14 +31,16 @@ class TxReceipt:
 
 
 async def receipts_of(rpc: Rpc, hashes: Sequence[bytes]) -> list[TxReceipt]:
-    """Return the receipts of those transactions that are mined."""
+    """Return the receipts of the mined transactions among these."""
     answers = await rpc.batch([RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes])
     return [receipt for answer in answers for receipt in _receipt(answer)]
 
 
 async def receipts_and_count(rpc: Rpc, account: bytes, hashes: Sequence[bytes]) -> tuple[list[TxReceipt], int]:
-    """Return the receipts of those that are mined, and how many nonces `account` has used. Both are one request, so
-    that one of many nodes behind an endpoint answers them."""
+    """Return the receipts of the mined transactions, and the number of used nonces of `account`.
+
+    Both are one request, so that the same node behind an endpoint answers them.
+    """
     calls = [RpcCall("eth_getTransactionReceipt", ("0x" + h.hex(),)) for h in hashes]
     *answers, count = await rpc.batch([*calls, RpcCall("eth_getTransactionCount", ("0x" + account.hex(), "latest"))])
     if isinstance(count, RpcError):

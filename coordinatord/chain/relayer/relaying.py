@@ -1,6 +1,6 @@
-"""Relaying for services: `submit` stores an op in the outbox, `wait` returns how it ended.
+"""Relaying for services: `submit` stores an op in the outbox, and `wait` returns its outcome.
 
-A caller reads the state of its relay when a notice wakes it, and in any case after a pause, which covers lost notices.
+A caller reads its relay's state when a notification wakes it, and also after a pause, in case a notification was lost.
 Callers share reads.
 """
 
@@ -35,16 +35,19 @@ from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, Noti
 
 log = structlog.get_logger(__name__)
 
-RECEIPT_WAIT: Final = 60.0  # seconds from the broadcast
+# Wait for the receipt after the broadcast.
+RECEIPT_WAIT: Final = 60.0
 INDEX_WAIT: Final = 5.0
-_ROLE_IS_FRESH: Final = 15.0  # seconds after it was read
-_SLOW_POLL: Final = 1.0
-_EXITS_DEPTH: Final = 1024  # exits that may wait beyond the queue's depth
+# Maximum age of the role that was last read.
+_MAX_ROLE_AGE_S: Final = 15.0
+_MAX_POLL_INTERVAL_S: Final = 1.0
+# Additional queue depth for exits.
+_EXTRA_EXIT_DEPTH: Final = 1024
 
 
 @attrs.frozen(slots=True)
 class RelayMined:
-    """The op took effect, and the index of this deployment shows it (unless it lags by more than a few seconds)."""
+    """The op took effect, and this deployment's index shows it, unless the index lags by more than a few seconds."""
 
     tx_hash: bytes
     block_number: int
@@ -52,7 +55,8 @@ class RelayMined:
 
 @attrs.frozen(slots=True)
 class RefusedByChain:
-    """Nothing took effect. `name` is the contract error's, or None for an unknown one, whose data is in `raw`."""
+    """The chain refused the op, and nothing took effect. `name` is the contract's error, or None for an unknown one,
+    whose data is in `raw`."""
 
     name: str | None
     raw: bytes
@@ -65,8 +69,7 @@ class RelayBusy:
 
 @attrs.frozen(slots=True)
 class NoReceipt:
-    """A node may have the transaction, but it was not mined within the wait. It stays watched and may still take
-    effect."""
+    """A node may have the transaction, but it was not mined in time. It stays watched and may still take effect."""
 
     tx_hash: bytes
 
@@ -85,7 +88,7 @@ _DROPPED: Final = {
 
 _LOST: Final = "the database lost this request in a failover; it may still take effect: send the same again"
 
-# Reasons that are ours, by the code that the specification has for callers.
+# Codes of the specification for internal reasons.
 _CODES: Final = {outbox_sql.FEES_ABOVE_CEILING: "relay_queue_timeout"}
 
 
@@ -96,7 +99,7 @@ def _dropped(reason: str) -> Retryable:
 
 @attrs.define(slots=True, eq=False)
 class _Submission:
-    """A relay to be written, as one of several in a transaction."""
+    """Relay to be written in a shared transaction."""
 
     relay: NewRelay
     is_cancelled: bool = False
@@ -119,7 +122,7 @@ async def _indexed_block(database: Database, _: list[None]) -> dict[None, int]:
 
 
 class Relaying:
-    """`run` must be running in a task group of the application."""
+    """Relaying of a deployment. `run` must be running in a task group of the application."""
 
     def __init__(
         self,
@@ -137,13 +140,14 @@ class Relaying:
         self.budgets = budgets
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
-        self._pause = min(_SLOW_POLL, queue_timeout_ms / 4000)
+        self._pause = min(_MAX_POLL_INTERVAL_S, queue_timeout_ms / 4000)
         self._role = role
         self.receipt_wait = receipt_wait
-        self._waiting: dict[int, set[Wake]] = {}  # callers of `wait`, by relay
+        # Callers of `wait`, by relay.
+        self._waiting: dict[int, set[Wake]] = {}
         self._awaiting_index: set[Wake] = set()
-        # Callers that come while a transaction is being written share the next one: notifying transactions commit one
-        # after the other, so each on its own would bound the whole deployment by its disk.
+        # Callers that arrive during a transaction share the next one. Transactions that notify commit one after
+        # another, so separate ones would limit the whole deployment to the speed of its disk.
         self._submissions: BatchedReads[_Submission, Submitted] = BatchedReads(database, self._write)
         self._statuses: BatchedReads[int, RelayStatus | None] = BatchedReads(database, _statuses)
         self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(database, _claims_under_way)
@@ -151,23 +155,26 @@ class Relaying:
 
     @property
     def _lacks_role(self) -> bool:
-        """By an answer that is not old: what nobody asked for of late may have changed."""
+        """True if the account lacks its role according to a recent read. An older read is ignored, because it may be
+        outdated."""
         role = self._role
-        return role is not None and bool(role.missing) and time.monotonic() - role.heard_at < _ROLE_IS_FRESH
+        return role is not None and bool(role.missing) and time.monotonic() - role.heard_at < _MAX_ROLE_AGE_S
 
     async def relay(self, new: NewRelay) -> Outcome:
-        """`submit`, then `wait`."""
+        """Submit the op, then wait for its outcome."""
         submitted = await self.submit(new)
         return await self.wait(submitted) if isinstance(submitted, Queued) else submitted
 
     async def claims(self, wallet: bytes, job_id: bytes) -> bool:
-        """True while a claim of the job by this wallet is under way."""
+        """Return True while a claim of the job by this wallet is under way."""
         return await self._claims.get((job_id, wallet))
 
     async def submit(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
-        """Store the op in the outbox, or join the same request that is under way. From then on it is sent, whether or
-        not its caller waits. Raise Retryable `relay_unavailable` when the queue is full, and `busy` when the signer's
-        budget has no room."""
+        """Store the op in the outbox, or join an equal request under way. From then on the op is sent even if the
+        caller leaves.
+
+        Raise Retryable `relay_unavailable` when the queue is full, and `busy` when the signer's budget is used up.
+        """
         if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking()
         submission = _Submission(new)
@@ -194,8 +201,10 @@ class Relaying:
                 return submitted
 
     async def wait(self, queued: Queued) -> Outcome:
-        """Wait for the relay's end, and for the index to show it. Raise Retryable `relay_unavailable` when nothing was
-        signed and nothing will be, or when the database lost the relay."""
+        """Wait for the relay's end, and until the index shows it.
+
+        Raise Retryable `relay_unavailable` when nothing was or will be signed, or when the database lost the relay.
+        """
         status, sent_as = await self._last_status(queued)
         match status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
@@ -208,18 +217,18 @@ class Relaying:
                 raise _dropped(reason or "rpc_internal")
         if sent_as is not None:
             return NoReceipt(sent_as)
-        # The relay is still queued, or nodes refused its bytes so far. The same request joins it.
+        # The relay is still queued, or nodes have refused its bytes so far. An equal request joins it.
         raise _dropped((status and status.refusal) or "relay_queue_timeout")
 
     async def _write(self, database: Database, batch: list[_Submission]) -> dict[_Submission, Submitted]:
-        # Exits have a room of their own in the queue: whatever others fill it with leaves them their places. One that
-        # came together with what it builds on stays behind it.
+        # Exits have separate room in the queue, so that other relays cannot fill their places. An exit that arrived
+        # together with the op that it builds on stays behind that op.
         batch = [one for one in batch if not one.is_cancelled]
         others = [one for one in batch if one.relay.priority != Priority.EXIT]
         begun = {one.relay.subject for one in others}
         exits = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject not in begun]
         behind = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject in begun]
-        for_exits = self._max_depth + _EXITS_DEPTH
+        for_exits = self._max_depth + _EXTRA_EXIT_DEPTH
 
         async def body(connection: Connection) -> dict[_Submission, Submitted]:
             outcomes: dict[_Submission, Submitted] = {}
@@ -232,16 +241,16 @@ class Relaying:
         return await database.transact(body)
 
     async def _last_status(self, queued: Queued) -> tuple[RelayStatus | None, bytes | None]:
-        """Return the final status or that at the end of the wait, None when it could not be read; and the hash of a
-        transaction that a node may have, also after the relay has returned to the queue.
+        """Return the final status, or the status at the end of the wait, or None when it could not be read. Also return
+        the hash of a transaction that a node may have, even if the relay has returned to the queue.
 
-        The queue's timeout counts until a node may have the bytes. The wait for the receipt begins then.
+        The queue's timeout applies until a node may have the bytes. Then the wait for the receipt begins.
         """
         wake = Wake()
         self._waiting.setdefault(queued.id, set()).add(wake)
         status: RelayStatus | None = None
         sent_as: bytes | None = None
-        # One pause after the timeout the status is known as it was at the timeout.
+        # One pause after the timeout, the status at the timeout is known.
         until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._pause
         until_mined: float | None = None
         try:
@@ -281,8 +290,8 @@ class Relaying:
             self._awaiting_index.discard(wake)
 
     async def run(self) -> NoReturn:
-        """Wake callers of `wait`. Drop relays that waited in the queue for too long, also those of other processes: a
-        caller may have died with its process."""
+        """Wake callers of `wait`. Drop relays that exceeded the queue timeout, including those of other processes,
+        because a caller may have died with its process."""
         async with (
             self._notices.subscribe(RELAY_ENDED, self._hear_end),
             self._notices.subscribe(INDEX_MOVED, self._hear_index),

@@ -24,10 +24,12 @@ from coordinatord.storage.database.role_connection import RoleConnection
 log = structlog.get_logger(__name__)
 
 MAX_TURNS: Final = 3
-# A node that reports a floor far too low must not make us sign thousands of self-transfers.
+# A node that reports a floor far too low must not make the relayer sign thousands of self-transfers.
 _MAX_SUSPECTS: Final = 256
-_MAX_EXAMINED: Final = 32  # receipts and count are one request
-_LOST_KEPT_S: Final = 3600.0  # no reorg reaches back so far
+# Their receipts and the count are one request.
+_MAX_EXAMINED: Final = 32
+# Longer than any reorg.
+_LOST_KEPT_S: Final = 3600.0
 
 
 async def revive_unmined(
@@ -57,9 +59,9 @@ async def revive_unmined(
 
 @attrs.frozen(slots=True)
 class Findings:
-    """Nonces that went wrong. `used`: below the chain's count although their transactions are pending: mined, or lost
-    to a foreign transaction. `suspects`: not pending although the chain waits for them. `foreign`: used by bytes that
-    the database does not know."""
+    """Nonces with a problem. `used` are below the chain's count although their transactions are pending: they were
+    mined, or lost to a foreign transaction. `suspects` are not pending although the chain waits for them. `foreign` were
+    used by bytes that the database does not know."""
 
     used: tuple[int, ...]
     suspects: tuple[int, ...]
@@ -132,7 +134,7 @@ async def _give_up_lost(
     """Decide nonces of ours that the chain counts as used: mined in a block that we did not see, or by a foreign
     transaction. Return the number of lost ones."""
     candidates = [tx for tx in account.pending if tx.nonce in used][:_MAX_EXAMINED]
-    # From one node: the receipts of a lagging node beside another's count would make a mined transaction look lost.
+    # From one node: with one node's receipts and another node's count, a mined transaction could look lost.
     receipts, count = await receipts_and_count(
         rpc, account.address, [version.hash for tx in candidates for version in tx.versions]
     )
@@ -159,8 +161,8 @@ async def _give_up_lost(
 
 
 async def _others_have(rpc: Rpc, account: RelayerAccount, lost: Sequence[PendingTx]) -> bool:
-    """True while another node has a receipt of these, or does not count their nonces as used. On the word of one node
-    alone an op might be sent under a second nonce."""
+    """Return True while another node has one of the receipts, or does not count the nonces as used. Relying on one
+    node, the relayer might send an op under a second nonce."""
     hashes = [version.hash for tx in lost for version in tx.versions]
     for other in rpc.others:
         receipts, count = await receipts_and_count(other, account.address, hashes)

@@ -1,7 +1,7 @@
-"""Reserves of the account's native funds: which transactions they still pay for.
+"""Reserves of the account's native funds, and the transactions that they still pay for.
 
-Below the reserve, only exits and cancels are relayed, because exits free other people's money. A lower reserve stops
-cancels, too: an owner can always act alone.
+Below the reserve, only exits and cancels are relayed, because exits free other people's money. Below a lower reserve,
+cancels stop as well: an owner can always cancel without the coordinator.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, o
 
 @attrs.frozen(slots=True)
 class Reserves:
-    """Funds that each rank must leave untouched. Amounts of gas in the settings, so that they grow with its price."""
+    """Funds that transactions of each rank must leave untouched. The settings are amounts of gas, so that the
+    reserves grow with its price."""
 
     cancel: int
     other: int
@@ -28,14 +29,14 @@ class Reserves:
         return {Rank.EXIT: 0, Rank.CANCEL: self.cancel, Rank.OTHER: self.other}[rank]
 
     def allows(self, rank: Rank, spendable: int) -> bool:
-        """True when relays of this rank are taken with these funds. Exits always are."""
+        """Return True if relays of this rank are accepted with these funds. Exits always are."""
         return rank is Rank.EXIT or spendable >= self.reserve_for(rank)
 
 
 def affordable(
     plans: Sequence[Planned], spendable: int, cap: int, reserves: Reserves
 ) -> tuple[list[Planned], list[Planned]]:
-    """Return the plans that can be paid in their order without touching what is kept for more urgent ones, and the
+    """Return the plans that can be paid, in order, without touching the reserves for more urgent ranks, and the
     others."""
     paid: list[Planned] = []
     unpaid: list[Planned] = []

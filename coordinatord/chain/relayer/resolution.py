@@ -1,4 +1,4 @@
-"""From receipts to the ends of relays."""
+"""Resolve relays from the receipts of their transactions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,13 +25,16 @@ from coordinatord.storage.database.role_connection import RoleConnection, role_o
 
 log = structlog.get_logger(__name__)
 
-_RETIRED_AFTER: Final = 600.0  # seconds: a process that restarts, or a new one, is there long before
+# A restarted or new process takes over long before this.
+_RETIRED_AFTER_S: Final = 600.0
 
 
 async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused: Sequence[int]) -> set[int]:
-    """Return the refused relays that may pass yet: those behind an older one that is under way, or all of them while
-    the node lacks a block that an account's transactions are recorded in. The newest such block decides: a reorg takes
-    the highest blocks first."""
+    """Return the refused relays that may still pass: relays behind an older relay under way, or all of them while the
+    node lacks a block with an account's transactions.
+
+    Only the newest such block is checked, because a reorg removes the highest blocks first.
+    """
     if not refused:
         return set()
     newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)
@@ -44,15 +47,17 @@ async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused:
 
 
 async def _is_retired(connection: Connection, chain_id: int, newest: NewestBlock) -> bool:
-    """True when no process has relayed from the account for a while. None would notice that its block is gone, and
-    waiting for that would hold back every refusal."""
-    return newest.quiet > _RETIRED_AFTER and not await is_held(connection, role_of(chain_id, newest.account))
+    """Return True when no process has relayed from the account for a while. No process would notice that its block
+    is gone, and waiting for the block would delay every refusal."""
+    return newest.quiet > _RETIRED_AFTER_S and not await is_held(connection, role_of(chain_id, newest.account))
 
 
 async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
-    """End all relays of these mined transactions, in one database transaction. Raise Retryable, with nothing ended,
-    while other nodes do not report the same receipts."""
-    # One receipt each: nodes of two branches may have mined different versions of a transaction.
+    """End all relays of these mined transactions, in one database transaction.
+
+    Raise Retryable, with nothing ended, while other nodes do not report the same receipts.
+    """
+    # One receipt per transaction: nodes on two branches may have mined different versions.
     found = list({tx.id: (tx, r) for r in receipts if (tx := account.watched(r.tx_hash)) is not None}.values())
     if not found:
         return
@@ -90,8 +95,7 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
 
 
 def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
-    """Learn the gas that the ops of this transaction used. A refused op uses less than others, so it teaches
-    nothing."""
+    """Learn the gas that this transaction's ops used. A refused op uses less than others, so ignore its transaction."""
     metrics.relay_gas_planned.inc(tx.gas)
     metrics.relay_gas_used.inc(receipt.gas_used)
     if _is_fill(tx, receipt.tx_hash) or not tx.expected:
@@ -114,10 +118,12 @@ def _refused_calls(tx: PendingTx, receipt: TxReceipt) -> list[RefusedCall]:
 async def _reverted(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, found: Sequence[tuple[PendingTx, TxReceipt]]
 ) -> tuple[list[RefusedCall], list[int]]:
-    """Decide relays of transactions that reverted as a whole. Return the calls that the chain refuses, and the ids of
-    relays that it would accept: they ran out of gas, shared a transaction that did, or the account had lost its role.
+    """Decide the relays of transactions that reverted as a whole.
 
-    A receipt does not say why. The state after its block does, as far as anything can."""
+    Return the calls that the chain refuses, and the ids of relays that it would accept: their transaction ran out of
+    gas, or the account had lost its role. A receipt does not give the reason, so replay each call on the state after
+    its block.
+    """
     refused: list[RefusedCall] = []
     passing: list[int] = []
     for tx, receipt in found:
@@ -136,10 +142,10 @@ async def _reverted(
 async def _refused_too_early(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, refused: Sequence[RefusedCall]
 ) -> list[int]:
-    """Return the ids of refused relays to try again: what they build on was not there when they were mined.
+    """Return the ids of refused relays to retry, because the ops that they build on were missing when they were mined.
 
-    Nonces keep the order of one account. With several accounts, a reorg may mine a settle before its claim. Refused for
-    good, the job would stay claimed although its provider has done the work.
+    Nonces keep the order within one account. With several accounts, a reorg may mine a settle before its claim. If the
+    refusal were final, the job would stay claimed although its provider has done the work.
     """
     if not refused:
         return []

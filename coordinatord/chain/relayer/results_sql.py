@@ -35,7 +35,7 @@ class Carried:
 
 @attrs.frozen(slots=True)
 class Ended:
-    """`seconds`: since the relay was inserted."""
+    """Ended relay. `seconds` is the time since its insertion."""
 
     kind: RelayKind = attrs.field(converter=RelayKind)
     state: str
@@ -112,8 +112,8 @@ async def post_under_way(connection: Connection, job_id: bytes, owner: bytes) ->
 
 @attrs.frozen(slots=True)
 class Undecided:
-    """A queued or signed relay. `ahead`: the account has signed it with a nonce that is not used yet, so whatever the
-    account signs next comes after it."""
+    """Queued or signed relay. `ahead` means that the account has signed it with an unused nonce, so that everything
+    that the account signs next comes after it."""
 
     id: int
     kind: RelayKind = attrs.field(converter=RelayKind)

@@ -1,6 +1,7 @@
-"""Effects of a round of sending on the transactions.
+"""Apply the outcomes of a broadcast to its transactions.
 
-Known words of a refusal give bytes up at once. Every other refusal leaves them to their turn (repair.py).
+A refusal with known meaning gives a transaction up at once. After any other refusal, the transaction waits for its turn
+(repair.py).
 """
 
 from collections.abc import Sequence
@@ -16,19 +17,20 @@ log = structlog.get_logger(__name__)
 
 
 def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> list[PendingTx]:
-    """Apply a round's outcomes. Returns the transactions whose `refusal` has changed."""
+    """Apply the outcomes of a broadcast. Return the transactions whose `refusal` has changed."""
     changed = [sending.tx for sending in sendings if _note_refusal(sending)]
     for sending in sendings:
-        if sending.tx.latest is sending.version:  # a newer version is due by itself
+        # A newer version is due separately.
+        if sending.tx.latest is sending.version:
             _note(account, sending.tx, sending.outcome, now)
     return changed
 
 
 def _note_refusal(sending: Sending) -> bool:
-    """True when the transaction's refusal has changed."""
+    """Return True when the transaction's refusal has changed."""
     tx, before = sending.tx, sending.tx.refusal
     if sending.refusal is None:
-        # A self-transfer that a node accepted says nothing of the bytes that carry relays.
+        # An accepted self-transfer says nothing about the bytes that carry relays.
         tx.refusal = before if tx.unsent and sending.version.fills else None
         tx.unsent = False
     elif tx.unsent:
@@ -57,7 +59,7 @@ def _note(account: RelayerAccount, tx: PendingTx, outcome: Sent, now: float) -> 
 
 
 def give_up(tx: PendingTx, reason: str) -> None:
-    """Have a self-transfer take the nonce, unless it is one already: then there is nothing smaller to send."""
+    """Let a self-transfer take the nonce, unless the transaction is one already."""
     if tx.latest.fills or tx.unsendable:
         return
     tx.unsendable = True

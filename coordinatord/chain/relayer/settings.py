@@ -7,20 +7,33 @@ import attrs
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
 from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
 
-MINED_WITHIN_S: Final = 15.0  # longer than until a node is reminded by the same bytes
+# Longer than the interval of rebroadcasts.
+MINED_WITHIN_S: Final = 15.0
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class RelayerSettings:
-    """`reserve_gas`: with funds for less gas than this, only exits and cancels are relayed; enough for a few hundred.
-    `cancel_reserve_gas`: with less than this, exits alone.
-    `max_tx_gas`: what one transaction may use at most. `fee_ceiling`: what is never offered more than.
-    `max_in_flight`: transactions signed and not mined at most; nodes drop what is far ahead of the chain's nonce.
-    `keeping_up`: seconds that the chain may take for a transaction until posts of batches are held back: far less than
-    callers wait for a receipt, and enough to fill any block.
-    `mined_within`: seconds that the transaction whose turn it is may lie with a node until more is offered for it.
-    `chains`: ops are signed on top of undecided ones of their job, and do not wait for those to be mined.
-    `former`: the account is followed until nothing of it is pending, and signs nothing but replacements."""
+    """Settings of one account.
+
+    `reserve_gas`: with funds for less gas than this, only exits and cancels are relayed. Suffices for a few hundred
+    exits.
+
+    `cancel_reserve_gas`: with funds for less gas than this, only exits are relayed.
+
+    `max_tx_gas`: limit of one transaction. `fee_ceiling`: limit of offered fees.
+
+    `max_in_flight`: limit of signed transactions that are not mined. Nodes drop transactions far ahead of the chain's
+    nonce.
+
+    `keeping_up`: seconds without a mined transaction after which posts of batches are held back. Much shorter than
+    callers wait for a receipt, and long enough to fill any block.
+
+    `mined_within`: seconds that the next transaction may stay with a node before a higher fee is offered.
+
+    `chains`: sign ops on top of undecided ops of their job, without waiting for those to be mined.
+
+    `former`: follow the account until nothing is pending, and sign nothing but replacements.
+    """
 
     coalesce_max: int
     queue_timeout_ms: int
@@ -37,7 +50,7 @@ class RelayerSettings:
 
     @property
     def busy_poll(self) -> float:
-        """Seconds between looks at the head while something is pending: a fraction of the block time."""
+        """Seconds between looks at the head while transactions are pending: a fraction of the block time."""
         return min(max(self.block_time_ms / 40_000, 0.01), 0.25)
 
     @property

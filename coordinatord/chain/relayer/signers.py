@@ -1,4 +1,4 @@
-"""Sign the relayer account's transactions, in the order of their nonces."""
+"""Sign the relayer account's transactions, in nonce order."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -14,7 +14,7 @@ MAX_PARALLEL_SIGNATURES: Final = 8
 
 
 class AccountSigner(Protocol):
-    """Signs as the relayer's account."""
+    """Signer for the relayer's account."""
 
     @property
     def address(self) -> bytes: ...
@@ -23,7 +23,7 @@ class AccountSigner(Protocol):
 
 @attrs.frozen(slots=True)
 class WalletSigner:
-    """Key in this process."""
+    """Signer with a key in this process."""
 
     _wallet: Wallet = attrs.field(repr=False)
 
@@ -38,8 +38,11 @@ class WalletSigner:
 async def sign_in_order(
     signer: AccountSigner, transactions: Sequence[Transaction]
 ) -> tuple[list[SignedTransaction], SignerAway | None]:
-    """Return the signatures of the first ones, and why there are no more. Some are requested at the same time. Nothing
-    behind one that failed counts, so that nonces have no gap."""
+    """Return the signatures of the leading transactions, and the failure that stopped the rest, if any.
+
+    Several signatures are requested concurrently. Signatures after a failed one are discarded, so that nonces have no
+    gap.
+    """
     signed: list[SignedTransaction] = []
     for first in range(0, len(transactions), MAX_PARALLEL_SIGNATURES):
         found = await _sign_together(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])

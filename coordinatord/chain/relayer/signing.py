@@ -1,7 +1,7 @@
-"""From plans to stored, signed bytes. Nothing here is sent, and nothing is sent that was not stored here.
+"""Turn plans into stored, signed bytes. Nothing is sent here, and only stored bytes are ever sent.
 
-The nonce is given out and the bytes are stored in one database transaction, on the connection that carries the
-account's lock. A crash before its commit leaves queued relays, a crash after it leaves bytes to be sent again.
+The nonce is assigned and the bytes are stored in one database transaction, on the connection that holds the account's
+lock. A crash before the commit leaves queued relays, and a crash after it leaves bytes to be sent.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,11 @@ _FILL_PRIORITY: Final = 0
 async def sign_planned(
     connection: Connection, account: RelayerAccount, plans: Sequence[Planned]
 ) -> tuple[list[PendingTx], SignerAway | None]:
-    """Give out contiguous nonces, store the signed bytes and bind the relays to them. Return what was signed, and why
-    the rest was not: an external signer may fail midway, and the relays of the rest stay queued."""
+    """Assign contiguous nonces, store the signed bytes and bind the relays to them.
+
+    Return the signed transactions, and the failure that stopped the rest, if any: an external signer may fail midway,
+    and the remaining relays stay queued.
+    """
     stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
     first = max(account.nonce_floor, account.pool_end, stored_next or 0)
     if stored_next is not None and first > stored_next:
@@ -69,8 +72,10 @@ async def sign_fill(connection: Connection, account: RelayerAccount, gap: Gap) -
     version = await _sign_fill(account, gap.nonce, offer(account.market, account.ceiling))
     if gap.lost_id is not None:
         lost = account.lost.with_id(gap.lost_id)
-        versions = [] if lost is None else list(lost.versions)  # they may still be mined instead
-        if not versions or not versions[-1].fills:  # a lost self-transfer is sent again
+        # The old versions may still be mined instead.
+        versions = [] if lost is None else list(lost.versions)
+        # A lost self-transfer is sent again.
+        if not versions or not versions[-1].fills:
             versions.append(version)
         await transactions_sql.turn_into_fill(connection, gap.lost_id, BASE_GAS, versions[-1])
         return PendingTx(gap.lost_id, gap.nonce, account.address, BASE_GAS, versions)

@@ -1,7 +1,7 @@
 """Simulation of relays on the latest state, from the relayer's account, in batches: each alone, or on top of others.
 
-A call with the gas limit of its kind settles most of them, and costs the node one run. What fails so, or has no limit,
-is estimated: without a limit of ours, so that no refusal is ever an artefact of it.
+Most relays need only one call, with the gas limit of their kind. A relay that fails this way or has no limit is
+estimated without a limit, so that a refusal never results from a limit of ours.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class WouldPass:
 
 @attrs.frozen(slots=True)
 class WouldRevert:
-    """`name`: the contract error's, or None for an unknown one, whose data is in `raw`."""
+    """The call would revert. `name` is the contract's error, or None for an unknown one, whose data is in `raw`."""
 
     name: str | None
     raw: bytes
@@ -37,7 +37,8 @@ class NoVerdict:
 
 
 Verdict: TypeAlias = WouldPass | WouldRevert | NoVerdict
-CallData: TypeAlias = tuple[bytes, bytes]  # target, calldata
+# Target and calldata.
+CallData: TypeAlias = tuple[bytes, bytes]
 
 
 async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], limits: Sequence[int | None]) -> list[Verdict]:
@@ -58,8 +59,10 @@ async def simulate(rpc: Rpc, account: bytes, calls: Sequence[CallData], limits: 
 async def replay(
     rpc: Rpc, account: bytes, calls: Sequence[CallData], block_number: int | None = None
 ) -> list[WouldRevert | None]:
-    """Return why each call reverts on the state of that block, or None where it would pass. Use the latest block where
-    none is given, or where the node no longer has the state of that block."""
+    """Return the reason why each call reverts on the state of that block, or None if it passes.
+
+    Use the latest block if none is given, or if the node no longer has the state of that block.
+    """
     reasons: list[WouldRevert | None] = []
     block = "latest" if block_number is None else hex(block_number)
     requests = [_request("eth_call", account, call, block) for call in calls]
@@ -83,8 +86,11 @@ class _RanBlock(msgspec.Struct):
 async def simulate_in_turn(
     rpc: Rpc, account: bytes, runs: Sequence[Sequence[tuple[CallData, int]]]
 ) -> list[list[bool] | RpcError]:
-    """Run each run's (call, gas limit) one after the other, on the latest state. Return which calls passed, or an error
-    where the node does not serve it. Raise Retryable when the node does not answer at all."""
+    """Run the (call, gas limit) pairs of each run one after another, on the latest state. Return which calls passed, or
+    the error if the node does not serve the simulation.
+
+    Raise Retryable when the node does not answer at all.
+    """
     requests = [
         RpcCall(
             "eth_simulateV1",
@@ -101,7 +107,7 @@ async def simulate_in_turn(
         calls = [call for block in blocks for call in block.calls]
         if len(calls) != len(run):
             raise Retryable(
-                "chain_unreachable", f"eth_simulateV1 told of {len(calls)} calls where {len(run)} were sent"
+                "chain_unreachable", f"eth_simulateV1 returned {len(calls)} calls, but {len(run)} were sent"
             )
         found.append([quantity(call.status) == 1 for call in calls])
     return found
@@ -130,7 +136,8 @@ def _call(account: bytes, call: CallData, gas: int | None) -> dict[str, Json]:
 async def _all(rpc: Rpc, requests: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
     try:
         return await rpc.batch(requests)
-    except RpcError as error:  # one error for the whole batch
+    # One error for the whole batch.
+    except RpcError as error:
         raise retryable_of(error, requests[0].method) from error
 
 

@@ -1,8 +1,8 @@
-"""Solvency: an owner's open jobs and posts under way stay within its balance.
+"""Solvency check: an owner's open jobs and posts under way must not exceed its balance.
 
-Otherwise a wallet could have any number of posts relayed whose claims are then refused. Open jobs are summed from the
-index and posts that it does not show yet from the outbox. `submit_relays` adds up under the outbox's lock, so that two
-concurrent posts see each other.
+Otherwise a wallet could have any number of posts relayed whose claims then fail. Open jobs are summed from the index,
+and posts that the index does not show yet from the outbox. `submit_relays` adds them up under the outbox's lock, so
+that concurrent posts see each other.
 """
 
 from typing import Final
@@ -22,8 +22,9 @@ class Promises:
     token: PaymentToken
 
     async def promise(self, standing: Standing, owner: bytes, amount: int, balance: int | None) -> Promise | None:
-        """Limit for a post of `amount`; None when `balance`, the owner's latest, does not cover it."""
-        if balance is None:  # the token did not answer: the chain's own check decides
+        """Return the limit for a post of `amount`, or None if `balance`, the owner's latest, does not cover it."""
+        # The token did not answer, so the chain's check decides.
+        if balance is None:
             return Promise(amount)
         promised = standing.open_amounts + standing.unindexed
         if promised + amount > balance:
@@ -33,8 +34,8 @@ class Promises:
         return Promise(amount, balance - standing.open_amounts, standing.position)
 
     async def balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
-        """Return the balance at the block of the open jobs' sum, or the latest if that is more. A claim that the index
-        does not show yet has taken its payment already."""
+        """Return the balance at the block of the open jobs' sum, or the latest balance if that is higher. A claim
+        that the index does not show yet has already collected its payment."""
         if standing.position < 0:
             return latest
         view = self.token.balance_view(owner, hex(standing.position))
@@ -46,7 +47,7 @@ INSUFFICIENT_BALANCE: Final = "InsufficientBalance"
 
 
 def insufficient(owner: bytes, amount: int, balance: int | None) -> WouldRefuse:
-    """Return the refusal of a job that its owner cannot pay for, with its balance and the address to fund."""
+    """Return the refusal of a job that its owner cannot pay for, with the balance and the address to fund."""
     address = hex_of(owner)
     if balance is None:
         held, missing = "too little of the payment token", "more"

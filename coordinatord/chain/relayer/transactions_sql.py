@@ -25,7 +25,7 @@ class NewTx:
 
 @attrs.frozen(slots=True)
 class MinedTx:
-    """A transaction found in a block, by the version that was mined. `fills`: that version carried no relay."""
+    """Transaction found in a block, by its mined version. `fills` means that this version carried no relay."""
 
     tx_id: int
     mined_hash: bytes
@@ -71,7 +71,7 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Ver
 
 
 async def insert_foreign(connection: Connection, chain_id: int, account: bytes, nonces: range) -> None:
-    """Store nonces that foreign transactions used before they were given out here."""
+    """Store nonces that foreign transactions used before they were assigned here."""
     await connection.execute(
         "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost)"
         " select $1, $2, n, $2, ''::bytea, 0, 0, 'foreign', true from generate_series($3::bigint, $4::bigint) as n",
@@ -107,7 +107,7 @@ async def adopt(connection: Connection, chain_id: int, account: bytes, tx: NewTx
 
 
 async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: Version) -> None:
-    """Use a lost nonce, which a reorg freed, for a self-transfer."""
+    """Turn a lost nonce, which a reorg freed, into a self-transfer."""
     await connection.execute("update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", tx_id, gas)
     await add_versions(connection, [(tx_id, version)])
 
@@ -118,7 +118,7 @@ async def pending(connection: Connection, chain_id: int, account: bytes) -> list
 
 
 async def lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
-    """Return those whose nonces foreign transactions used in the last hour: a reorg may bring them back."""
+    """Return the transactions whose nonces foreign transactions used in the last hour. A reorg may bring them back."""
     return await _stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 

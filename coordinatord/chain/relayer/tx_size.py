@@ -1,30 +1,34 @@
-"""How large one transaction may be: by the chain's rules, by the settings, and by what nodes refused of late."""
+"""Size limit of one transaction: by the chain's rules, by the settings, and by recent refusals of nodes."""
 
 from typing import Final
 
 import attrs
 
 BASE_GAS: Final = 21_000
-TX_GAS_CAP: Final = 1 << 24  # EIP-7825: no transaction may offer more, however large the blocks are
-MOST_BYTES: Final = 120_000  # nodes take 128 KiB for a transaction
-# Of the block's gas for one transaction: more would wait for an empty block.
+# EIP-7825: the limit of every transaction, however large the blocks are.
+TX_GAS_CAP: Final = 1 << 24
+# Nodes accept 128 KiB per transaction.
+MOST_BYTES: Final = 120_000
+# A transaction with more than this share of the block's gas would have to wait for an empty block.
 _BLOCK_SHARE: Final = 2
-_LEAST_GAS: Final = 2_000_000  # the dearest op alone, an identity with all its evidence, needs less
-_LEAST_BYTES: Final = 40_000
-_LOWERED_FOR: Final = 600.0  # seconds
-_FLOOR_PER_ZERO: Final = 10  # EIP-7623
+# The most expensive op alone, an identity with all its evidence, needs less.
+_MIN_LOWERED_GAS: Final = 2_000_000
+_MIN_LOWERED_BYTES: Final = 40_000
+_LOWERED_FOR_S: Final = 600.0
+# EIP-7623.
+_FLOOR_PER_ZERO: Final = 10
 _FLOOR_PER_BYTE: Final = 40
 
 
 def floor_gas(calldata: bytes) -> int:
-    """Return the least gas that a transaction with this calldata must offer, whatever it does (EIP-7623)."""
+    """Return the minimum gas of a transaction with this calldata (EIP-7623)."""
     zeros = calldata.count(0)
     return BASE_GAS + zeros * _FLOOR_PER_ZERO + (len(calldata) - zeros) * _FLOOR_PER_BYTE
 
 
 @attrs.frozen(slots=True)
 class TxSize:
-    """Most gas and bytes that one transaction may hold."""
+    """Limits on the gas and bytes of one transaction."""
 
     gas: int
     bytes: int = MOST_BYTES
@@ -32,8 +36,11 @@ class TxSize:
 
 @attrs.define(slots=True)
 class TxRoom:
-    """`setting`: what the operator allows. A refusal for size halves the room for ten minutes, so that a limit that
-    nobody knew of costs one transaction and not every one."""
+    """Current limits. `setting` is the operator's gas limit.
+
+    A refusal for size halves the limit for ten minutes, so that an unknown limit costs one transaction and not every
+    one.
+    """
 
     setting: int = TX_GAS_CAP
     block_gas_limit: int = 0
@@ -47,9 +54,9 @@ class TxRoom:
         return TxSize(min(self.block_gas_limit // _BLOCK_SHARE, TX_GAS_CAP, self.setting, self._gas), self._bytes)
 
     def too_much_gas(self, gas: int, now: float) -> None:
-        self._gas = min(self._gas, max(gas // 2, _LEAST_GAS))
-        self._until = now + _LOWERED_FOR
+        self._gas = min(self._gas, max(gas // 2, _MIN_LOWERED_GAS))
+        self._until = now + _LOWERED_FOR_S
 
     def too_many_bytes(self, size: int, now: float) -> None:
-        self._bytes = min(self._bytes, max(size // 2, _LEAST_BYTES))
-        self._until = now + _LOWERED_FOR
+        self._bytes = min(self._bytes, max(size // 2, _MIN_LOWERED_BYTES))
+        self._until = now + _LOWERED_FOR_S

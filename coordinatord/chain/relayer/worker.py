@@ -34,9 +34,12 @@ from coordinatord.storage.database.role_connection import RoleConnection, role_o
 
 log = structlog.get_logger(__name__)
 
-_RETRY_S: Final = 0.25  # after a node did not answer
-_OBSERVE_S: Final = 2.0  # between looks at the queue
-_REFRESH_S: Final = 1.0  # between readings of the account while the head stays
+# Pause after a node did not answer.
+_RETRY_S: Final = 0.25
+# Interval of looks at the queue.
+_OBSERVE_S: Final = 2.0
+# Interval of account reads while the head is unchanged.
+_REFRESH_S: Final = 1.0
 
 
 async def run_relayer(
@@ -72,8 +75,8 @@ async def run_relayer(
 
 
 class _Worker:
-    """Tasks of one term. They drain the queue, send bytes and follow blocks side by side, so that no nonce waits for
-    another's receipt."""
+    """Tasks of one term: they drain the queue, send bytes and follow blocks concurrently, so that no nonce waits for
+    another nonce's receipt."""
 
     def __init__(
         self, term: RoleConnection, rpc: Rpc, account: RelayerAccount, notices: Notices, settings: RelayerSettings
@@ -118,7 +121,8 @@ class _Worker:
             lacked_role = self._account.lacks_role
             await self._account.read(self._rpc, block)
             if lacked_role and not self._account.lacks_role:
-                self._to_sign()  # settles wait in the queue
+                # Settles wait in the queue.
+                self._to_sign()
             self._read_at = anyio.current_time()
             self._show_fees()
             # Without the signer, signed transactions are still followed and sent. The next look tries again.
@@ -129,20 +133,22 @@ class _Worker:
             await raise_fees(self._term, self._account, self._settings.mined_within)
         self._caught_up.set()
         if len(self._account.pending) < pending_before:
-            self._to_sign()  # there is room again
+            # There is room again.
+            self._to_sign()
         self._to_send()
 
     def _show_fees(self) -> None:
         account = self._account
         if self._settings.former:
-            return  # the account that relays shows them
+            # The account that relays reports them.
+            return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         metrics.relay_base_fee.set(account.market.base_fee)
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
         metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
 
     async def _drain(self) -> None:
-        """Sign queued relays, as fast as they come."""
+        """Sign queued relays as they arrive."""
         await self._caught_up.wait()
         while True:
             if not await self._try("sign relays", self._drain_once):
@@ -161,7 +167,8 @@ class _Worker:
             due = self._account.pending.due(anyio.current_time())
             if due:
                 await self._note(await broadcast(self._rpc, due))
-                self._to_sign()  # intake waits while signed bytes are unsent
+                # Intake waits while signed bytes are unsent.
+                self._to_sign()
             following = self._account.pending.next_due()
             pause = 60.0 if following is None else following - anyio.current_time()
             await self._to_send.wait(max(pause, 0.0))
@@ -169,7 +176,8 @@ class _Worker:
     async def _note(self, sendings: list[Sending]) -> None:
         changed = note_sendings(self._account, sendings, anyio.current_time())
         if any(sending.outcome is Sent.NONCE_USED for sending in sendings):
-            self._read_at = 0.0  # look the nonce up now, not only with the next block
+            # Read the nonce now instead of with the next block.
+            self._read_at = 0.0
         self._to_look()
         taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
         if taken or changed:
@@ -178,7 +186,7 @@ class _Worker:
                 await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
 
     async def _observe(self) -> None:
-        """Show figures of the queue, or how many transactions of a replaced account are pending."""
+        """Record metrics of the queue, or the number of pending transactions of a former account."""
         while True:
             pending = len(self._account.pending)
             if self._settings.former:
@@ -193,13 +201,14 @@ class _Worker:
             await anyio.sleep(_OBSERVE_S)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
-        """Make one decision by the view of one node. False when the node or the signer failed. Errors of the database
-        end the term."""
+        """Make one decision with the view of one node. Return False when the node or the signer failed. Errors of
+        the database end the term."""
         try:
             async with self._rpc.decision(leads=leads):
                 await do()
         except SignerAway:
-            return False  # logged by the signer
+            # The signer logged it.
+            return False
         except (Retryable, RpcError) as error:
             log.warning("decision failed", what=what, reason=str(error))
             return False

@@ -1,6 +1,6 @@
-"""Headers and logs as nodes answer them. Hex stays text, because most of it is compared and never decoded.
+"""Block headers and logs as nodes return them. Hex stays text, because most values are compared and never decoded.
 
-Fields that are decoded are checked to be hex. An answer with anything else in their place is rejected as a whole.
+Fields that are decoded must match a hex pattern. An answer that does not is rejected as a whole.
 """
 
 from typing import Annotated
@@ -10,11 +10,12 @@ import msgspec
 Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,16}$")]
 Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
 _Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
-Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]  # 0x and 32 bytes
+# 0x and 32 bytes.
+Word = Annotated[str, msgspec.Meta(min_length=66, max_length=66)]
 
 
 class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A block without its transactions."""
+    """Block without its transactions."""
 
     number: Quantity
     hash: Hash
@@ -32,7 +33,7 @@ class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ChainLog(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A log of a mined block: one of a pending block has no number, and does not decode."""
+    """Log of a mined block. A log of a pending block has no number and fails to decode."""
 
     address: str
     topics: tuple[Word, ...]

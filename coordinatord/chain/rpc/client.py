@@ -1,7 +1,7 @@
-"""JSON-RPC over HTTP: single calls and batches, and reads of contracts by them.
+"""JSON-RPC over HTTP: single calls, batches, and contract reads through them.
 
-Two ways to fail, kept apart: `Retryable` when no answer came (nothing is known of what the node did), `RpcError` when
-the node answered with an error. Each call names the code that a caller of ours would see if it gets no answer.
+`Retryable` means that no answer arrived, so the effect on the node is unknown. `RpcError` means that the node answered
+with an error. Each call names the error code that API clients see when the node does not answer.
 """
 
 import itertools
@@ -19,30 +19,34 @@ from coordinatord.base.http_client import NoResponse, open_http
 from coordinatord.base.metrics import rpc_requests
 from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
 
-# A request's body to the HTTP status and the answer's body. Raises NoAnswer, and nothing else.
+# Sends a request body. Returns the HTTP status and the response body. Raises only NoResponse.
 Transport = Callable[[bytes], Awaitable[tuple[int, bytes]]]
 
-_READ_AHEAD: Final = 1 << 20  # bytes; a page of logs is larger than the default by far, and would be read haltingly
+# A page of logs far exceeds the default buffer, which would pause and resume reading many times.
+_READ_BUFFER_BYTES: Final = 1 << 20
 _HEADERS: Final = {"content-type": "application/json"}
-# A page of logs is megabytes, and the indexer asks for some thousand events at a time.
-_LONGEST_ANSWER: Final = 128 << 20
+# A page of logs takes megabytes: the indexer requests several thousand events at a time.
+_MAX_ANSWER_BYTES: Final = 128 << 20
 
 
 @asynccontextmanager
 async def open_transport(url: str, *, connections: int, patience: float) -> AsyncIterator[Transport]:
-    """JSON-RPC endpoint over a few kept connections. `patience`: seconds to get a connection, to send a request, and
-    between any two reads of an answer."""
-    async with open_http(connections=connections, patience=patience, read_bufsize=_READ_AHEAD) as http:
+    """Open a JSON-RPC endpoint over a few kept connections.
+
+    `patience` is the timeout in seconds for a connection, for sending a request and between two reads of an answer.
+    """
+    async with open_http(connections=connections, patience=patience, read_bufsize=_READ_BUFFER_BYTES) as http:
 
         async def post(body: bytes) -> tuple[int, bytes]:
             async with http("POST", url, _HEADERS, (body,)) as response:
-                return response.status, await response.read(_LONGEST_ANSWER)
+                return response.status, await response.read(_MAX_ANSWER_BYTES)
 
         yield post
 
 
 T = TypeVar("T")
-Json = object  # what msgspec.json.decode yields: dict, list, str, int, float, bool, None
+# Result of msgspec.json.decode: dict, list, str, int, float, bool or None.
+Json = object
 
 
 @attrs.frozen(slots=True)
@@ -51,23 +55,28 @@ class RpcCall:
     params: tuple[Json, ...] = ()
 
 
-CALLS_PER_REQUEST: Final = 100  # what the common providers take in one request
-_REQUEST_BYTES: Final = 2_000_000  # and how much of it: hex is twice what it stands for
-# Garbled text and a depth that nobody means are answers of another shape like any other.
+# Batch size that common providers accept.
+CALLS_PER_REQUEST: Final = 100
+# Size limit of a batch. Hex takes twice the bytes that it encodes.
+_MAX_REQUEST_BYTES: Final = 2_000_000
+# Garbled text and excessive nesting count as answers of the wrong shape.
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_LONGEST_QUANTITY: Final = 66  # 0x and 256 bits
+# 0x and 256 bits.
+_MAX_QUANTITY_CHARS: Final = 66
 _NULL = msgspec.Raw(b"null")
 
 
 class _RpcAnswer(msgspec.Struct):
     id: int | None = None
-    result: msgspec.Raw = _NULL  # never a union: msgspec would validate the bytes instead of leaving them
+    # Never a union: msgspec would validate the bytes instead of leaving them as they are.
+    result: msgspec.Raw = _NULL
     error: dict[str, Json] | None = None
 
 
 class _Result(msgspec.Struct, Generic[T]):
     result: T
-    error: dict[str, Json] | None = None  # some nodes send a null result beside it
+    # Some nodes send a null result beside the error.
+    error: dict[str, Json] | None = None
 
 
 _ONE = msgspec.json.Decoder(_RpcAnswer)
@@ -76,7 +85,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Rpc:
-    """One endpoint. Safe for any number of tasks."""
+    """One JSON-RPC endpoint. Any number of tasks may use it concurrently."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -84,25 +93,27 @@ class Rpc:
 
     @property
     def others(self) -> Sequence["Rpc"]:
-        """Further nodes of the chain that are fit to be asked: what is found here is held against them, and what is
-        sent goes to all. None where there is one node, or where each request goes to whichever is fit."""
+        """Other fit nodes of the chain. Results are checked against them, and transactions are also sent to them.
+
+        Empty for a single node, and when each request goes to any fit node.
+        """
         return ()
 
     @asynccontextmanager
     async def decision(self, *, leads: bool = False) -> AsyncIterator[None]:
-        """Block in which one node answers every request; see `chain/nodes.py`."""
+        """Route every request within the block to the same node. See `chain/rpc/pinned.py`."""
         yield
 
     async def call(self, method: str, *params: Json) -> Json:
-        """The result, decoded. Raises RpcError or Retryable."""
+        """Return the decoded result. Raise RpcError or Retryable."""
         return await self.call_as(object, method, *params)
 
     async def call_as(self, kind: type[T], method: str, *params: Json) -> T:
-        """The result, decoded into `kind`: an answer of another shape is the node's fault."""
+        """Return the result decoded into `kind`. Raise Retryable for an answer of another shape."""
         body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         raw = await self._post(_ENCODER.encode(body), method)
         try:
-            # A page of logs is megabytes: read once, straight into its type.
+            # A page of logs takes megabytes, so decode it only once, straight into its type.
             direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
         except _UNREADABLE:
             return _result(_answer(raw, method), kind, method)
@@ -111,15 +122,16 @@ class Rpc:
         return direct.result
 
     async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
-        """All calls, answered in order; an error of one is a value. Decode with `decode_result`.
+        """Return the answers in order of the calls, with errors as values. Decode an answer with `decode_result`.
 
-        In one request up to CALLS_PER_REQUEST of usual size, else in several, one after the other.
+        Up to CALLS_PER_REQUEST calls of usual size take one request. More calls take several requests, one after
+        another.
         """
         requests: list[dict[int, bytes]] = []
         size = 0
         for call, n in zip(calls, self._ids, strict=False):
             encoded = _ENCODER.encode({"jsonrpc": "2.0", "id": n, "method": call.method, "params": call.params})
-            if not requests or len(requests[-1]) == CALLS_PER_REQUEST or size + len(encoded) > _REQUEST_BYTES:
+            if not requests or len(requests[-1]) == CALLS_PER_REQUEST or size + len(encoded) > _MAX_REQUEST_BYTES:
                 requests.append({})
                 size = 0
             requests[-1][n] = encoded
@@ -130,7 +142,7 @@ class Rpc:
         return results
 
     async def _batch(self, calls: Mapping[int, bytes], what: str) -> list[msgspec.Raw | RpcError]:
-        """Encoded calls by their ids, in one request."""
+        """Send encoded calls, keyed by id, in one request."""
         raw = await self._post(b"[" + b",".join(calls.values()) + b"]", what)
         try:
             answers = _MANY.decode(raw)
@@ -147,7 +159,8 @@ class Rpc:
 
     async def _post(self, body: bytes, what: str) -> bytes:
         started = time.perf_counter()
-        outcome = "given_up"  # a cancelled request
+        # A cancelled request.
+        outcome = "given_up"
         try:
             answer = await self._exchange(body, what)
             outcome = "answered"
@@ -167,7 +180,8 @@ class Rpc:
             raise Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise Retryable("relay_unavailable", f"the RPC endpoint refuses us ({what})", "endpoint_refused")
-        # Some nodes put a JSON-RPC error under a 4xx or 5xx: the body decides when it parses, the status when not.
+        # Some nodes send a JSON-RPC error with status 4xx or 5xx. Use the body if it looks like JSON, otherwise the
+        # status.
         if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):
             raise _no_answer(what, f"HTTP {status}")
         return answer
@@ -181,7 +195,7 @@ def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
 
 
 def retryable_of(error: RpcError, what: str) -> Retryable:
-    """Retryable for a node's error that is no answer, in the specification's classes."""
+    """Return the Retryable, in the classes of the specification, for a node's error that gives no result."""
     match error.meaning:
         case Meaning.RATE_LIMITED:
             return Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
@@ -196,8 +210,8 @@ def retryable_of(error: RpcError, what: str) -> Retryable:
 
 
 def quantity(value: Json) -> int:
-    """A 0x-quantity."""
-    if not isinstance(value, str) or not value.startswith("0x") or len(value) > _LONGEST_QUANTITY:
+    """Decode a 0x-quantity."""
+    if not isinstance(value, str) or not value.startswith("0x") or len(value) > _MAX_QUANTITY_CHARS:
         raise _no_answer("a quantity", "its answer has another shape than the method's")
     try:
         return int(value, 16)
@@ -232,6 +246,6 @@ def _no_answer(what: str, why: str) -> Retryable:
 
 @asynccontextmanager
 async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) -> AsyncIterator[Rpc]:
-    """`patience`: seconds to get a connection, to send a request, and between any two reads of an answer."""
+    """Open one endpoint. `patience` is the timeout in seconds for a connection, for sending and between two reads."""
     async with open_transport(url, connections=connections, patience=patience) as transport:
         yield Rpc(transport)

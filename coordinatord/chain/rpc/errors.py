@@ -1,7 +1,7 @@
-"""Errors of nodes, classified by their meaning.
+"""Classification of node errors by meaning.
 
-Nodes agree on messages more than on codes: a nonce error can come as -32603 and a revert as 3, -32000 or -32015. So the
-message decides first and the code only where the message says nothing.
+Nodes agree more on messages than on codes: a nonce error may have code -32603, and a revert 3, -32000 or -32015. So the
+message decides first, and the code only when the message is unknown.
 """
 
 import enum
@@ -11,7 +11,8 @@ from typing import Final
 
 import attrs
 
-_MESSAGE_CHARS: Final = 1_000  # more than any known client's message has
+# Longer than the messages of all known clients.
+_MESSAGE_CHARS: Final = 1_000
 
 
 class Meaning(enum.Enum):
@@ -21,24 +22,30 @@ class Meaning(enum.Enum):
     NONCE_TOO_HIGH = "nonce too high"
     UNDERPRICED = "underpriced"
     NO_FUNDS = "no funds"
-    GAS = "gas"  # too little: it ran out, or does not pay for its own bytes
-    TOO_MUCH_GAS = "too much gas"  # above a block's gas, EIP-7825's cap, or what the node lets one transaction cost
-    OVERSIZED = "oversized"  # more bytes than a node's pool takes
+    # Too little gas to run, or to pay for the transaction's bytes.
+    GAS = "gas"
+    # Above the block's gas limit, EIP-7825's cap, or the node's cost limit per transaction.
+    TOO_MUCH_GAS = "too much gas"
+    # More bytes than the node's pool accepts.
+    OVERSIZED = "oversized"
     POOL_FULL = "pool full"
-    UNSUPPORTED = "unsupported"  # the chain takes no transactions of this type, or of this chain id
+    # The chain rejects this transaction type or this chain id.
+    UNSUPPORTED = "unsupported"
     RANGE_TOO_WIDE = "range too wide"
     RATE_LIMITED = "rate limited"
-    REFUSED = "refused"  # the endpoint does not serve this: method not found, unauthorised
+    # The endpoint does not serve the method, or the request is unauthorised.
+    REFUSED = "refused"
     INTERNAL = "internal"
 
 
-# In order: the first that matches decides. What a transaction is refused for comes first, because some of it carries
-# the codes and words of other errors: Besu's gas limits come as -32005, "limit exceeded" elsewhere. A test holds
-# every wording that a client is known to use. Gaps between words are bounded, so that no message takes long.
+# The first match decides. Rejections of transactions come first, because some have the codes and words of other errors:
+# Besu reports gas limits as -32005, elsewhere "limit exceeded". A test covers the wordings of all known clients. Gaps
+# between words are bounded, so that no message takes long to match.
 _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
     (meaning, re.compile(pattern, re.IGNORECASE))
     for meaning, pattern in (
-        (Meaning.REVERTED, r"^execution reverted"),  # whatever a contract says after it
+        # Ignores the contract's own text after the prefix.
+        (Meaning.REVERTED, r"^execution reverted"),
         (
             Meaning.ALREADY_KNOWN,
             r"already known|already imported|known transaction|already in (the )?(mem)?pool|existing txn with same hash"
@@ -110,7 +117,7 @@ _CODES: Mapping[int, Meaning] = {
 
 @attrs.frozen(slots=True)
 class RpcError(Exception):
-    """The node answered, with an error. `data` is its revert data, where it gave any."""
+    """Error that the node answered with. `data` is the revert data, if the node sent any."""
 
     code: int
     message: str
@@ -122,7 +129,7 @@ class RpcError(Exception):
 
 
 def read_error(error: Mapping[str, object]) -> RpcError:
-    """Classify the error object of a JSON-RPC answer. Never raise: a strange error is an internal one."""
+    """Classify the error object of a JSON-RPC answer. Never raise: an unknown error counts as internal."""
     code, message = error.get("code"), error.get("message")
     code = code if isinstance(code, int) else 0
     message = message[:_MESSAGE_CHARS] if isinstance(message, str) else ""
@@ -134,7 +141,8 @@ def read_error(error: Mapping[str, object]) -> RpcError:
 
 
 def _revert_data(data: object) -> bytes:
-    if isinstance(data, Mapping):  # some nodes nest it
+    # Some nodes nest the data.
+    if isinstance(data, Mapping):
         data = data.get("data", data.get("result"))
     if isinstance(data, str):
         text = data.removeprefix("Reverted ")

@@ -1,4 +1,4 @@
-"""Node of the chain: its state, and how failures and answers change it."""
+"""One node of the chain: its health, and how failures and answers change it."""
 
 import time
 from collections.abc import Callable
@@ -17,17 +17,21 @@ from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
 
 log = structlog.get_logger(__name__)
 
-FAILURES: Final = 3  # in a row: from then on a node is away
-_SLOW: Final = 5.0  # seconds: a request that failed after longer counts as all of them
-_LONGEST_REST: Final = 60.0
-_DOUBTED: Final = 600.0  # seconds for which a node is not asked that two others have contradicted
-_PATIENCE: Final = 5.0  # seconds for a node's head
-_LONGEST_REFUSAL: Final = 4096  # bytes: a refusal is short, and an answer of another length is not looked through
-_TURNED_AWAY: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+# Consecutive failures after which a node counts as unreachable.
+FAILURES: Final = 3
+# A request that fails after this time makes the node unreachable at once.
+_SLOW_FAILURE_S: Final = 5.0
+_MAX_REST_S: Final = 60.0
+# Pause of a node that two others contradicted.
+_DOUBT_S: Final = 600.0
+_HEAD_TIMEOUT_S: Final = 5.0
+# Longer answers are not searched for errors, because a rejection is short.
+_MAX_REJECTION_BYTES: Final = 4096
+_REJECTED_STATUSES: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class Node:
-    """One endpoint, and what is known of it. Only requests that go through here are counted."""
+    """One endpoint and its health. Only requests through its transports count."""
 
     def __init__(
         self, name: str, own: Transport, callers: Transport | None = None, clock: Callable[[], float] = time.monotonic
@@ -37,7 +41,8 @@ class Node:
         self.callers = self.own if callers is None else self._counted(callers)
         self.rpc = Rpc(self.own)
         self.head: int | None = None
-        self.foreign = False  # it serves another chain
+        # The node serves another chain.
+        self.foreign = False
         self._clock = clock
         self._failures = 0
         self._rests_until = self._doubted_until = 0.0
@@ -49,7 +54,7 @@ class Node:
             try:
                 status, answer = await transport(body)
             except NoResponse:
-                self.failed(FAILURES if self._clock() - began > _SLOW else 1)
+                self.failed(FAILURES if self._clock() - began > _SLOW_FAILURE_S else 1)
                 raise
             if turned_away(status, answer):
                 self.failed()
@@ -69,7 +74,7 @@ class Node:
 
     @property
     def resting(self) -> bool:
-        """True while a node that is away is left alone: longer after each failure, up to a minute."""
+        """True while an unreachable node is left alone. The pause grows with each failure, up to a minute."""
         return self.away and self._clock() < self._rests_until
 
     @property
@@ -79,7 +84,7 @@ class Node:
     def failed(self, times: int = 1) -> None:
         was_away = self.away
         self._failures += times
-        rest = min(_LONGEST_REST, 2.0 ** min(self._failures - FAILURES, 6)) if self.away else 0.0
+        rest = min(_MAX_REST_S, 2.0 ** min(self._failures - FAILURES, 6)) if self.away else 0.0
         self._rests_until = self._clock() + rest
         if self.away and not was_away:
             log.warning("node away", node=self.name)
@@ -92,22 +97,22 @@ class Node:
         self._failures = 0
 
     def doubt(self, what: str) -> None:
-        """Ask it nothing for a while: others agree on something else than it says."""
+        """Stop using the node for a while, because other nodes contradict it."""
         metrics.node_contradicted.labels(self.name).inc()
         if not self.doubted:
             log.error("node contradicted by the others", node=self.name, about=what)
-        self._doubted_until = self._clock() + _DOUBTED
+        self._doubted_until = self._clock() + _DOUBT_S
 
     def saw_head(self, number: int) -> None:
         self.head = number
         metrics.node_head.labels(self.name).set(number)
 
     async def look(self, chain_id: int) -> None:
-        """Ask for its head, and which chain it serves. Never raises for what a node does."""
+        """Read the node's head and chain id. Failures of the node are not raised."""
         if self.resting:
             return
         try:
-            with anyio.fail_after(_PATIENCE):
+            with anyio.fail_after(_HEAD_TIMEOUT_S):
                 found = quantity(await self.rpc.call("eth_chainId"))
                 head = quantity(await self.rpc.call("eth_blockNumber"))
         except TimeoutError:
@@ -122,12 +127,12 @@ class Node:
 
 
 def turned_away(status: int, answer: bytes) -> bool:
-    """True for an answer that says nothing but that this endpoint does not serve us, or not now."""
-    if status in _TURNED_AWAY:
+    """Return True for an answer that only says that the endpoint does not serve us, or not now."""
+    if status in _REJECTED_STATUSES:
         return True
     if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):
         return True
-    if len(answer) > _LONGEST_REFUSAL or b'"error"' not in answer:
+    if len(answer) > _MAX_REJECTION_BYTES or b'"error"' not in answer:
         return False
     try:
         decoded = msgspec.json.decode(answer)

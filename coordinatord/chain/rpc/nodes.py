@@ -1,10 +1,10 @@
-"""Nodes of one chain: the state of each, which of them are fit to be asked, and failover between them.
+"""Nodes of one chain, and failover between them.
 
 nodes = Nodes([Node(...), Node(...)], lag_blocks=5)
-Rpc(nodes.transport())          each request to the first fit node, and to the next when it does not answer
-PinnedRpc(nodes)                one node for as long as it is fit; the others as witnesses (`pinned_rpc.py`)
+Rpc(nodes.transport())          sends each request to the first fit node, and to the next if that does not answer
+PinnedRpc(nodes)                uses one node while it is fit, and the others as witnesses (`pinned.py`)
 
-A node is known by host and port: the rest of its address may be a key.
+A node is named by host and port, because the rest of its URL may contain a key.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -21,12 +21,13 @@ from coordinatord.chain.rpc.client import Transport, open_transport
 from coordinatord.chain.rpc.errors import read_error
 from coordinatord.chain.rpc.node import Node, turned_away
 
-_TRIES: Final = 4
-_PAUSE: Final = 0.25  # seconds: a node that is a block behind has it by then
+_MAX_ATTEMPTS: Final = 4
+# A node one block behind catches up within this time.
+_RETRY_PAUSE_S: Final = 0.25
 
 
 class Nodes:
-    """The nodes, in the operator's order."""
+    """Nodes of one chain, in the operator's order."""
 
     def __init__(self, nodes: Sequence[Node], *, lag_blocks: int = 5) -> None:
         self.all = tuple(nodes)
@@ -34,14 +35,15 @@ class Nodes:
 
     @property
     def reference(self) -> int | None:
-        """The head that the others are held against: the middle one of those that are there, the higher one of two.
-        Two cannot outvote each other."""
+        """Head that all nodes are compared with: the median of the nodes that serve, or the higher of two."""
         heads = sorted(node.head for node in self.all if node.head is not None and self._serves(node))
         return heads[len(heads) // 2] if heads else None
 
     def fit(self) -> list[Node]:
-        """Nodes that may be asked: there, of this chain, not contradicted, and in step with the others. Those that
-        failed last come last. Any node before none."""
+        """Return the fit nodes: reachable, on this chain, not contradicted and in step with the others.
+
+        Nodes whose last request failed come last. If none is fit, return all nodes of this chain.
+        """
         reference = self.reference
         fit = [node for node in self.all if self._serves(node) and self._in_step(node, reference)]
         return sorted(fit or [node for node in self.all if not node.foreign], key=lambda node: node.failing)
@@ -53,8 +55,11 @@ class Nodes:
         return reference is None or node.head is None or abs(node.head - reference) <= self._lag_blocks
 
     def transport(self, *, for_callers: bool = False) -> Transport:
-        """To the first fit node, and on to the next while one does not answer or turns us away. Reads, and bytes that
-        are signed: what a node did before its answer was lost may be asked of the next again."""
+        """Return a transport to the first fit node, with failover to the next.
+
+        Fail over when a node does not answer or rejects us. Use it for reads and signed bytes only, which are safe to
+        repeat.
+        """
 
         async def post(body: bytes) -> tuple[int, bytes]:
             lost: NoResponse | None = None
@@ -75,11 +80,15 @@ class Nodes:
         return post
 
     def agreed_transport(self) -> Transport:
-        """For what must not be taken on one node's word: an answer that two fit nodes give alike. Of two that differ a
-        third decides; without one they are asked again, as one may be a block behind. One alone is believed."""
+        """Return a transport that requires the same answer from two fit nodes.
+
+        A third node decides between two that differ. Without a third, both are asked again, because one may be a block
+        behind.
+        A single node's answer is accepted.
+        """
 
         async def post(body: bytes) -> tuple[int, bytes]:
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 heard: list[tuple[int, bytes]] = []
                 for node in self.fit():
                     try:
@@ -95,13 +104,13 @@ class Nodes:
                     return heard[0]
                 if not heard:
                     raise NoResponse("no node answers")
-                await anyio.sleep(_PAUSE)
+                await anyio.sleep(_RETRY_PAUSE_S)
             raise NoResponse("nodes contradict each other")
 
         return post
 
     async def look(self, chain_id: int) -> None:
-        """The heads of all nodes, as far as they answer."""
+        """Read the heads of all nodes that answer."""
         async with anyio.create_task_group() as tasks:
             for node in self.all:
                 tasks.start_soon(node.look, chain_id)
@@ -114,21 +123,22 @@ class Nodes:
                 metrics.node_lag.labels(node.name).set(reference - node.head)
 
     async def watch(self, chain_id: int, pause: float) -> None:
-        """Look at every node, again and again. For two and more: one is known by the requests that it gets."""
+        """Read the heads of all nodes repeatedly. Needed for two or more nodes: a single node is judged by its own
+        requests."""
         while True:
             await self.look(chain_id)
             await anyio.sleep(pause)
 
 
 def _same(one: bytes, other: bytes) -> bool:
-    """True for answers of the same results and reverts; errors have each node's own words."""
+    """Return True when both answers have the same results and revert data. Error messages differ between nodes."""
     try:
-        return one == other or _told(one) == _told(other)
+        return one == other or _results(one) == _results(other)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
-def _told(answer: bytes) -> dict[object, object]:
+def _results(answer: bytes) -> dict[object, object]:
     decoded = msgspec.json.decode(answer)
     calls = decoded if isinstance(decoded, list) else [decoded]
     found: dict[object, object] = {}
@@ -140,7 +150,7 @@ def _told(answer: bytes) -> dict[object, object]:
 
 
 def node_names(urls: Sequence[str]) -> list[str]:
-    """Host and port of each, told apart by a number where they are the same."""
+    """Return host and port of each URL, with a number appended to duplicates."""
     names: list[str] = []
     for url in urls:
         parts = urlsplit(url)
@@ -154,7 +164,8 @@ def node_names(urls: Sequence[str]) -> list[str]:
 async def open_nodes(
     urls: Sequence[str], *, connections: int = 8, for_callers: int = 32, lag_blocks: int = 5, patience: float = 10.0
 ) -> AsyncIterator[Nodes]:
-    """`for_callers`: connections kept apart, so that what callers ask is not in the way of the daemon's own work."""
+    """Open all nodes. `for_callers` connections per node are kept apart, so that API clients do not delay the
+    daemon's work."""
     async with AsyncExitStack() as stack:
         nodes = []
         for name, url in zip(node_names(urls), urls, strict=True):

@@ -1,4 +1,4 @@
-"""One node's view for a whole decision, where there are several nodes."""
+"""Use one node's view of the chain for a whole decision, when there are several nodes."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,8 +16,11 @@ log = structlog.get_logger(__name__)
 
 
 class PinnedRpc(Rpc):
-    """One node for as long as it is fit, and a change only between decisions: nonces, receipts and simulations of one
-    decision are of one chain's view. For the tasks of one relayer."""
+    """Sends every request to one node while it is fit, and changes nodes only between decisions.
+
+    Nonces, receipts and simulations of one decision then come from one view of the chain. Shared by the tasks of one
+    relayer.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
         super().__init__(self._ask_node)
@@ -41,8 +44,12 @@ class PinnedRpc(Rpc):
 
     @asynccontextmanager
     async def decision(self, *, leads: bool = False) -> AsyncIterator[None]:
-        """`leads`: it may change the node before it begins, once no other decision is under way; others begin when it
-        has ended, so that what they build on was read from the node that they ask."""
+        """Route every request within the block to the same node.
+
+        A decision that `leads` may change the node before it begins. It first waits for running decisions to end, and
+        others
+        wait for it, so that no decision mixes the views of two nodes.
+        """
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._door)
             if leads and self._better() is not None:
@@ -51,7 +58,8 @@ class PinnedRpc(Rpc):
                     await self._idle.wait()
                 self._change()
             else:
-                await stack.aclose()  # nobody has to wait for this one
+                # Only a leading decision that changes nodes blocks others.
+                await stack.aclose()
             self._deciding += 1
             try:
                 yield
@@ -66,7 +74,7 @@ class PinnedRpc(Rpc):
                     self._idle.set()
 
     def _better(self) -> Node | None:
-        """Another node, when this one is not fit, or does not let a leading decision come to its end."""
+        """Return another node if the current one is unfit or repeatedly fails leading decisions."""
         fit = self._nodes.fit()
         if self._node in fit and not self._node.away and self._failed < FAILURES:
             return None

@@ -1,6 +1,6 @@
-"""Reads of contracts, at the latest block unless another is given: one `eth_call`, or several in one request.
+"""Contract reads, at the latest block by default: one `eth_call`, or several in one request.
 
-Each read names the error code that a caller gets when the node answers with an error, so that "could not read the
+Each read names the error code that clients get when the node answers with an error, so that "could not read the
 provider id" and "could not read the job" remain distinct.
 """
 
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 @attrs.frozen(slots=True)
 class Reverted:
-    """The contract refused; `data` is its revert data."""
+    """The contract reverted. `data` is the revert data."""
 
     data: bytes
 
 
 @attrs.frozen(slots=True)
 class View:
-    """A call of a view function, or of any function to see whether it would revert. `code` is for its failure.
+    """Call of a view function, or a trial call of any function. `code` is the error code if the read fails.
 
-    `block` is a tag, a quantity, or names a block by its hash.
+    `block` is a tag, a quantity, or an object that names a block by its hash.
     """
 
     target: bytes
@@ -47,7 +47,7 @@ class View:
 
 
 async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
-    """The decoded return value. A revert is an error: a view function of ours does not revert."""
+    """Return the decoded return value. A revert is an error, because the registries' view functions never revert."""
     call = view.as_call()
     try:
         text = await rpc.call_as(str, call.method, *call.params)
@@ -57,10 +57,14 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
 
 
 async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
-    """All in one request. A revert is a value; any other error is Retryable (`code` for plain calls and the whole)."""
+    """Run all calls in one request. A revert is a value. Raise Retryable for any other error, with the view's own code
+    or
+    with `code` for plain calls and for the request as a whole.
+    """
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
-    except RpcError as error:  # one for the whole batch: limits are mostly told so
+    # Nodes often report a limit once for the whole batch.
+    except RpcError as error:
         raise unreadable(error, code) from error
     results: list[bytes | Reverted] = []
     for call, answer in zip(calls, answers, strict=True):
@@ -75,7 +79,8 @@ async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> lis
 
 
 def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
-    """`decode(data)`; what no contract of ours returns (no code at the address, cut data) is Retryable with `code`."""
+    """Return `decode(data)`. Raise Retryable with `code` for data that the contract cannot return, such as truncated
+    data."""
     try:
         return decode(data)
     except Refused as broken:
@@ -83,12 +88,12 @@ def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
 
 
 def is_true(answer: bytes | Reverted) -> bool:
-    """True when a view answered with the boolean true."""
+    """Return True when a view returned the boolean true."""
     return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
 
 
 def unreadable(error: RpcError, code: str) -> Retryable:
-    """A node that answers a read with an error."""
+    """Return the Retryable for a node that answered a read with an error."""
     if error.meaning is Meaning.RATE_LIMITED:
         return Retryable("relay_unavailable", "the RPC endpoint limits our requests", "rate_limited")
     return Retryable("relay_unavailable", f"the chain could not be read: {error}", code)
@@ -101,6 +106,7 @@ def _text(raw: msgspec.Raw) -> str:
 def hex_bytes(text: str, code: str) -> bytes:
     digits = text.removeprefix("0x")
     try:
-        return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)  # quantities have no leading zeros
+        # Quantities have no leading zeros.
+        return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
     except ValueError as broken:
         raise Retryable("relay_unavailable", "the chain's answer is not hex", code) from broken

@@ -1,6 +1,6 @@
-"""Files that hold keys: encrypted keystores with their passwords, and keys in hex that their owner alone may read.
+"""Read and write key files: encrypted keystores with passwords, and private files with a key in hex.
 
-A key is never an argument: those show in the list of processes and in a shell's history.
+A key is never a command-line argument, because arguments show in the process list and in the shell history.
 """
 
 import os
@@ -20,7 +20,7 @@ CREDENTIAL: Final = "market_keystore_password"
 
 
 def from_keystore(path: Path, password: Callable[[], str], setting: str = "--keystore") -> LocalKey:
-    """An encrypted file as geth, clef, cast or eth-account write it."""
+    """Open an encrypted keystore of geth, clef, cast or eth-account."""
     document = read_private(path, setting)
     try:
         return LocalKey.of_wallet(open_keystore(document, password()))
@@ -29,7 +29,7 @@ def from_keystore(path: Path, password: Callable[[], str], setting: str = "--key
 
 
 def new_keystore(path: Path, password: str) -> str:
-    """Make a key and write it, encrypted, to a file that must not be there yet; its address."""
+    """Create a key, write it encrypted to a new file, and return its address."""
     key = new_key()
     try:
         document = write_keystore(key, password)
@@ -47,7 +47,7 @@ def new_keystore(path: Path, password: str) -> str:
 
 
 def from_key_file(path: Path) -> LocalKey:
-    """A file of one key in hex, which nobody but its owner may read."""
+    """Read a private file that contains one key in hex."""
     text = read_private(path, "--key-file").strip()
     try:
         return LocalKey.of(bytes.fromhex(text.removeprefix("0x")))
@@ -56,7 +56,8 @@ def from_key_file(path: Path) -> LocalKey:
 
 
 def keystore_password(file: Path | None, environ: Mapping[str, str]) -> str:
-    """From the file, the variable, the systemd credential, or the terminal: the first that there is."""
+    """Return the password from the first source present: the file, the variable, the systemd credential, the
+    terminal."""
     if file is not None:
         return read_private(file, "--password-file").rstrip("\r\n")
     if environ.get(PASSWORD_VARIABLE):
@@ -69,12 +70,12 @@ def keystore_password(file: Path | None, environ: Mapping[str, str]) -> str:
 
 
 def read_private(path: Path, option: str) -> str:
-    """Text of a file that nobody but its owner may read."""
+    """Return the text of a file that only its owner may read."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             mode = status.st_mode
-            # Of a file that is not ours, such as a systemd credential, the group's bits are those of its access list.
+            # If another user owns the file, as with a systemd credential, the group bits are those of its access list.
             forbidden = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)
             if mode & forbidden:
                 raise Fatal(

@@ -1,7 +1,8 @@
-"""Signers of transactions: a key in memory, or a program that signs; and what a signer outside is held to. For the
-market's tool and for the relayer.
+"""Transaction signers: a key in memory or an external program, and the checks of external signatures. Used by the
+market
+command and the relayer.
 
-Errors begin with the option or variable at fault, and hold no key.
+Errors begin with the option or variable at fault, and contain no key.
 """
 
 import json
@@ -20,18 +21,19 @@ from common.scalars import checksummed, read_hex_upto
 from common.secp256k1 import Wallet, recover
 from common.transactions import TYPE, Transaction
 
-SIGNER_SECONDS: Final = 600  # somebody may have to press a button
-_LONGEST_RAW: Final = 1 << 18
-# In the order of an EIP-1559 transaction. The access list and the signature follow.
+# A person may have to press a button.
+SIGNER_SECONDS: Final = 600
+_MAX_RAW_BYTES: Final = 1 << 18
+# Fields of an EIP-1559 transaction, in order. The access list and the signature follow.
 _FIELDS: Final = ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "data")
 
 
 class SigningFailed(Fatal):
-    """The signer is away, took too long, or answered with something else than it was asked for."""
+    """The signer is unreachable, took too long, or did not return the requested signature."""
 
 
 class TransactionSigner(Protocol):
-    """Signs as one account."""
+    """Signer for one account."""
 
     @property
     def address(self) -> str: ...
@@ -40,7 +42,7 @@ class TransactionSigner(Protocol):
 
 @attrs.frozen(slots=True)
 class LocalKey:
-    """A key in this process's memory."""
+    """Key in the memory of this process."""
 
     address: str
     wallet: Wallet = attrs.field(repr=False)
@@ -59,11 +61,11 @@ class LocalKey:
 
 @attrs.frozen(slots=True)
 class SigningProgram:
-    """A program that gets one transaction as JSON on stdin, and answers with its signed bytes in hex on stdout.
+    """Program that reads one transaction as JSON on stdin and writes the signed bytes in hex to stdout.
 
-    Its stderr is the operator's terminal (of a daemon: its log), so that it can ask for a password or tell what to
-    press.
-    `setting`: what names it. `environment`: all that it gets; None for this process's own.
+    Its stderr is the operator's terminal, or the daemon's log, where it can prompt for a password or a button.
+
+    `setting` is the option or variable that names the program. `environment` replaces the inherited environment.
     """
 
     address: str
@@ -99,12 +101,12 @@ class SigningProgram:
 
 
 def read_raw(text: object) -> bytes:
-    """A signed transaction in hex."""
-    return read_hex_upto(text, _LONGEST_RAW, "its output")
+    """Decode a signed transaction in hex."""
+    return read_hex_upto(text, _MAX_RAW_BYTES, "its output")
 
 
 def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
-    """The transaction as `eth_signTransaction` names its fields. A deployment has no `to`."""
+    """Return the transaction with the field names of `eth_signTransaction`. A deployment has no `to`."""
     fields: dict[str, object] = {
         "type": "0x2",
         "chainId": hex(transaction.chain_id),
@@ -121,8 +123,7 @@ def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
 
 
 def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -> None:
-    """Raise SigningFailed, with the setting's name, unless `raw` is exactly the transaction asked for, signed by
-    `address`."""
+    """Raise SigningFailed, prefixed with `setting`, unless `raw` is the requested transaction signed by `address`."""
     try:
         fields, signer = _decoded(raw)
     except Refused as wrong:

@@ -26,28 +26,30 @@ READ_BYTES: Final = 16 * KIB
 MAX_UNREAD_BYTES: Final = 64 * KIB
 _SMALL_PIECE_BYTES: Final = 4 * KIB
 _MAX_GATHERED: Final = 16
-_LINGER_S: Final = 2.0  # for a client to close its side after the server closed its own
+# Time for a client to close its side after the server closed its side.
+_LINGER_S: Final = 2.0
 
-# Shared by all connections: the event loop fills it and reports it in one step.
+# Shared by all connections: the event loop fills and reports it in one step.
 _read_buffer: Final = memoryview(bytearray(READ_BYTES))
 
 
 @attrs.frozen(slots=True)
 class Timeouts:
-    """Seconds that a client may take. `idle`: until the head of its next request is here. `grace` and `least_rate`: to
-    read its response. A slower client would keep the response in memory and delay a shutdown."""
+    """Seconds that a client may take. `idle` is the wait for the next request head. `grace` and `least_rate` limit
+    reading the response. A slower client would keep the response in memory and delay a shutdown."""
 
     idle: float = 30.0
     grace: float = 10.0
-    least_rate: int = 32 * 1024  # bytes per second
+    # Bytes per second.
+    least_rate: int = 32 * 1024
 
     def to_read(self, unsent: int) -> float:
         return self.grace + unsent / self.least_rate
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """Connection of one client, which `opened` receives. `run` serves it to its end. `address`: the client's.
-    `idle_since`: loop time since which it has no request, None while it has one."""
+    """Connection of one client, passed to `opened`. `run` serves it until it ends. `idle_since` is the loop time
+    since the last request, or None during a request."""
 
     def __init__(self, timeouts: Timeouts, opened: "Callable[[ClientConnection], None]") -> None:
         self.address = "unknown"
@@ -57,20 +59,23 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._unread = bytearray()
-        self._gathered: list[bytes] = []  # to be written in the next turn of the loop
+        # Written in the next turn of the loop.
+        self._gathered: list[bytes] = []
         self._reading_paused = False
         self._writing_paused = False
-        self._closed = False  # the client's side
+        # The client closed its side.
+        self._closed = False
         self._lost = asyncio.Event()
-        self._received: asyncio.Future[None] | None = None  # set while a task waits for bytes, or for their end
-        self._sent: asyncio.Future[None] | None = None  # set while a task waits for room to write
+        # Set while a task waits for bytes or the end of input.
+        self._received: asyncio.Future[None] | None = None
+        # Set while a task waits for buffer space to write.
+        self._sent: asyncio.Future[None] | None = None
         self._ending = False
         self._deadline: asyncio.TimerHandle | None = None
 
-    # Callbacks of the event loop.
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not derive from it
+        # uvloop's class does not derive from asyncio.Transport.
+        self._transport = cast(asyncio.Transport, transport)
         if peer := transport.get_extra_info("peername"):
             self.address = peer[0]
         self.idle_since = self._loop.time()
@@ -81,7 +86,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ending:
-            return  # bytes behind the last response are dropped
+            # Bytes after the last response are dropped.
+            return
         self._unread += _read_buffer[:nbytes]
         if len(self._unread) >= MAX_UNREAD_BYTES:
             self._reading_paused = True
@@ -91,7 +97,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._closed = True
         _wake(self._received)
-        return True  # the client may still read its response
+        # The client may still read its response.
+        return True
 
     def connection_lost(self, _: Exception | None) -> None:
         self._closed = True
@@ -106,8 +113,6 @@ class ClientConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writing_paused = False
         _wake(self._sent)
-
-    # Calls of the server.
 
     async def run(self, service: Service) -> None:
         try:
@@ -126,14 +131,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._close()
 
     def give_way(self) -> None:
-        """End an idle connection to make room for another."""
+        """Close an idle connection to make room for a new one."""
         self._ending = True
         self.abort()
 
     def abort(self) -> None:
         self._transport.abort()
-
-    # Calls of exchanges.
 
     @property
     def ended(self) -> bool:
@@ -144,7 +147,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return len(self._unread)
 
     async def read(self, most: int) -> bytes:
-        """Return some bytes, at most so many. b"" when no more come."""
+        """Return at most `most` bytes, or b"" at the end of input."""
         while not self._unread and not self._closed:
             await self._more()
         data = bytes(self._unread[:most])
@@ -157,13 +160,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._unread[:0] = data
 
     async def until_ended(self) -> None:
-        """Wait until the client has closed its side. Bytes that it sends before stay unread."""
+        """Wait until the client closes its side. Bytes that arrive before that stay unread."""
         while not self._closed:
             await self._more()
 
     async def write(self, data: bytes, *, more: bool = False) -> None:
-        """Raise CallerGone when the client is gone or reads too slowly. Small pieces of a response that has `more`
-        leave together in the next turn of the loop: each would cost a system call."""
+        """Write bytes. Raise CallerGone when the client is gone or reads too slowly.
+
+        Small pieces of a response with `more` are sent together in the next turn of the loop, to save system calls.
+        """
         if self._transport.is_closing():
             raise CallerGone
         self._gathered.append(data)
@@ -204,8 +209,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._received = None
 
     async def _serve(self, service: Service) -> None:
-        """Serve one request after another. Then read on for a while: closing a socket with bytes unread resets it, and
-        a client that is still sending a refused body would not see the refusal."""
+        """Serve one request after another, then keep reading for a while.
+
+        Closing a socket with unread bytes resets it, and a client that is still sending a rejected body would not see
+        the response.
+        """
         client, server = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
         await self._serve_requests(service, HeadParser(), client, server)
         self._end_after_response()
@@ -225,10 +233,11 @@ class ClientConnection(asyncio.BufferedProtocol):
                 return
             self._rest()
             if self._unread:
-                await asyncio.sleep(0)  # pipelined requests take turns with other connections
+                # Pipelined requests take turns with other connections.
+                await asyncio.sleep(0)
 
     async def _next_head(self, service: Service) -> bytes | None:
-        """Return the next head up to its empty line. None when it does not come, or was refused."""
+        """Return the next head including its empty line, or None when none arrives or the head was rejected."""
         while not self._ending:
             end = self._unread.find(HEAD_END)
             if end >= 0:
@@ -244,14 +253,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             await self._more()
         return None
 
-    # Ends of the connection.
-
     def _unsent(self) -> int:
         return self._transport.get_write_buffer_size()
 
     def _rest(self) -> None:
-        """Wait for the next head, at most `idle` seconds. One timer serves all requests of the connection: starting one
-        for each would cost more than reading the request."""
+        """Wait up to `idle` seconds for the next head. One timer serves all requests of the connection, because
+        starting a timer costs more than reading a request."""
         self.idle_since = self._loop.time()
         if self._deadline is None:
             self._deadline = self._loop.call_later(self._timeouts.idle, self._end_when_idle)
@@ -279,7 +286,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _close(self) -> None:
         self._ending = True
         self._flush()
-        self._transport.close()  # once the buffer has been sent
+        # The transport closes after its buffer is sent.
+        self._transport.close()
         self._abort_after(self._timeouts.to_read(self._unsent()))
 
     def _abort_after(self, seconds: float) -> None:
@@ -288,7 +296,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._deadline = self._loop.call_later(seconds, self._transport.abort)
 
     async def _part(self) -> None:
-        """Close the socket, and wait until everything that can be sent is sent."""
+        """Close the socket, and wait until the buffer is sent."""
         self._close()
         try:
             await self._lost.wait()

@@ -1,9 +1,9 @@
-"""The connections that are open: how many there may be, of one caller and in all, and which of them gives way.
+"""Limits on open connections, per caller and in total, and the choice of a connection to close.
 
-A connection without a request costs its holder nothing and us a descriptor and some kilobytes, so that a stranger could
-hold as many as we take. A new one takes the place of the one that has been without a request for longest: its own
-caller's where that has as many as it may, anybody's where there is no more room at all. Half a head is no request.
-Where every connection has one, the new one is closed.
+An idle connection is free for the client but costs the server a descriptor and some kilobytes. So a new connection
+replaces the one that has been idle for longest: a connection of the same caller if that caller is at its limit, any
+connection if the total is reached. A partial head does not count as a request. When no connection is idle, the new one
+is closed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,15 +23,15 @@ from coordinatord.http.server.connection import ClientConnection
 log = structlog.get_logger(__name__)
 
 _MADE_ROOM: Final = metrics.http_connections_ended.labels("made_room")
-_AT_A_TIME: Final = 256
+_CANDIDATES_PER_SEARCH: Final = 256
 _SINCE: Final = itemgetter(0)
 _REFUSED: Final = metrics.http_connections_ended.labels("refused")
 
 
 @attrs.frozen(slots=True)
 class ConnectionLimits:
-    """`most` connections in all, `most_of_one` of them a caller's. A proxy of ours carries many callers: it may have as
-    many as there is room for, and none of its connections gives way to another."""
+    """Limits: `most` connections in total, `most_of_one` per caller. A trusted proxy carries many callers, so it has
+    no limit of its own, and its connections are never closed for others."""
 
     most: int = 8192
     most_of_one: int = 512
@@ -41,13 +41,16 @@ class ConnectionLimits:
 class Connections:
     def __init__(self, room: ConnectionLimits) -> None:
         self._room = room
-        self._open: dict[ClientConnection, str | None] = {}  # with the caller; None is a proxy
-        self._of: dict[str, dict[ClientConnection, None]] = {}  # in their order, which decides between equal times
-        self._oldest: list[tuple[float, ClientConnection]] = []  # some of those without a request, the oldest last
+        # With the caller, or None for a proxy.
+        self._open: dict[ClientConnection, str | None] = {}
+        # In order of arrival, which breaks ties.
+        self._of: dict[str, dict[ClientConnection, None]] = {}
+        # Some idle connections, oldest last.
+        self._oldest: list[tuple[float, ClientConnection]] = []
         self._all_gone = anyio.Event()
 
     def admit(self, connection: ClientConnection) -> bool:
-        """True when there is room for it, or room could be made. Then it counts until it is `holding` no more."""
+        """Return True when there is room for the connection or room was made. It counts until `holding` exits."""
         caller = None if connection.address in self._room.proxies else network_of(connection.address)
         if not self._has_room(caller):
             _REFUSED.inc()
@@ -66,7 +69,7 @@ class Connections:
             self._forget(connection)
 
     async def finish(self, grace_seconds: float) -> None:
-        """Wait for requests in flight, then end what is left: the slowest client does not decide when we stop."""
+        """Wait up to `grace_seconds` for requests in flight, then abort the remaining connections."""
         for connection in [*self._open]:
             connection.finish()
         with anyio.move_on_after(grace_seconds):
@@ -86,14 +89,15 @@ class Connections:
         return len(self._open) < self._room.most or self._end_oldest()
 
     def _end_oldest(self) -> bool:
-        """Of all. To find it takes a look at each, so that some are found at a time."""
+        """Close the oldest idle connection. The search visits every connection, so it collects several candidates at
+        a time."""
         for _ in range(2):
             while self._oldest:
                 since, connection = self._oldest.pop()
                 if connection in self._open and connection.idle_since == since:
                     return self._end(connection)
             callers = (connection for connection, caller in self._open.items() if caller is not None)
-            self._oldest = nsmallest(_AT_A_TIME, _without_request(callers), key=_SINCE)[::-1]
+            self._oldest = nsmallest(_CANDIDATES_PER_SEARCH, _without_request(callers), key=_SINCE)[::-1]
         return False
 
     def _end(self, connection: ClientConnection) -> bool:
@@ -104,7 +108,8 @@ class Connections:
 
     def _forget(self, connection: ClientConnection) -> None:
         if connection not in self._open:
-            return  # it gave way
+            # Already closed to make room.
+            return
         caller = self._open.pop(connection)
         if caller is not None:
             own = self._of[caller]

@@ -27,21 +27,23 @@ log = structlog.get_logger(__name__)
 
 Address = tuple[str, int] | None
 
-PIECE_BYTES: Final = 1 << 16  # of a body, received or sent
+# Size of body pieces, received or sent.
+PIECE_BYTES: Final = 1 << 16
 _TOKEN: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]"
-_FIELDS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t -~\x80-\xff]*+\r\n)*+")  # possessive: no backtracking
+# Possessive, so no backtracking.
+_FIELDS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t -~\x80-\xff]*+\r\n)*+")
 _ORIGIN: Final = re.compile(rb"^origin:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _ALLOWED: Final = ", ".join(sorted(method.decode() for method in KNOWN_METHODS))
 _BODILESS: Final = frozenset({204, 304})
 
 
 class InvalidResponse(Exception):
-    """The application sent messages that are no HTTP response."""
+    """The application sent messages that are not an HTTP response."""
 
 
 class Service:
-    """What all connections serve. `origins` may read refusals, which `app` does not see. Once `stopping` is set, each
-    response is the last of its connection."""
+    """State shared by all connections. `origins` may read responses that `app` does not make. Once `stopping` is
+    set, each response is the last of its connection."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self.app = app
@@ -49,13 +51,13 @@ class Service:
         self._origins = origins
 
     def refusal(self, fault: Malformed, head: bytes) -> bytes:
-        """Response to a request that could not be read: the next message may begin anywhere."""
+        """Return the response to a request that could not be read. The connection must close after it."""
         if fault.status == 405:
             return self.last_response(responses.method_not_allowed(_ALLOWED), head)
         return self.last_response(responses.malformed_http(fault.status), head)
 
     def last_response(self, answer: responses.Response, head: bytes) -> bytes:
-        """Response that the application did not make, and that ends the connection."""
+        """Return a response that the application did not make and that ends the connection."""
         origin = _ORIGIN.search(head)
         headers = (
             *answer.headers,
@@ -78,24 +80,29 @@ class Exchange:
         self._raw_head = raw_head
         self._service = service
         self._chunks = ChunkedBody() if request.length is None else None
-        self._left_in = request.length or 0  # of the request's body
-        self._received = False  # the application has the whole body
+        # Unread bytes of the request's body.
+        self._left_in = request.length or 0
+        # The application has received the whole body.
+        self._received = False
         self._must_continue = request.expects_continue
-        self._head = b""  # of the response, until its first bytes of body
+        # Response head, kept until the first bytes of the body.
+        self._head = b""
         self._status = 0
-        self._left_out: int | None = 0  # of the response's body; None where it is framed otherwise
+        # Unsent bytes of the response's body. None without a content length.
+        self._left_out: int | None = 0
         self._is_chunked = False
         self._last = request.last
         self._done = False
 
     async def run(self, scope: Scope) -> bool:
-        """Serve the request. Return True when the connection takes another."""
+        """Serve the request. Return True if the connection can take another one."""
         try:
             await self._service.app(scope, self._receive, self._send)
         except CallerGone:
             pass
         except Exception:
-            log.exception("handler failed")  # half a response may be out: the connection ends
+            # Part of the response may have been sent, so the connection ends.
+            log.exception("handler failed")
         if not self._status and not self._connection.ended:
             await self._end_with(self._service.last_response(responses.internal_error(), self._raw_head))
         if not self._done or self._last or not self._is_body_here():
@@ -126,7 +133,7 @@ class Exchange:
         return {"type": "http.request", "body": piece, "more_body": not self._received}
 
     async def _read_chunks(self, chunks: ChunkedBody) -> bytes:
-        """Return the next bytes of a chunked body. b"" at its end, and when the client is gone or sends no chunks."""
+        """Return the next bytes of a chunked body, or b"" at its end, on disconnect and on malformed chunks."""
         piece = b""
         while not piece and not self._received:
             data = await self._connection.read(PIECE_BYTES)
@@ -144,13 +151,14 @@ class Exchange:
         return piece
 
     def _is_body_here(self) -> bool:
-        """True when the rest of the request's body has arrived and can be skipped."""
+        """Return True when the rest of the request's body has arrived and can be skipped."""
         return self._received or (self._chunks is None and self._left_in <= self._connection.unread)
 
     async def _send(self, message: Message) -> None:
         kind = message["type"]
         if self._done and self._last:
-            raise CallerGone  # the request was refused, or its response is whole
+            # The request was rejected, or the response is complete.
+            raise CallerGone
         if kind == "http.response.body" and self._status and not self._done:
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
         elif kind == "http.response.start" and not self._status:
@@ -160,7 +168,7 @@ class Exchange:
             raise InvalidResponse(f"{kind} must come after http.response.start, and before the end of the response")
 
     def _head_of(self, status: int, headers: Any) -> bytes:
-        """Raises InvalidResponse for a malformed header."""
+        """Return the response head. Raise InvalidResponse for a malformed header."""
         written = []
         length: int | None = None
         says_close = False

@@ -26,7 +26,8 @@ import httptools
 from common.api import limits
 
 KNOWN_METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS"})
-MAX_FRAMING_PER_BYTE: Final = 8  # a chunk of one byte needs five bytes of framing
+# A chunk of one byte needs five bytes of framing.
+MAX_FRAMING_PER_BYTE: Final = 8
 HEAD_END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) [!-~]+ HTTP/([0-9])\.([0-9])\r\n")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
@@ -38,7 +39,7 @@ _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunke
 
 
 class Malformed(Exception):
-    """The request is refused with this status, and the connection ends."""
+    """The request is rejected with this status, and the connection ends."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -47,7 +48,8 @@ class Malformed(Exception):
 
 @attrs.define(slots=True)
 class RequestHead:
-    """`length`: bytes of the body, None when it is chunked. `last`: the client sends no further request."""
+    """Head of a request. `length` is the body's size, or None when it is chunked. `last` means that no request
+    follows."""
 
     method: str
     target: bytes
@@ -59,7 +61,7 @@ class RequestHead:
 
 
 class HeadParser:
-    """Parser of the heads of one connection, one at a time."""
+    """Parser of the request heads of one connection."""
 
     def __init__(self) -> None:
         self._parser: httptools.HttpRequestParser | None = None
@@ -85,11 +87,10 @@ class HeadParser:
         if method not in KNOWN_METHODS or not head.startswith(line) or version not in (b"1\r\n", b"0\r\n"):
             raise Malformed(_status_of(head))
         request = _request_of(method.decode(), self._target, "1.1" if version == b"1\r\n" else "1.0", headers)
-        if request.length == 0:  # otherwise the parser expects the body, which it never gets
+        # Otherwise the parser waits for a body that it never gets.
+        if request.length == 0:
             self._parser = parser
         return request
-
-    # Callbacks of httptools.
 
     def on_url(self, url: bytes) -> None:
         self._target = url
@@ -99,7 +100,7 @@ class HeadParser:
 
 
 class ChunkedBody:
-    """Decoder of one chunked body. `ended` is set behind its last byte."""
+    """Decoder of one chunked body. `ended` is set after the last byte."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -111,12 +112,13 @@ class ChunkedBody:
         self._tail = b""
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the decoded bytes, and those behind the end of the body. Raise Malformed.
+        """Return the decoded bytes, and the bytes after the end of the body. Raise Malformed.
 
-        httptools does not report where a message ends within its data. The end is always behind an empty line, so the
-        data is cut behind each of them.
+        httptools does not report where a message ends within its data. The end always follows an empty line, so the
+        data is fed up to each empty line.
         """
-        recent = self._tail + data  # an empty line may begin in the data fed before
+        # An empty line may begin in the previous data.
+        recent = self._tail + data
         at, found = len(self._tail), 0
         while at < len(recent) and not self.ended:
             found = recent.find(HEAD_END, found) + len(HEAD_END)
@@ -138,8 +140,6 @@ class ChunkedBody:
         framing = self._fed - self._decoded
         if framing > limits.HEAD_BYTES + MAX_FRAMING_PER_BYTE * self._decoded:
             raise Malformed(400)
-
-    # Callbacks of httptools.
 
     def on_body(self, body: bytes) -> None:
         self._decoded += len(body)
@@ -181,7 +181,7 @@ def _request_of(method: str, target: bytes, version: str, headers: list[tuple[by
 
 
 def check_unfinished(head: bytes | bytearray) -> None:
-    """Refuse the beginning of a head that no further byte can mend. Raise Malformed."""
+    """Raise Malformed for the beginning of a head that no further bytes can make valid."""
     if len(head) > limits.HEAD_BYTES:
         raise Malformed(431)
     if head[0] <= ord(" ") or head.count(b"\n") != head.count(b"\r\n"):
@@ -189,9 +189,10 @@ def check_unfinished(head: bytes | bytearray) -> None:
 
 
 def path_of(target: bytes) -> bytes | None:
-    """Return path and query of a target. None for an absolute address without a host, with a user or a fragment.
+    """Return path and query of a target, or None for an absolute address without a host, with a user or with a
+    fragment.
 
-    Proxies send absolute addresses, and a server must accept them. The host in them does not matter here.
+    Proxies send absolute addresses, and a server must accept them. The host in them is ignored here.
     """
     if target.startswith(b"/") or not _WITH_SCHEME.match(target):
         return target
@@ -202,7 +203,7 @@ def path_of(target: bytes) -> bytes | None:
 
 
 def _status_of(head: bytes) -> int:
-    """Return the status for a head that was refused."""
+    """Return the status for a rejected head."""
     line = _REQUEST_LINE.match(head)
     if line is None:
         return 400

@@ -1,6 +1,6 @@
-"""The HTTP server of the API, served until it is stopped.
+"""Run the API's HTTP server until it is stopped.
 
-It is stopped by its own trigger and shielded from cancellation: cancelling the scope round `serve_until` would drop
+`stop` ends the server. It is shielded from cancellation, because cancelling the scope around `serve_until` would drop
 requests in flight.
 """
 
@@ -18,7 +18,8 @@ from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.connections import ConnectionLimits, Connections
 from coordinatord.http.server.exchange import Service
 
-_BACKLOG: Final = 4096  # after a restart all providers come back at once; beyond it connections are reset
+# After a restart all providers reconnect at once. Connections beyond this number are reset.
+_BACKLOG: Final = 4096
 _TIMEOUTS: Final = Timeouts()
 _ROOM: Final = ConnectionLimits()
 _NO_ORIGINS: Final = Origins()
@@ -34,8 +35,8 @@ async def serve_until(
     room: ConnectionLimits = _ROOM,
     origins: Origins = _NO_ORIGINS,
 ) -> None:
-    """Returns when `stop` has returned and the requests then in flight are done, or the grace is over. `origins` may
-    read refusals, which `app` does not see."""
+    """Serve until `stop` returns, then finish requests in flight or wait for the grace period. `origins` may read
+    responses that `app` does not make."""
     service = Service(app, origins)
     connections = Connections(room)
     with anyio.CancelScope(shield=True):
@@ -63,8 +64,10 @@ async def serve_until(
 
 
 def listening_socket(port: int, host: str) -> socket.socket:
-    """Socket that this process takes connections from, bound: a port that is taken (Fatal) is known before anything
-    else starts. Several processes may share it (SO_REUSEPORT); the kernel shares connections out among them."""
+    """Bind the listening socket. Raise Fatal when the port is taken, before anything else starts.
+
+    SO_REUSEPORT lets several processes share the port. The kernel distributes connections among them.
+    """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

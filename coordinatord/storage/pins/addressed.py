@@ -1,8 +1,9 @@
-"""Plain S3 (MinIO, Ceph, AWS): objects stand at `ipfs/<content id>`, so that the bucket itself is the gateway.
+"""Pin store on plain S3 (MinIO, Ceph, AWS). Objects are stored at `ipfs/<content id>`, so the bucket itself is the
+gateway.
 
-The store knows nothing of content ids: they are computed here, as an import by 1 MiB and 1,024 links yields them, and
-the database holds which key has which (`pinned_sql`). Content that streams in has no id before its end: it goes to
-`incoming/<key>`, and is copied within the store.
+The store does not know content ids. They are computed here, like an import with 1 MiB chunks and 1,024 links, and the
+database maps keys to content ids (`pinned_sql`). The id of streamed content is known only at its end, so the content is
+uploaded to `incoming/<key>` and then copied within the store.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator
@@ -30,7 +31,8 @@ from coordinatord.storage.pins.store import (
 
 GATEWAY_PATH: Final = "ipfs/"
 _INCOMING: Final = "incoming/"
-_SMALL: Final = 1 << 16  # hashing more than this is left to a thread
+# Larger content is hashed in a thread.
+_INLINE_HASH_BYTES: Final = 1 << 16
 
 
 @attrs.frozen(slots=True)
@@ -39,7 +41,7 @@ class AddressedStore:
     keys: KeyBook
 
     async def put(self, key: str, content: bytes) -> Pinned:
-        cid = str(cid_of(content) if len(content) <= _SMALL else await to_thread.run_sync(cid_of, content))
+        cid = str(cid_of(content) if len(content) <= _INLINE_HASH_BYTES else await to_thread.run_sync(cid_of, content))
         replaced = await self.keys.pin(key, cid)
         if len(content) > SINGLE_BYTES:
             await put_in_parts(self.requests, GATEWAY_PATH + cid, pieces_of(content), no_parts)
@@ -67,7 +69,8 @@ class AddressedStore:
         replaced = await self.keys.pin(key, cid)
         source = {"x-amz-copy-source": self.requests.path(_INCOMING + key)}
         copied = await self.requests.send("copy", "PUT", GATEWAY_PATH + cid, more=source)
-        if b"<Error>" in copied.content:  # S3 says 200 before it knows
+        # S3 sends status 200 before the copy is done.
+        if b"<Error>" in copied.content:
             raise rejected("it could not copy what came in")
         await self._delete(_INCOMING + key)
         if replaced is not None:
@@ -98,7 +101,8 @@ class AddressedStore:
             yield response.pieces
 
     async def delete(self, key: str) -> None:
-        await self._delete(_INCOMING + key)  # what an upload left that died before its copy
+        # Left by an upload that stopped before its copy.
+        await self._delete(_INCOMING + key)
         await self.keys.unpin(key, self._remove)
 
     async def _place(self, key: str) -> str:

@@ -1,8 +1,8 @@
-"""Containers and results on their way to the chain: stored first, then kept or removed as their op ends.
+"""Store containers and results before their op goes to the chain, then keep or remove them according to its outcome.
 
-`holding` is the whole life of one attempt. Inside it the content is in the store under a row that says so; the caller
-tells how the op ended, and when it tells nothing (an error, a crash) the janitor decides later: the same request is
-likely to come again soon, and then finds its content stored.
+`holding` covers one attempt. While it runs, a row records that the content is held. The caller reports the outcome. If
+it reports none (an error, a crash), the janitor decides later: the same request is likely to be retried soon, and then
+finds the content stored.
 """
 
 import hashlib
@@ -27,46 +27,50 @@ from coordinatord.storage.pins.store import PinStore
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE: Final = 5.0  # seconds to wait for a removal of the same key to end
-_SMALL: Final = 1 << 16  # bytes that are hashed in less time than the way to a thread takes
-_ROWS_AT_ONCE: Final = 256  # of one statement
+# Time to wait for a running removal of the same key.
+_REMOVAL_TIMEOUT_S: Final = 5.0
+# Smaller content is hashed faster than a thread starts.
+_INLINE_HASH_BYTES: Final = 1 << 16
+# Rows per statement.
+_MAX_ROWS: Final = 256
 
 
 @attrs.frozen(slots=True, eq=False)
-class _Wanted:
-    """A hold that is asked for: each is one of its own, as two may be of one key."""
+class _HoldRequest:
+    """Request for a hold. Compared by identity, because two requests may name the same key."""
 
     new: NewObject
 
 
 @attrs.frozen(slots=True, eq=False)
-class _HeldUntilNow:
-    """A hold that ends because its op took effect."""
+class _EndedHold:
+    """Hold that ends because its op took effect."""
 
     key: str
 
 
 class _Rows:
-    """Rows of content that nobody bounds, written together with those of others.
+    """Rows of content without a budget, written in batches.
 
-    A block's settles come at once, and all add to the sum that is kept of one provider's results: one by one, each
-    waited for the transaction of the one before."""
+    A block's settles arrive at once, and all of one provider's settles update the same sum. Written one by one, each
+    would wait for the previous transaction.
+    """
 
     def __init__(self, database: Database, retention_seconds: int) -> None:
         self._retention = retention_seconds
-        self.holds: BatchedReads[_Wanted, HeldObject | None] = BatchedReads(database, _hold_all, most=_ROWS_AT_ONCE)
-        self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(database, _set_cids, most=_ROWS_AT_ONCE)
-        self.kept: BatchedReads[_HeldUntilNow, None] = BatchedReads(database, self._keep_all, most=_ROWS_AT_ONCE)
+        self.holds: BatchedReads[_HoldRequest, HeldObject | None] = BatchedReads(database, _hold_all, most=_MAX_ROWS)
+        self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(database, _set_cids, most=_MAX_ROWS)
+        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(database, self._keep_all, most=_MAX_ROWS)
 
-    async def _keep_all(self, database: Database, kept: list[_HeldUntilNow]) -> dict[_HeldUntilNow, None]:
+    async def _keep_all(self, database: Database, kept: list[_EndedHold]) -> dict[_EndedHold, None]:
         async with database.connection() as connection:
             await objects_sql.attach(connection, Counter(one.key for one in kept), self._retention)
         return dict.fromkeys(kept)
 
 
-async def _hold_all(database: Database, wanted: list[_Wanted]) -> dict[_Wanted, HeldObject | None]:
-    """A key that several want is held by one statement for each: one statement touches a row once."""
-    answers: dict[_Wanted, HeldObject | None] = {}
+async def _hold_all(database: Database, wanted: list[_HoldRequest]) -> dict[_HoldRequest, HeldObject | None]:
+    """Hold each key once per statement, because one statement can change a row only once."""
+    answers: dict[_HoldRequest, HeldObject | None] = {}
     while left := [one for one in wanted if one not in answers]:
         by_key = {one.new.key: one for one in left}
         new = [one.new for one in by_key.values()]
@@ -87,7 +91,8 @@ class Holding:
 
     key: str
     cid: str
-    ended: bool | None = None  # True: took effect; False: refused; None: not known
+    # True: took effect. False: was refused. None: unknown.
+    ended: bool | None = None
 
     def took_effect(self) -> None:
         self.ended = True
@@ -111,9 +116,11 @@ class Containers:
     async def holding(
         self, key: str, subject: bytes, content: bytes, owner: bytes, *, bounded: bool
     ) -> AsyncIterator[Holding]:
-        """Store `content` under `key` and hold it while the block runs. Retryable `busy` when it is `bounded` and more
-        than the owner's budget allows."""
-        small = len(content) <= _SMALL
+        """Store `content` under `key`, and hold it while the block runs.
+
+        Raise Retryable `busy` when the content is `bounded` and exceeds the owner's budget.
+        """
+        small = len(content) <= _INLINE_HASH_BYTES
         sha256 = (hashlib.sha256(content) if small else await to_thread.run_sync(hashlib.sha256, content)).digest()
         known = await self._hold(NewObject(key, subject, len(content), sha256, owner), bounded=bounded)
         holding = Holding(key, "")
@@ -121,16 +128,17 @@ class Containers:
             holding.cid = await self._stored(key, content, known)
             yield holding
         finally:
-            # Whatever cancelled the request, its hold must not stay behind.
+            # ^A hold must also end when the request is cancelled.
             with anyio.move_on_after(10, shield=True):
-                await self._let_go(holding)
+                await self._release(holding)
 
     async def _hold(self, new: NewObject, *, bounded: bool) -> HeldObject:
-        deadline = anyio.current_time() + _PATIENCE
+        deadline = anyio.current_time() + _REMOVAL_TIMEOUT_S
         while True:
-            # A caller that goes away takes back no statement of many: it has to know of its hold, to let go.
+            # A cancelled caller cannot withdraw from a batched statement. Shield it, so that it learns of its hold and
+            # ends it.
             with anyio.CancelScope(shield=not bounded):
-                held = await (self._hold_within_budget(new) if bounded else self._rows.holds.get(_Wanted(new)))
+                held = await (self._hold_within_budget(new) if bounded else self._rows.holds.get(_HoldRequest(new)))
             if held is not None:
                 return held
             if anyio.current_time() > deadline:
@@ -156,10 +164,10 @@ class Containers:
         await self._rows.cids.get((key, pinned.cid))
         return pinned.cid
 
-    async def _let_go(self, holding: Holding) -> None:
+    async def _release(self, holding: Holding) -> None:
         try:
             if holding.ended:
-                await self._rows.kept.get(_HeldUntilNow(holding.key))
+                await self._rows.kept.get(_EndedHold(holding.key))
                 return
             async with self._database.connection() as connection:
                 if holding.ended is None:
@@ -169,7 +177,7 @@ class Containers:
             if unneeded:
                 await self.remove(holding.key)
         except Retryable as error:
-            # The row stands with its deadline: the janitor comes to it.
+            # The janitor handles the row at its deadline.
             log.warning("object left to the janitor", key=holding.key, reason=error.message)
 
     async def remove(self, key: str) -> None:
@@ -180,10 +188,11 @@ class Containers:
 
 
 def container_key(job_id: bytes) -> str:
-    """One per job: the commitment allows no second content."""
+    """Return the key of a job's container. There is one per job, because the job's id commits to its content."""
     return f"containers/{job_id.hex()}"
 
 
 def result_key(job_id: bytes, result: bytes) -> str:
-    """One per content: a result is not committed to, and a later attempt must not overwrite what was settled."""
+    """Return the key of a result. There is one per content: a job does not commit to a result, and a later attempt
+    must not overwrite the settled one."""
     return f"results/{job_id.hex()}/{hashlib.sha256(result).hexdigest()}"

@@ -1,12 +1,13 @@
-"""Kubo, which everyone can run: content added, pinned, read and unpinned over its RPC, `/api/v0`.
+"""Pin store on Kubo, through its RPC `/api/v0`.
 
-    add      multipart form, one part; answers lines of JSON, the last of them with the content's id in `Hash`
+    add      multipart form with one part; answers lines of JSON, the last one with the content id in `Hash`
     cat      the content, or `length` bytes of it from `offset`
-    pin/rm   lets the next garbage collection take it; pin/add, pin/ls
+    pin/rm   allows the next garbage collection to remove it; pin/add, pin/ls
     every call is a POST; a failure is a 500 with `{"Message": …, "Code": 0, "Type": "error"}`
 
-The id is Kubo's: it serves what it pins by no other. It is asked to cut as we do (1 MiB, raw leaves, CIDv1); one that
-cuts in another way answers another id of the same bytes, and a CIDv0 is the same block in another spelling.
+Kubo chooses the content id and serves the content by no other. The import options request the coordinator's layout (1
+MiB chunks, raw leaves, CIDv1). A node with another layout returns another id for the same bytes. A CIDv0 is the same
+block in another encoding.
 """
 
 import base64
@@ -39,11 +40,13 @@ from coordinatord.storage.pins.store import (
 
 _CONNECTIONS: Final = 32
 _ATTEMPTS: Final = 3
-_LONGEST_CONTENT: Final = 32 << 20  # that is read whole
-_LONGEST_ANSWER: Final = 1 << 20
-_WHOLE_WITHIN: Final = 90.0  # seconds
-_CLOCK: Final = StoreClock()  # shown to operators; nothing is signed for Kubo
-# One cut for all versions of Kubo, whose own default has changed; roots of many links are cut as the node likes.
+# Limit of content that is read whole.
+_MAX_CONTENT_BYTES: Final = 32 << 20
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_ANSWER_TIMEOUT_S: Final = 90.0
+# Only shown to operators. Requests to Kubo are not signed.
+_CLOCK: Final = StoreClock()
+# The same layout for all versions of Kubo, because Kubo's default has changed. The node chooses the layout of links.
 _IMPORT: Final = {
     "pin": "true",
     "cid-version": "1",
@@ -52,7 +55,8 @@ _IMPORT: Final = {
     "progress": "false",
     "quieter": "true",
 }
-_OFFLINE: Final = {"offline": "true"}  # what is not here is missing: it must not be looked for in the whole network
+# Missing content must not be searched for in the whole network.
+_OFFLINE: Final = {"offline": "true"}
 _UNPINNED: Final = "not pinned"
 _NOT_HERE: Final = ("not found locally", "could not find", "not found", "offline", "no link named")
 
@@ -66,7 +70,7 @@ class _Failure(msgspec.Struct):
 
 
 class RepoStat(msgspec.Struct):
-    """Bytes that the node has, and may have."""
+    """Bytes stored on the node, and its limit."""
 
     RepoSize: int = 0
     StorageMax: int = 0
@@ -107,19 +111,21 @@ class KuboStore:
                 failed.append(error)
                 raise
 
-        # Once: what came in cannot be sent again. Kubo forgets an upload that breaks off.
+        # No retry, because streamed content cannot be sent again. Kubo discards an interrupted upload.
         try:
             cid = _added(await self._whole("put", "add", _IMPORT, _form(all_pieces())))
         except Retryable:
-            if failed:  # the HTTP client tells of a request that broke off, and not why
+            # The HTTP client hides why the request broke off.
+            if failed:
                 raise failed[0] from None
             raise
-        if cid.codec == "raw":  # no block is so large
+        # Content of this size is never a single block.
+        if cid.codec == "raw":
             raise rejected("its content id is another content's")
         return await self._pinned(key, cid, content.size)
 
     async def abort(self, key: str, upload: str) -> None:
-        """Nothing is left of an upload that broke off."""
+        """Do nothing: an interrupted upload leaves nothing behind."""
 
     async def holds(self, key: str) -> bool:
         cid = await self.keys.cid_of(key)
@@ -154,16 +160,17 @@ class KuboStore:
         await self.keys.unpin(key, self._unpin)
 
     async def repo_stat(self) -> RepoStat:
-        """How full the node's store is."""
+        """Return how full the node's store is."""
         answer = await self._ask("stat", "repo/stat", {"size-only": "true"})
         try:
-            return msgspec.json.decode(answer, type=RepoStat, strict=False)  # some nodes write numbers as text
+            # Some nodes write numbers as text.
+            return msgspec.json.decode(answer, type=RepoStat, strict=False)
         except msgspec.DecodeError as broken:
-            raise rejected(f"its answer is none of Kubo's: {broken}") from broken
+            raise rejected(f"its answer is not that of Kubo: {broken}") from broken
 
     async def _pinned(self, key: str, cid: Cid, size: int) -> Pinned:
-        """With the key written down, and pinned for certain: another key's removal may have unpinned the same content
-        between its addition and the note of this key."""
+        """Record the key, then pin the content again: the removal of another key may have unpinned the same content
+        between its addition and this record."""
         replaced = await self.keys.pin(key, str(cid))
         await self._ask("pin", "pin/add", {"arg": str(cid), **_OFFLINE})
         if replaced is not None:
@@ -187,10 +194,10 @@ class KuboStore:
         return await insist(self.attempts, lambda: self._whole(operation, command, arguments, _NO_FORM))
 
     async def _whole(self, operation: str, command: str, arguments: dict[str, str], form: "_Form") -> bytes:
-        longest = _LONGEST_CONTENT if command == "cat" else _LONGEST_ANSWER
+        longest = _MAX_CONTENT_BYTES if command == "cat" else _MAX_ANSWER_BYTES
         with observed(operation):
             async with self.http("POST", self._url(command, arguments), self._headers(form), form.body) as response:
-                with anyio.fail_after(_WHOLE_WITHIN):
+                with anyio.fail_after(_ANSWER_TIMEOUT_S):
                     answer = await response.read(longest)
                     _CLOCK.look(response.headers)
                 _require_done(response.status, command, answer)
@@ -202,7 +209,7 @@ class KuboStore:
                 asked = self.streams("POST", self._url("cat", wanted), self._headers(_NO_FORM), ())
                 response = await opening.enter_async_context(asked)
                 if response.status != HTTPStatus.OK:
-                    _require_done(response.status, "cat", await response.read(_LONGEST_ANSWER))
+                    _require_done(response.status, "cat", await response.read(_MAX_ANSWER_BYTES))
                 response.require_plain()
                 await stack.enter_async_context(opening.pop_all())
         return response
@@ -219,7 +226,7 @@ class KuboStore:
 
 @attrs.frozen(slots=True)
 class _Form:
-    """Body of a request with one file in it."""
+    """Body of a request with one file."""
 
     headers: dict[str, str]
     body: Sequence[bytes] | AsyncIterable[bytes]
@@ -249,7 +256,7 @@ async def _around(head: bytes, content: AsyncIterable[bytes], tail: bytes) -> As
 
 
 def _added(answer: bytes) -> Cid:
-    """The id in the last line: a failure after the first bytes comes in the place of one, under a 200."""
+    """Return the content id from the last line. After status 200, a failure appears there in place of the id."""
     lines = answer.strip().splitlines()
     try:
         text = msgspec.json.decode(lines[-1], type=_Added).Hash if lines else ""
@@ -277,8 +284,10 @@ def _require_done(status: int, command: str, answer: bytes) -> None:
 async def open_kubo(
     endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, patience: float = 30.0
 ) -> AsyncIterator[KuboStore]:
-    """`user` and `password`: of the RPC's basic authorisation, empty for none. `patience`: seconds between any two
-    bytes; connecting gets a third of it."""
+    """Open a Kubo store. `user` and `password` are for basic authorisation, both empty for none.
+
+    `patience` is the longest wait in seconds between two reads. Connecting gets a third of it.
+    """
     named = f"{user.reveal()}:{password.reveal()}"
     authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
     async with (

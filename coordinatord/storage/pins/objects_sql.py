@@ -1,5 +1,5 @@
-"""Rows of containers and results in the pin store: held for an op, attached to a job, leased for removal; and the sums
-of what is stored for each owner."""
+"""Rows of containers and results in the pin store: held for an op, attached to a job, or leased for removal. Also
+the sums of stored content per owner."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -10,11 +10,13 @@ import attrs
 from common.api.states import JobState
 from coordinatord.storage.database.connections import Connection
 
-HOLD: Final = timedelta(minutes=15)  # far beyond the wait for a receipt; a relay still alive then prolongs it
-REMOVAL_LEASE: Final = timedelta(seconds=120)  # far beyond the store client's patience
+# Far longer than the wait for a receipt. A relay that is still under way then extends it.
+HOLD: Final = timedelta(minutes=15)
+# Far longer than the timeouts of the store client.
+REMOVAL_LEASE: Final = timedelta(seconds=120)
 
-# What keeps an object: a relay under way for its job, a line of a batch that goes on (its post may be dropped, and
-# queued again), or a job that names it.
+# An object is needed by a relay under way for its job, by an unfinished batch line (its post may be dropped and queued
+# again), or by a job that names it.
 _NEEDED: Final = (
     "(exists (select 1 from relays r where r.subject = o.subject and r.state in ('queued', 'signed')"
     " and r.kind in ('post', 'settle'))"
@@ -28,13 +30,14 @@ _NAMED: Final = (
 
 @attrs.frozen(slots=True)
 class HeldObject:
-    """An upload's row: what the store holds already under its key, if anything."""
+    """Row of an upload, with the content id that the store already holds under its key, if any."""
 
     cid: str | None
 
 
 async def attach(connection: Connection, holds: Mapping[str, int], retention_seconds: int) -> None:
-    """Their ops took effect: keep them for the retention period. Ends so many of the caller's holds of each key."""
+    """Keep objects for the retention period, because their ops took effect. End `holds` of the caller's holds per
+    key."""
     await connection.execute(
         "update objects set attached = true, decided = false, holders = holders - n.holds,"
         " expires_at = created_at + $3 * interval '1 second'"
@@ -46,12 +49,12 @@ async def attach(connection: Connection, holds: Mapping[str, int], retention_sec
 
 
 async def release(connection: Connection, key: str) -> None:
-    """End the caller's hold without a decision: the janitor makes it when the deadline passes."""
+    """End the caller's hold without a decision. The janitor decides after the deadline."""
     await connection.execute("update objects set holders = holders - 1 where key = $1", key)
 
 
 async def lease_removal(connection: Connection, key: str) -> bool:
-    """End the caller's hold, and whether it may remove `key` from the store now: nothing needs it, nobody holds it."""
+    """End the caller's hold. Return True if no one needs or holds the object, so that the caller may remove it now."""
     leased: bool | None = await connection.fetchval(
         f"with o as (select key, not attached and holders <= 1 and removing_until is null"
         f" and not {_NEEDED.format(named=_NAMED)} as unneeded from objects o where key = $1 for update)"
@@ -65,12 +68,12 @@ async def lease_removal(connection: Connection, key: str) -> bool:
 
 
 async def forget(connection: Connection, key: str) -> None:
-    """The object is gone from the store. A row that an upload took over meanwhile stays."""
+    """Delete the row of an object that was removed from the store, unless a new upload has taken over the row."""
     await connection.execute("delete from objects where key = $1 and removing_until is not null", key)
 
 
 async def settle_expired(connection: Connection, retention_seconds: int) -> None:
-    """Unattached rows past their deadline: attach what a job names, prolong what a relay under way needs."""
+    """Attach unattached rows past their deadline if a job names them, and extend those that a relay under way needs."""
     await connection.execute(
         "update objects o set attached = named.named,"
         " expires_at = case when named.named then o.created_at + $1 * interval '1 second'"
@@ -83,7 +86,7 @@ async def settle_expired(connection: Connection, retention_seconds: int) -> None
 
 
 async def lease_expired(connection: Connection, limit: int) -> list[str]:
-    """Keys that the caller is to remove from the store: past their deadline and needed by nothing."""
+    """Return keys past their deadline that nothing needs, for the caller to remove from the store."""
     rows = await connection.fetch(
         "update objects set removing_until = clock_timestamp() + $2 where key in (select key from objects o"
         " where expires_at < statement_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
@@ -97,7 +100,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[str]:
 
 @attrs.frozen(slots=True)
 class NewObject:
-    """Content that is to be stored: a result, or the container of an order or of a batch's line."""
+    """Content to be stored: a result, or the container of an order or batch line."""
 
     key: str
     subject: bytes
@@ -107,9 +110,13 @@ class NewObject:
 
 
 async def hold_many(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
-    """Before the uploads, of each key once: key → the content id that the store holds already, if any. A key that is
-    missing in the answer is being removed just now."""
-    new = sorted(new, key=lambda one: one.key)  # in one order for all writers, or two of them wait for each other
+    """Hold keys before their uploads, each key once. Return the content id that the store already holds for each key,
+    if any.
+
+    A key that is missing from the answer is being removed.
+    """
+    # All writers use the same order, which avoids deadlocks.
+    new = sorted(new, key=lambda one: one.key)
     rows = await connection.fetch(
         "insert into objects as o (key, subject, bytes, sha256, expires_at, owner)"
         " select n.key, n.subject, n.bytes, n.sha256, clock_timestamp() + $5, n.owner"
@@ -141,13 +148,13 @@ async def set_cids(connection: Connection, cids: Mapping[str, str]) -> None:
 
 
 async def release_many(connection: Connection, keys: Sequence[str]) -> None:
-    """Their posts are in the outbox, which keeps them from now on."""
+    """End holds whose posts are in the outbox. The outbox keeps their objects from now on."""
     await connection.execute("update objects set holders = holders - 1 where key = any($1::text[])", keys)
 
 
 _ALIVE: Final = f"(j.state = {JobState.CLAIMED} or (j.state = {JobState.OPEN} and j.expires_at >= p.block_time))"
-# A job that the outbox or a batch may post yet, or has posted in a block that the index does not show.
-# Relays that are under way and those that were mined are each found by an index of their own.
+# Job that the outbox or a batch may still post, or that was posted in a block not indexed yet. Relays under way and
+# mined relays are looked up separately, because each has an index.
 _COMING: Final = (
     "(exists (select from relays r where r.subject = t.subject and r.kind = 'post' and r.state in ('queued', 'signed'))"
     " or exists (select from relays r where r.subject = t.subject and r.kind = 'post' and r.state = 'mined')"
@@ -157,10 +164,10 @@ _COMING: Final = (
 
 
 async def decide(connection: Connection, *, retention_seconds: int, unsettled_seconds: int) -> None:
-    """Shorten the life of attached objects whose job ended without a result, or was never posted. Nothing changes while
-    the index is being rebuilt. After a reorganisation that revives a job, its objects are kept as before.
+    """Shorten the life of attached objects whose job ended without a result or was never posted.
 
-    Files keep the `expires_at` that their owner was told.
+    Nothing changes while the index is being rebuilt. When a reorg revives a job, its objects are kept as before. Files
+    keep the `expires_at` that their owner was given.
     """
     await connection.execute(
         "update objects t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
@@ -186,8 +193,8 @@ KINDS: Final = ("containers", "results", "inputs", "batch_files", "batches")
 
 @attrs.frozen(slots=True)
 class StoredFor:
-    """Sums for one owner, which triggers keep as rows of files, objects and batches change. `earned`: the owner has a
-    settled job, or is a listed provider."""
+    """Sums for one owner, maintained by triggers on files, objects and batches. `earned` means that the owner has a
+    settled job or is a listed provider."""
 
     bytes: int
     rows: int
@@ -195,7 +202,8 @@ class StoredFor:
 
 
 async def stored_for(connection: Connection, owner: bytes) -> StoredFor:
-    """In a transaction that has just added to them: others that add to the same owner's wait for its end."""
+    """Return the sums of an owner, in the transaction that has just added to them. The lock on the rows makes other
+    transactions of the same owner wait."""
     row = await connection.fetchrow(
         "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint, has_earned($1) from stored"
         " where owner = $1",
@@ -227,7 +235,7 @@ async def has_earned(connection: Connection, wallet: bytes) -> bool:
 
 
 async def bytes_by_kind(connection: Connection) -> dict[str, int]:
-    """Of every kind, also of those that nothing is kept of."""
+    """Return the stored bytes of every kind, including kinds without content."""
     rows = await connection.fetch("select kind, sum(bytes)::bigint as bytes from stored group by kind")
     return dict.fromkeys(KINDS, 0) | {row["kind"]: row["bytes"] for row in rows}
 

@@ -1,9 +1,8 @@
-"""Keys of content in stores that know content ids alone, and the lock under which the last of them takes the content
-along.
+"""Keys of content in stores that only know content ids, and the lock under which the last key removes the content.
 
-Strangers may bring the bytes of somebody else's container under keys of their own. So content stays as long as any key
-holds it: a key is written down before its content is stored, and content is removed under a lock that no new key of it
-passes. Who stores it after that stores it anew.
+Another client may store the bytes of someone's container under different keys. So content stays while any key holds it:
+a key is recorded before its content is stored, and content is removed under a lock that excludes new keys for it. A
+client that stores the content later uploads it again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,24 +17,29 @@ _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('pinned:' || $1, 0
 
 
 class KeyBook(Protocol):
-    """Which key holds which content."""
+    """Map from keys to content ids."""
 
     async def cid_of(self, key: str) -> str | None: ...
 
     async def pin(self, key: str, cid: str) -> str | None:
-        """Write down that the key is to hold this content. Of a key that held another, that is kept under the key that
-        is returned, to be unpinned once the new content is stored."""
+        """Record that the key will hold this content.
+
+        If the key held other content, return the key under which the old content is kept. Unpin that key once the new
+        content is stored.
+        """
         ...
 
     async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None:
-        """Forget the key, and what it held before, each with its content where no other key holds that. Nothing is
-        forgotten when `remove` fails."""
+        """Forget the key and its replaced content. Remove each content that no other key holds.
+
+        Forget nothing when `remove` fails.
+        """
         ...
 
 
 @attrs.frozen(slots=True)
 class PinnedKeys:
-    """In the database, for all processes."""
+    """Keys in the database, shared by all processes."""
 
     database: Database
 
@@ -65,13 +69,14 @@ class PinnedKeys:
     async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None:
         async with self.database.connection() as connection:
             rows = await connection.fetch(
-                # Of keys in the order of bytes, '0' is the first that does not begin with '/'.
+                # In byte order, '0' is the first character after '/'.
                 "select key, cid from pinned_keys where key = $1 or (key >= $2 and key < $3)",
                 key,
                 f"{_REPLACED}{key}/",
                 f"{_REPLACED}{key}0",
             )
-        for row in rows:  # one after the other: two locks at once may wait for each other
+        # One at a time, because holding two locks could deadlock.
+        for row in rows:
             await self._forget(row["key"], row["cid"], remove)
 
     async def _forget(self, key: str, cid: str, remove: Callable[[str], Awaitable[None]]) -> None:

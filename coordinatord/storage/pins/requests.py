@@ -1,7 +1,7 @@
-"""Requests to the pin store: signed, retried while it may help, and its failures named.
+"""Signed requests to the pin store, with retries and named failures.
 
-`store_unavailable`: no answer, or a 5xx. `store_rejected`: the store declined. `object_missing`: it does not hold the
-key.
+`store_unavailable`: no answer, or a 5xx. `store_rejected`: the store declined. `object_missing`: the store does not
+hold the key.
 """
 
 import hashlib
@@ -26,9 +26,12 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse
 from coordinatord.base.thread_pipe import ThreadPipe
 
-_LONGEST_CONTENT: Final = 32 << 20  # that is read whole: a container that a request carried has up to 15 MiB
-_LONGEST_ANSWER: Final = 1 << 20  # to content that was put
-_WHOLE_WITHIN: Final = 90.0  # seconds in which an answer that is read whole must come
+# Limit of content that is read whole. A container in a request has up to 15 MiB.
+_MAX_CONTENT_BYTES: Final = 32 << 20
+# Limit of the answer to an upload.
+_MAX_ANSWER_BYTES: Final = 1 << 20
+# Timeout of an answer that is read whole.
+_ANSWER_TIMEOUT_S: Final = 90.0
 
 
 @attrs.frozen(slots=True)
@@ -40,14 +43,15 @@ class Answered:
     content: bytes
 
 
-_LARGE: Final = 1 << 16  # hashing more than this would keep the event loop from others
+# Hashing more than this would block the event loop for too long.
+_INLINE_HASH_BYTES: Final = 1 << 16
 
 
 class Payload:
-    """Content of one request: pieces as they came, never copied together, and the sha256 of them all.
+    """Content of one request: the pieces as they arrived, without a copy, and their common sha256.
 
-    The signature of a request needs the hash before the first byte is sent. It is taken piece by piece as they come,
-    large pieces in a thread.
+    The signature needs the hash before the first byte is sent. Pieces are hashed as they arrive, large ones in a
+    thread.
     """
 
     def __init__(self) -> None:
@@ -56,12 +60,12 @@ class Payload:
         self._digest = hashlib.sha256()
 
     async def add(self, piece: bytes, thread: ThreadPipe | None = None) -> None:
-        """With a `thread`, the hash is not known before that is idle."""
+        """Add a piece. With a `thread`, the hash is complete only after the thread is idle."""
         self.pieces.append(piece)
         self.size += len(piece)
         if thread is not None:
             await thread.take(self._digest.update, piece)
-        elif len(piece) > _LARGE:
+        elif len(piece) > _INLINE_HASH_BYTES:
             await to_thread.run_sync(self._digest.update, piece)
         else:
             self._digest.update(piece)
@@ -79,16 +83,18 @@ async def payload_of(*pieces: bytes) -> Payload:
 
 
 _COMPARE_INTERVAL_S: Final = 60.0
-_TOLERATED_S: Final = 60.0  # stores refuse a signature that is 15 minutes old
+# Stores reject signatures that are 15 minutes old.
+_TOLERATED_S: Final = 60.0
 
 
 class StoreClock:
-    """The local clock, corrected by the `Date` header of the store's answers. The store rejects requests that were
-    signed with a clock far from its own."""
+    """Local clock, corrected by the `Date` header of the store's answers, because the store rejects requests signed
+    with a clock far from its own."""
 
     def __init__(self, local: Callable[[], float] = time.time) -> None:
         self._local = local
-        self._local_ahead_s = 0.0  # 0 while the difference is within tolerance
+        # 0 while the difference is within tolerance.
+        self._local_ahead_s = 0.0
         self._next_look = 0.0
 
     def now(self) -> float:
@@ -98,16 +104,18 @@ class StoreClock:
     def look(self, headers: Mapping[str, str]) -> None:
         """Compare the clocks at most once in `_COMPARE_INTERVAL_S`, or when the local clock was set back."""
         now = self._local()
-        if not self._next_look - _COMPARE_INTERVAL_S <= now < self._next_look:  # or the local clock was set back
+        if not self._next_look - _COMPARE_INTERVAL_S <= now < self._next_look:
             self._next_look = now + _COMPARE_INTERVAL_S
             self.compare(headers)
 
     def compare(self, headers: Mapping[str, str]) -> bool:
         """Compare the clocks by an answer's date. Return True when that corrects the time."""
         date = read_http_date(headers.get("date"))
-        if date is None or "age" in headers:  # a cached response has an old date
+        # A cached response has an old date.
+        if date is None or "age" in headers:
             return False
-        ahead = self._local() - (date + 0.5)  # the header has whole seconds, cut off
+        # The header has whole seconds, rounded down.
+        ahead = self._local() - (date + 0.5)
         metrics.clock_ahead.labels("pin store").set(ahead)
         correction = ahead if abs(ahead) > _TOLERATED_S else 0.0
         if abs(correction - self._local_ahead_s) <= _TOLERATED_S:
@@ -117,7 +125,8 @@ class StoreClock:
 
 
 _SIGNED: Final = "host;x-amz-content-sha256;x-amz-date"
-_OWN_PORTS: Final = {"http": ":80", "https": ":443"}  # clients leave them out of the header
+# Clients omit the default port from the header.
+_OWN_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 class RequestSigner:
@@ -143,9 +152,12 @@ class RequestSigner:
     def headers(
         self, method: str, url: str, sha256: bytes, more: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, str]:
-        """The headers that authorise this very request, for the next minutes. `sha256` is that of its content. The
-        path and the query of `url` are quoted, and every parameter has its `=`. `more`: others to be signed, in lower
-        case; S3 wants that of all that begin with `x-amz-`."""
+        """Return the headers that authorise this request for the next minutes.
+
+        `sha256` is the hash of the content. Path and query of `url` must be quoted, and every parameter must have its
+        `=`. `more` are further headers to sign, in lower case. S3 requires that for all headers that begin with
+        `x-amz-`.
+        """
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock.now()))
         parts, content = urlsplit(url), sha256.hex()
         host = parts.netloc.removesuffix(_OWN_PORTS.get(parts.scheme, ""))
@@ -179,15 +191,15 @@ def _hmac(key: bytes, text: str) -> bytes:
 T = TypeVar("T")
 
 _NOTHING: Final = hashlib.sha256().digest()
-_FIRST_WAIT: Final = 0.1  # seconds, at most; the next are twice as long
-_LONGEST_WAIT: Final = 2.0
+# Upper limit of the first pause. Each further pause is twice as long.
+_FIRST_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 2.0
 
 
 class StoreRequests:
     """Requests to one bucket, addressed by path.
 
-    `streams`: connections for objects that are read piece by piece, as slowly as callers take them: an order must not
-    wait for one of those.
+    `streams` opens separate connections for objects that clients read slowly, so that orders do not wait for them.
     """
 
     def __init__(
@@ -209,22 +221,23 @@ class StoreRequests:
         payload: Payload | None = None,
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> Answered:
-        """The answer, whole; it is a 2xx. `operation` is the metric's label; `more`: headers, in lower case."""
+        """Return the whole answer to a successful request. `operation` labels the metric. `more` are headers in
+        lower case."""
         url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
         content = payload if payload is not None else Payload()
         return await insist(self._attempts, lambda: self._once(operation, method, url, content, more))
 
     def path(self, key: str) -> str:
-        """The key as a copy names its source."""
+        """Return the key in the form that names the source of a copy."""
         return f"{urlsplit(self._root).path}/{quote(key, safe='/')}"
 
     async def _once(self, operation: str, method: str, url: str, payload: Payload, more: Mapping[str, str]) -> Answered:
-        # The length is said ahead, so that pieces are not sent in chunks of their own, which S3 does not take.
+        # The length prevents chunked encoding, which S3 does not accept.
         headers = {**self._signer.headers(method, url, payload.sha256, more), "content-length": str(payload.size)}
-        longest = _LONGEST_CONTENT if method == "GET" else _LONGEST_ANSWER
+        longest = _MAX_CONTENT_BYTES if method == "GET" else _MAX_ANSWER_BYTES
         with observed(operation):
             async with self._http(method, url, headers, payload.pieces) as response:
-                with anyio.fail_after(_WHOLE_WITHIN):
+                with anyio.fail_after(_ANSWER_TIMEOUT_S):
                     answered = Answered(response.status, response.headers, await response.read(longest))
             self._require_success(answered.status, answered.headers, method, url)
         return answered
@@ -233,8 +246,10 @@ class StoreRequests:
     async def stream(
         self, operation: str, key: str, *, first: int = 0, last: int | None = None
     ) -> AsyncIterator[HttpResponse]:
-        """The object, or its bytes from `first` to `last` inclusive, unread. Retried until the answer's head is
-        there; a failure while it is read is the same Retryable."""
+        """Open the object, or its bytes from `first` to `last` inclusive.
+
+        Retry until the head of the answer has arrived. A failure while reading raises the same Retryable.
+        """
         url = f"{self._root}/{quote(key, safe='/')}"
         wanted = {} if first == 0 and last is None else {"range": f"bytes={first}-{'' if last is None else last}"}
         async with AsyncExitStack() as stack:
@@ -245,7 +260,7 @@ class StoreRequests:
                 raise unavailable(str(error)) from error
 
     async def _opened(self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack) -> HttpResponse:
-        """Closed with `stack`, once it is one to be read."""
+        """Return an opened answer, closed with `stack`."""
         headers = {**self._signer.headers("GET", url, _NOTHING), **wanted}
         with observed(operation):
             async with AsyncExitStack() as opening:
@@ -256,7 +271,7 @@ class StoreRequests:
         return response
 
     def _require_success(self, status: int, headers: Mapping[str, str], method: str, url: str) -> None:
-        """Raise Retryable for a failure. A refusal that corrects the clock is worth another attempt."""
+        """Raise Retryable for a failure. A rejection that corrects the clock is worth another attempt."""
         if HTTPStatus.OK <= status < HTTPStatus.BAD_REQUEST:
             self._signer.clock.look(headers)
         elif self._signer.clock.compare(headers):
@@ -265,20 +280,23 @@ class StoreRequests:
 
 
 async def insist(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
-    """By hand: tenacity would add a tenth to what a request costs, and a batch makes one for each line."""
+    """Call `once` until it succeeds, up to `attempts` times.
+
+    A plain loop, because tenacity adds a tenth to the cost of a request, and a batch sends one request per line.
+    """
     for attempt in range(attempts - 1):
         try:
             return await once()
         except Retryable as error:
             if error.code != "store_unavailable":
                 raise
-        await anyio.sleep(random.uniform(0, min(_FIRST_WAIT * 2**attempt, _LONGEST_WAIT)))  # noqa: S311 - keeps no secret
+        await anyio.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _MAX_PAUSE_S)))  # noqa: S311 - keeps no secret
     return await once()
 
 
 @contextmanager
 def observed(operation: str) -> Iterator[None]:
-    """Times one request, and turns its failures into Retryable."""
+    """Measure one request, and turn its failures into Retryable."""
     started = time.perf_counter()
     outcome = "unavailable"
     try:

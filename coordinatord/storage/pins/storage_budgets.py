@@ -12,15 +12,17 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.pins.objects_sql import stored_for, stored_for_newcomers
 
 NEWCOMERS_ROWS: Final = 1_000_000
-_NEWCOMERS_LOOK_S: Final = 1.0
-_NEWCOMERS_PAUSE: Final = 20.0  # times as long as a look took
-_RETRY_AFTER: Final = 300  # seconds: an upload that nothing came of lives as long
+_NEWCOMERS_INTERVAL_S: Final = 1.0
+# Minimum pause, as a multiple of the duration of the last read.
+_NEWCOMERS_PAUSE_FACTOR: Final = 20.0
+# An unused upload lives as long as this.
+_RETRY_AFTER_S: Final = 300
 
 
 @attrs.define(slots=True)
 class _Newcomers:
-    """Sums of all newcomers. They are read at most once a second, and for a small part of the time: each look passes
-    over a row of every newcomer."""
+    """Sums of all newcomers. They are read at most once a second and only a small share of the time, because a read
+    visits a row of every newcomer."""
 
     _next_look: float = -math.inf
     _sums: tuple[int, int] = (0, 0)
@@ -30,17 +32,19 @@ class _Newcomers:
         if began >= self._next_look:
             self._sums = await stored_for_newcomers(connection)
             took = time.monotonic() - began
-            self._next_look = began + max(_NEWCOMERS_LOOK_S, _NEWCOMERS_PAUSE * took)
+            self._next_look = began + max(_NEWCOMERS_INTERVAL_S, _NEWCOMERS_PAUSE_FACTOR * took)
         return self._sums
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class StorageBudgets:
-    """Limits on the bytes and rows kept for one owner, checked in the transaction that adds to them. 0 is no limit.
+    """Limits on the bytes and rows stored for one owner, checked in the transaction that adds to them. 0 means no
+    limit.
 
-    An owner without a settled job has a small allowance (the first two), one that has earned it a large one. Wallets
-    cost nothing, so all without a settled job also share a ceiling (the last two). What a settle stores counts, but is
-    never refused: it frees a client's money. Nor are the files that batches yield."""
+    An owner without a settled job has a small allowance (`new_`), and an owner with one a large allowance (`most_`).
+    Wallets are free to create, so all owners without a settled job also share a ceiling (`newcomers_`). Results of
+    settles and output files of batches count but are never refused: a settle frees a client's money.
+    """
 
     new_bytes: int
     new_rows: int
@@ -51,8 +55,11 @@ class StorageBudgets:
     _newcomers: _Newcomers = attrs.field(factory=_Newcomers, init=False, eq=False, repr=False)
 
     async def check(self, connection: Connection, owner: bytes) -> None:
-        """Check the owner's allowance after a row of its was added, before that is committed. Raise Retryable `busy`
-        when all of its content together is beyond it, or the content of all newcomers beyond theirs."""
+        """Check the owner's allowance after a row of the owner was added and before the commit.
+
+        Raise Retryable `busy` when the owner's content exceeds its allowance, or the content of all newcomers exceeds
+        theirs.
+        """
         held = await stored_for(connection, owner)
         most_bytes, most_rows = (self.most_bytes, self.most_rows) if held.earned else (self.new_bytes, self.new_rows)
         more = "" if held.earned else ", or grows with your first settled job"
@@ -74,4 +81,4 @@ UNLIMITED: Final = StorageBudgets(new_bytes=0, new_rows=0, most_bytes=0, most_ro
 
 def _full(message: str) -> Retryable:
     metrics.budget_refusals.labels("storage").inc()
-    return Retryable("busy", message, retry_after=_RETRY_AFTER)
+    return Retryable("busy", message, retry_after=_RETRY_AFTER_S)

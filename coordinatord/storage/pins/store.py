@@ -1,7 +1,7 @@
-"""The pin store: objects by key, each answered with the content id it is pinned under.
+"""Pin store: objects by key. The store returns the content id of each object.
 
-An answer without a content id, or with one that cannot be the content's, fails the upload: nothing is posted that
-could not be fetched again.
+An upload fails without a content id or with one that cannot belong to the content, so that no job is posted whose
+content could not be fetched.
 """
 
 import re
@@ -35,7 +35,8 @@ from coordinatord.storage.pins.requests import (
 
 log = structlog.get_logger(__name__)
 
-PART_BYTES: Final = 5 << 20  # the least that a store takes of all parts but the last
+# Smallest part that stores accept, except for the last part.
+PART_BYTES: Final = 5 << 20
 _UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
@@ -45,10 +46,10 @@ BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
 async def put_in_parts(
     requests: StoreRequests, key: str, pieces: AsyncIterable[bytes], before_part: BeforePart
 ) -> Answered:
-    """Store all of `pieces`, more than one part, under `key`; the store's answer to the whole.
+    """Store `pieces`, more than one part, under `key`. Return the store's answer to the complete upload.
 
-    Two parts are in memory at most: one is sent while the next comes in. The store's own upload is aborted when the
-    content does not come whole: its parts would be kept, and charged for, until somebody does.
+    At most two parts are in memory: one is sent while the next arrives. If the content does not arrive whole, the
+    store's upload is aborted, because the store would keep its parts and charge for them.
     """
     created = await requests.send("upload", "POST", key, query="uploads=")
     found = _UPLOAD_ID.search(created.content)
@@ -69,13 +70,14 @@ async def put_in_parts(
         completion = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
         payload = await payload_of(completion)
         response = await requests.send("complete", "POST", key, query=_named(upload), payload=payload)
-        if b"<Error>" in response.content:  # S3 says 200 before it knows
+        # S3 sends status 200 before the parts are joined.
+        if b"<Error>" in response.content:
             raise rejected("it could not put the parts together")
         return response
 
 
 async def abort(requests: StoreRequests, key: str, upload: str) -> None:
-    """End an upload that will not be completed. One that ended already is no error."""
+    """Abort an upload. An upload that has already ended is not an error."""
     try:
         await requests.send("abort", "DELETE", key, query=_named(upload))
     except Retryable as error:
@@ -92,7 +94,7 @@ async def _aborted_unless_done(requests: StoreRequests, key: str, upload: str) -
             try:
                 await abort(requests, key, upload)
             except Retryable as error:
-                # What went wrong first is what the caller is told.
+                # The caller gets the original error.
                 log.warning("upload not aborted", key=key, reason=error.message)
         raise
 
@@ -115,9 +117,11 @@ def _named(upload: str) -> str:
 
 
 _CONNECTIONS: Final = 32
-SINGLE_BYTES: Final = 8 << 20  # up to this, content goes in one request
+# Content up to this size is sent in one request.
+SINGLE_BYTES: Final = 8 << 20
 _PIECE_BYTES: Final = 1 << 20
-_ONE_BLOCK_BYTES: Final = 1 << 18  # no store imports so little as more than one block
+# All stores import content up to this size as one block.
+_ONE_BLOCK_BYTES: Final = 1 << 18
 
 
 async def no_parts(_: str) -> None:
@@ -131,40 +135,40 @@ class Pinned:
 
 
 class PinStore(Protocol):
-    """Objects by the coordinator's own keys. Content of one id may stand under several keys."""
+    """Objects by the coordinator's keys. Several keys may have the same content."""
 
     async def put(self, key: str, content: bytes) -> Pinned:
-        """Store content that is at hand; large content goes in parts."""
+        """Store content in memory. Large content is sent in parts."""
         ...
 
     async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
-        """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole."""
+        """Store streamed content in constant memory. If the content does not arrive whole, the store keeps nothing."""
         ...
 
     async def abort(self, key: str, upload: str) -> None:
-        """End the store's upload that a `before_part` was told of, if it has not ended."""
+        """Abort the store's upload with the id passed to `before_part`, if it has not ended."""
         ...
 
     async def holds(self, key: str) -> bool: ...
 
     async def get(self, key: str) -> bytes:
-        """Retryable `object_missing` when the store does not hold it."""
+        """Return the object. Raise Retryable `object_missing` if the store does not hold it."""
         ...
 
     def read(
         self, key: str, *, first: int = 0, last: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The object piece by piece, or its bytes from `first` to `last` inclusive."""
+        """Stream the object, or its bytes from `first` to `last` inclusive."""
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove the object; removing what is not there succeeds."""
+        """Remove the object. Removing a missing object succeeds."""
         ...
 
 
 @attrs.define(slots=True)
 class ComingContent:
-    """Content as it comes: as much of it as one request holds is read ahead. `whole`: that was all of it."""
+    """Streamed content, read ahead up to the size of one request. `whole` means that this was all of it."""
 
     _rest: AsyncIterator[bytes]
     begun: deque[bytes] = attrs.field(factory=deque)
@@ -191,48 +195,50 @@ class ComingContent:
 
 
 class PinningStore:
-    """An S3 store that pins what it is given, and says under which content id (Filebase, for one)."""
+    """S3 store that pins its objects and returns their content ids, such as Filebase."""
 
     def __init__(self, requests: StoreRequests) -> None:
         self._requests = requests
 
     async def put(self, key: str, content: bytes) -> Pinned:
-        """Store content that is at hand; large content goes in parts."""
+        """Store content in memory. Large content is sent in parts."""
         if len(content) > SINGLE_BYTES:
             return await self.put_pieces(key, pieces_of(content))
         return await self._put_whole(key, await payload_of(content))
 
     async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
-        """Store content as it comes, in constant memory. Nothing is left in the store if it does not come whole.
+        """Store streamed content in constant memory. If the content does not arrive whole, the store keeps nothing.
 
-        Pieces of some hundred KiB are the fastest: each is hashed in a thread and sent without a copy.
+        Pieces of a few hundred KiB are fastest: each is hashed in a thread and sent without a copy.
         """
         content = await ComingContent.begin(pieces)
         if content.whole:
             return await self._put_whole(key, await payload_of(*content.begun))
 
         cid = await self._cid(await put_in_parts(self._requests, key, content.pieces(), before_part), key)
-        if cid.codec == "raw":  # no block is so large
-            raise rejected("its content id is another content's")
+        # Content of this size is never a single block.
+        if cid.codec == "raw":
+            raise rejected("its content id belongs to other content")
         return Pinned(str(cid), content.size)
 
     async def abort(self, key: str, upload: str) -> None:
-        """End the store's upload that a `before_part` was told of, if it has not ended."""
+        """Abort the store's upload with the id passed to `before_part`, if it has not ended."""
         await abort(self._requests, key, upload)
 
     async def _put_whole(self, key: str, payload: Payload) -> Pinned:
         response = await self._requests.send("put", "PUT", key, payload=payload)
-        # The id of a single raw block is the content's own digest; of larger content it depends on how the store
-        # cuts it, which only the store knows.
+        # The id of a single raw block is the digest of the content. The id of larger content depends on the store's
+        # layout.
         own = str(Cid("raw", payload.sha256))
-        if cid_header(response.headers) == own:  # as for every line of a batch: nothing is left to be read or checked
+        # The usual case for batch lines: nothing is left to read or check.
+        if cid_header(response.headers) == own:
             return Pinned(own, payload.size)
         cid = await self._cid(response, key)
         require_of_content(cid, payload)
         return Pinned(str(cid), payload.size)
 
     async def cid_of(self, key: str) -> str | None:
-        """Under which content id the store holds `key`; Retryable `object_missing` when it does not."""
+        """Return the content id of `key`. Raise Retryable `object_missing` if the store does not hold it."""
         return cid_header((await self._requests.send("head", "HEAD", key)).headers)
 
     async def holds(self, key: str) -> bool:
@@ -249,16 +255,17 @@ class PinningStore:
 
     @asynccontextmanager
     async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The object piece by piece, or its bytes from `first` to `last` inclusive."""
+        """Stream the object, or its bytes from `first` to `last` inclusive."""
         async with self._requests.stream("read", key, first=first, last=last) as response:
             yield response.pieces
 
     async def delete(self, key: str) -> None:
-        """Remove the object; removing what is not there succeeds."""
+        """Remove the object. Removing a missing object succeeds."""
         try:
             await self._requests.send("delete", "DELETE", key)
         except Retryable as error:
-            if error.code != "object_missing":  # most stores answer as if it had been there
+            # Most stores report success for a missing object.
+            if error.code != "object_missing":
                 raise
 
     async def _cid(self, response: Answered, key: str) -> Cid:
@@ -266,16 +273,19 @@ class PinningStore:
         try:
             return read_cid(text, "cid")
         except Refused as wrong:
-            raise rejected(f"its content id {text!r} is none: {wrong}") from wrong
+            raise rejected(f"its content id {text!r} is malformed: {wrong}") from wrong
 
 
 def require_of_content(cid: Cid, payload: Payload) -> None:
-    """Raises Retryable where this cannot be the content's id. One block is a raw leaf or, as in CIDv0, a node of
-    dag-pb; the id of more depends on how the store cuts it, which only the store knows."""
+    """Raise Retryable if this cannot be the content's id.
+
+    One block is a raw leaf or, in CIDv0, a dag-pb node. The id of several blocks depends on the store's layout and
+    cannot be checked.
+    """
     if cid.digest == payload.sha256 and cid.codec == "raw":
         return
     if cid.codec == "raw" or (payload.size <= _ONE_BLOCK_BYTES and cid != dag_leaf(b"".join(payload.pieces))):
-        raise rejected("its content id is another content's")
+        raise rejected("its content id belongs to other content")
 
 
 async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
@@ -285,7 +295,7 @@ async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
 
 
 def bucket_url(endpoint: str, bucket: str) -> str:
-    """By path: a bucket as a host name would need a name server that knows it."""
+    """Return the bucket's URL, by path. A bucket as a host name would need a DNS entry."""
     return f"{endpoint}/{quote(bucket, safe='')}"
 
 
@@ -293,7 +303,8 @@ def bucket_url(endpoint: str, bucket: str) -> str:
 async def open_pin_store(
     endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
 ) -> AsyncIterator[PinningStore]:
-    """`patience`: seconds between any two bytes; connecting gets a third of it."""
+    """Open a pinning store. `patience` is the longest wait in seconds between two reads. Connecting gets a third of
+    it."""
     async with open_bucket(endpoint, bucket, access_key, secret_key, region, patience=patience) as requests:
         yield PinningStore(requests)
 
@@ -302,7 +313,7 @@ async def open_pin_store(
 async def open_bucket(
     endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
 ) -> AsyncIterator[StoreRequests]:
-    """Connections to one bucket, in the same way."""
+    """Open connections to one bucket. `patience` is the longest wait in seconds between two reads."""
     signer = RequestSigner(access_key, secret_key, region)
     async with (
         open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,

@@ -40,7 +40,7 @@ async def test_nodes_encoded_answer_is_none_and_is_left_unread(server: BombServe
 async def test_nodes_answer_is_read_up_to_its_limit_and_no_further(
     server: BombServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_LONGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr(transport, "_MAX_ANSWER_BYTES", 1 << 20)
     server.plain = b"[" + b" " * (1 << 20)
     async with open_rpc(server.url) as rpc:
         with pytest.raises(Retryable, match="longer than 1048576 bytes"):

@@ -66,7 +66,7 @@ async def test_without_the_role_readiness_says_so_and_callers_may_try_again(
         "lag": "",
     }
     assert_may_be_repeated(refused)
-    [told] = [line for line in lines if line["event"] == "no relayer role"]
+    [told] = [line for line in lines if line["event"] == "relayer role missing"]
     assert told["missing_in"][0] == "jobRegistry"
     assert "grant-relayer" in told["remedy"]
 

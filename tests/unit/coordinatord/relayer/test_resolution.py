@@ -298,7 +298,7 @@ async def test_nothing_ends_while_another_node_tells_another_receipt(outbox: Out
     elsewhere: dict[str, Any] = {"transactionHash": "0x" + "01" * 32, "blockNumber": "0x4d", "gasUsed": hex(500)}
     elsewhere |= {"blockHash": "0x" + OTHER.hex(), "status": "0x1", "logs": []}
     mined = Mined(outbox, [tx(1)])
-    with pytest.raises(Retryable, match="another node tells other receipts"):
+    with pytest.raises(Retryable, match="another node reports different receipts"):
         await mined.resolve(receipt(1), other=Node(receipt=elsewhere))
     assert outbox.written == []
 
