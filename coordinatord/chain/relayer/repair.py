@@ -60,8 +60,8 @@ async def revive_unmined(
 @attrs.frozen(slots=True)
 class Findings:
     """Nonces with a problem. `used` are below the chain's count although their transactions are pending: they were
-    mined, or lost to a foreign transaction. `suspects` are not pending although the chain waits for them. `foreign` were
-    used by bytes that the database does not know."""
+    mined, or lost to a foreign transaction. `suspects` are not pending although the chain waits for them. `foreign`
+    were used by bytes that the database does not know."""
 
     used: tuple[int, ...]
     suspects: tuple[int, ...]
