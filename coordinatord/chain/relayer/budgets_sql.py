@@ -1,4 +1,5 @@
-"""Gas budgets in the database: what a signer has spent and has under way, and what it has earned by settled jobs."""
+"""Gas budgets in the database: gas that signers have used and have under way, and settled jobs that raise their
+limits."""
 
 import enum
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from coordinatord.storage.database.prepared import PreparedConnection
 EARNS_FOR_DAYS: Final = 7
 # Limit of counted settled jobs per signer.
 MOST_EARNED: Final = 20_000
-# Signer that stands for all newcomers in sums.
+# Stands in place of a signer, for the sum of all newcomers.
 ALL_NEWCOMERS: Final = b"\x00"
 _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
 _SUMS: Final = (

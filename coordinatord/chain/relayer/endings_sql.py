@@ -81,7 +81,7 @@ async def drop_ended(connection: Connection, older_than_seconds: int, limit: int
 
 
 async def drop_carriers(connection: Connection, older_than_seconds: int, limit: int) -> int:
-    """Delete those of the `limit` oldest transactions that carry no relay any more. Return their number.
+    """Delete transactions without relays among the `limit` oldest ones. Return their number.
 
     Transactions become due in order, so later ones need no check.
     """

@@ -35,11 +35,11 @@ _LOST_KEPT_S: Final = 3600.0
 async def revive_unmined(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, mined: Sequence[tuple[int, bytes]]
 ) -> int:
-    """Make transactions pending again whose block is no longer part of the chain. Return their number. `mined`: number
-    and hash of the blocks that transactions of the account are recorded in.
+    """Make transactions pending again if a reorg removed their block. Return their number. `mined` lists number and
+    hash of blocks in which transactions of the account were mined.
 
-    Blocks above the head count as gone. If only this node lacks them, sending the bytes again does no harm, and the
-    steps that look at those blocks find them mined.
+    Blocks above the head count as removed. If only this node lacks them, resending the bytes is harmless, and the steps
+    that apply those blocks find the transactions mined.
     """
     now = await blocks_by_number(rpc, [number for number, _ in mined])
     vanished = [
@@ -117,7 +117,7 @@ async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount,
 
 
 async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
-    """Resolve lost transactions whose receipt came after all: late, or in a block of another branch."""
+    """Resolve lost transactions that were mined after all: their receipt was late, or in a block of another branch."""
     now = anyio.current_time()
     for tx in list(account.lost):
         if tx.missed_at is None:
@@ -131,7 +131,7 @@ async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, bl
 async def _give_up_lost(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock, used: Sequence[int]
 ) -> int:
-    """Decide nonces of ours that the chain counts as used: mined in a block that we did not see, or by a foreign
+    """Decide nonces that the chain counts as used: mined in a block that was not seen, or used by a foreign
     transaction. Return the number of lost ones."""
     candidates = [tx for tx in account.pending if tx.nonce in used][:_MAX_EXAMINED]
     # From one node: with one node's receipts and another node's count, a mined transaction could look lost.
@@ -215,9 +215,12 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within
 
 
 def _note_passed_turn(account: RelayerAccount, mined_within: float) -> None:
-    """Reprice the transaction with the next nonce when its turn has passed, whatever nodes say of it: a pool may have
-    lost its place, or refuse it in unknown words. At the third time, replace it by a self-transfer, so that its nonce
-    holds up no others. While the chain makes no blocks, an accepted one is only repriced."""
+    """Raise the fee of the transaction with the next nonce when its turn has passed, even if nodes accepted it.
+
+    A pool may have lost it, or refuse it with an unknown message. After its third turn, replace it with a
+    self-transfer, so that its nonce does not hold up others. While the chain makes no blocks, an accepted transaction
+    only gets a higher fee.
+    """
     tx, now = next(iter(account.pending), None), anyio.current_time()
     if tx is None or tx.nonce != account.nonce_floor or account.ceiling.is_below(account.market):
         return
@@ -230,4 +233,5 @@ def _note_passed_turn(account: RelayerAccount, mined_within: float) -> None:
         give_up(tx, "turn_passed")
     else:
         tx.underpriced = True
-    tx.answered_at, tx.answered_head = now, account.head  # its next turn, where the ceiling allows no new version
+    # Start of its next turn, if the ceiling allows no new version.
+    tx.answered_at, tx.answered_head = now, account.head

@@ -71,8 +71,8 @@ async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequ
 
 
 async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
-    """End every relay of these transactions: those of `refused` as refused, all others as mined. Relays that ended
-    before are decided again, after a reorg."""
+    """End every relay of these transactions: the relays of `refused` as refused, all others as mined. After a reorg,
+    ended relays are decided again."""
     rows = await connection.fetch(
         "with ended as (update relays set"
         " state = case when f.tx_id is null then 'mined' else 'refused' end::relay_state,"
@@ -91,7 +91,7 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
 
 
 async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
-    """Return those of these relays that have an older one of their subject under way."""
+    """Return the relays that have an older relay of their subject under way."""
     rows = await connection.fetch(
         "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
         " where o.subject = r.subject and o.id < r.id and o.state in ('queued', 'signed'))",

@@ -38,7 +38,9 @@ _RETRY_AFTER_S: Final = 30
 
 def lacking() -> Retryable:
     """Return the error for callers, with the specification's code for a queue that does not move: a retry is safe."""
-    message = "the coordinator's account has no relayer role at the moment; its operator is told: try again later"
+    message = (
+        "the coordinator's account has no relayer role at the moment; its operator has been notified: try again later"
+    )
     return Retryable("relay_unavailable", message, "relay_queue_timeout", _RETRY_AFTER_S)
 
 

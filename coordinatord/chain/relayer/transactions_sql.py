@@ -162,7 +162,8 @@ class Gap:
 
 
 async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]) -> list[Gap]:
-    """Return those of `nonces` that are lost or were never stored. Mined ones are no gap, whatever a node says."""
+    """Return the nonces that are lost or were never stored. Mined nonces are not gaps, even if a node reports
+    otherwise."""
     rows = await connection.fetch(
         "select n.nonce, t.id from unnest($3::bigint[]) as n(nonce)"
         " left join relay_txs t on t.chain_id = $1 and t.account = $2 and t.nonce = n.nonce"
@@ -207,7 +208,7 @@ async def mark_refused(connection: Connection, refusals: Sequence[tuple[int, str
 
 @attrs.frozen(slots=True)
 class AccountUse:
-    """`pending`: transactions that are neither mined nor lost. `quiet`: seconds since the last one was signed."""
+    """Account with its number of `pending` transactions, and the seconds since its last signature (`quiet`)."""
 
     account: bytes
     pending: int
@@ -242,7 +243,7 @@ class NewestBlock:
 
 
 async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[NewestBlock]:
-    """Return those of all accounts that are within `window` blocks of the last one."""
+    """Return the newest blocks of all accounts, as far as they are within `window` blocks of the last one."""
     rows = await connection.fetch(
         "select distinct on (account) account, block_number, block_hash,"
         " coalesce(extract(epoch from clock_timestamp() - broadcast_at), 0)::float8 as quiet"

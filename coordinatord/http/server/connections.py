@@ -30,8 +30,8 @@ _REFUSED: Final = metrics.http_connections_ended.labels("refused")
 
 @attrs.frozen(slots=True)
 class ConnectionLimits:
-    """Limits: `most` connections in total, `most_of_one` per caller. A trusted proxy carries many callers, so it has
-    no limit of its own, and its connections are never closed for others."""
+    """Limits: `most` connections in total, `most_of_one` per caller. A trusted proxy carries many callers, so the
+    limit per caller does not apply to it, and its connections are never closed for others."""
 
     most: int = 8192
     most_of_one: int = 512

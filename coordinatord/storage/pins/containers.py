@@ -128,7 +128,7 @@ class Containers:
             holding.cid = await self._stored(key, content, known)
             yield holding
         finally:
-            # ^A hold must also end when the request is cancelled.
+            # A hold must also end when the request is cancelled.
             with anyio.move_on_after(10, shield=True):
                 await self._release(holding)
 

@@ -1,4 +1,4 @@
-// Prometheus' text exposition, as far as this page needs it: samples by name, with their labels.
+// Parse the parts of Prometheus' text format that this page needs: samples by name, with their labels.
 
 const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/;
 const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"/g;

@@ -1,4 +1,4 @@
-// The operators' page: the metrics of this process, read as often as a person looks, and nothing that they do not say.
+// The operators' page shows the metrics of this process. They are read every few seconds while the page is open.
 
 import { facts, h, hex, swap, table } from "./dom.js";
 import { read } from "./exposition.js";

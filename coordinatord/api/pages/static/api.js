@@ -1,4 +1,4 @@
-// The coordinator's public interface, asked by paths beside this page, so that it also works below a proxy's prefix.
+// Client of the coordinator's public routes. Paths are relative to this page, so that it works below a proxy's prefix.
 
 const PATIENCE = 15_000;
 const TOKEN = "svc-session";
@@ -30,7 +30,7 @@ export async function get(path, { session = false } = {}) {
   throw new ApiError(answer.status, error.code ?? error.type ?? "", error.message ?? `The coordinator answered ${answer.status}.`);
 }
 
-// The same, where a route that is not there, or has nothing, is no failure.
+// Like `get`, but a missing route or an empty answer is not an error.
 export async function getIfAny(path, options) {
   try {
     return await get(path, options);
@@ -40,7 +40,7 @@ export async function getIfAny(path, options) {
   }
 }
 
-// Readiness is told with 503 as well.
+// A 503 also carries the readiness report.
 export async function readiness() {
   const answer = await fetch(address("/readyz"), { signal: AbortSignal.timeout(PATIENCE), credentials: "omit", cache: "no-store" });
   return answer.json();
@@ -57,7 +57,7 @@ export function remedy(error) {
   return "Change what was asked for.";
 }
 
-// The session token: in this tab's memory alone, gone with the tab, and never part of an address.
+// The session token stays in this tab's memory. It is lost with the tab and never part of a URL.
 export function token() {
   return sessionStorage.getItem(TOKEN);
 }
@@ -70,7 +70,7 @@ export function forgetToken() {
   sessionStorage.removeItem(TOKEN);
 }
 
-// What every view needs and what rarely changes.
+// Data that every view needs and that rarely changes.
 const facts = new Map();
 
 async function known(name, seconds, read) {

@@ -1,4 +1,4 @@
-// The page's frame: which view the address names, what is read for it, and when it is read again.
+// Frame of the page: choose the view from the URL, read its data, and refresh it.
 
 import { ApiError, deployment, remedy } from "./api.js";
 import { h, swap } from "./dom.js";
@@ -56,7 +56,7 @@ function open({ first = false } = {}) {
   refresh();
 }
 
-// One reading at a time: what moves meanwhile is read after it, so that no older answer takes a newer one's place.
+// One read at a time. Changes during a read cause another read after it, so that an older answer never replaces a newer one.
 async function refresh() {
   const mine = current;
   clearTimeout(mine.timer);
@@ -85,7 +85,7 @@ async function readInto(mine) {
     mine.seen = null;
     const kept = mine.body.querySelector(".notice") === null && mine.body.getAttribute("aria-busy") === null;
     const notice = h("div", { class: "notice", role: "alert" }, h("p", {}, h("strong", {}, error.message)), h("p", {}, remedy(error)));
-    // What was read before stays: stale rows under a sentence are worth more than none.
+    // Keep the old rows below the error message.
     if (kept && error instanceof ApiError && (error.status === 0 || error.status >= 429)) mine.body.prepend(notice);
     else if (mine.body.querySelector(".notice")?.textContent !== notice.textContent) swap(mine.body, notice);
     if (!(error instanceof ApiError)) console.error(error);
@@ -103,7 +103,7 @@ function tellPosition() {
   document.querySelector("#block").textContent = live.cursor === null ? "" : `as of block ${number(live.cursor)}`;
 }
 
-// Times that go on while nothing else changes: "12 s ago", and countdowns.
+// Times that change without new data: "12 s ago", and countdowns.
 function tick() {
   const now = Date.now() / 1000;
   for (const each of document.querySelectorAll("[data-ago]")) each.textContent = ago(each.dataset.ago, now);

@@ -1,4 +1,4 @@
-// Batches of one wallet. They are for their owner alone, so a session's token is asked for; it stays in this tab.
+// Batches of one wallet. Only their owner may read them, so the page requests a session token, which stays in this tab.
 
 import { forgetToken, get, keepToken, token } from "./api.js";
 import { facts, h, hex, table } from "./dom.js";

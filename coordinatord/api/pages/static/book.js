@@ -1,4 +1,4 @@
-// The book: jobs, newest first, and how much of the market is busy.
+// The job book: jobs, newest first, and the market's load.
 
 import { get, models } from "./api.js";
 import { h, hex, table } from "./dom.js";

@@ -1,5 +1,5 @@
-// Charts as inline SVG: a line through the medians, a band from the lowest to the highest. The numbers stand in a table
-// under the picture for those who would rather read.
+// Charts as inline SVG: a line through the medians and a band from lowest to highest. A table below the chart shows the
+// same numbers.
 
 import { h, svg, table } from "./dom.js";
 import { clock, moment, number, tokens } from "./format.js";
@@ -44,7 +44,7 @@ export function priceChart(title, points) {
       ], points, "")));
 }
 
-// A line of words' height.
+// Height of a line of text.
 export function sparkline(values, said) {
   const highest = values.reduce((most, value) => (value > most ? value : most), 1n);
   const x = scaleOf(values.map((_, n) => n), 2, 94);

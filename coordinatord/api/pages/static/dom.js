@@ -1,4 +1,4 @@
-// Elements made from plain values. Every text, foreign ones above all, becomes a text node: nothing here parses markup.
+// Create elements from plain values. All text, including published text, becomes text nodes: no markup is ever parsed.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -20,8 +20,8 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// Replaces what a container holds. Whoever was on a link or button in it is on its successor afterwards, and what was
-// unfolded stays so: a page that renews itself must not throw out those who read it with the keyboard.
+// Replace the content of a container. Keep the focus on the matching link or button, and keep expanded parts expanded, so
+// that a refresh does not disturb keyboard users.
 export function swap(container, ...children) {
   const active = document.activeElement;
   const key = container.contains(active) && active !== container ? keyOf(active) : null;
@@ -37,7 +37,7 @@ function keyOf(element) {
   return element.id || element.dataset.key || element.getAttribute("href") || element.textContent;
 }
 
-// A table whose columns say what they are: {label, cell, num, wide}. `wide` columns are left out on narrow screens.
+// A table of columns {label, cell, num, wide}. `wide` columns are hidden on narrow screens.
 export function table(caption, columns, rows, empty) {
   if (rows.length === 0) return h("p", { class: "empty" }, empty);
   const kind = (column) => [column.num && "num", column.wide && "wide"].filter(Boolean).join(" ") || null;
@@ -55,7 +55,7 @@ export function facts(...pairs) {
     h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-// Hex, shortened for the eye; the whole of it is copied, and read out on hover.
+// Shortened hex. Copying and hovering give the whole value.
 export function hex(value, { href = null, what = "value" } = {}) {
   if (!value) return h("span", { class: "faint" }, "–");
   const text = String(value);

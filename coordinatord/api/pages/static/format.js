@@ -1,4 +1,4 @@
-// Amounts, times and words as people read them. Amounts are whole numbers of base units: BigInt, never floating point.
+// Format amounts, times and labels. Amounts are whole numbers of base units: BigInt, never floating point.
 
 let decimals = 6;
 
@@ -6,7 +6,7 @@ export function setDecimals(count) {
   decimals = count;
 }
 
-// `least`: digits behind the point, so that the amounts of a column stand below each other.
+// `least`: minimum digits after the decimal point, to align the amounts of a column.
 export function tokens(units, least = 2) {
   const value = BigInt(units);
   if (decimals === 0) return grouped(value.toString());
@@ -28,7 +28,7 @@ function grouped(digits) {
   return digits.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
 }
 
-// The most that a job may cost: its rates are for 10^6 units, rounded up.
+// Maximum cost of a job. Rates are per 10^6 units, and the cost is rounded up.
 export function most(job) {
   const sum = BigInt(job.rate_in) * BigInt(job.units_in) + BigInt(job.rate_out) * BigInt(job.units_out);
   return (sum + 999_999n) / 1_000_000n;
@@ -70,7 +70,7 @@ const ENDED = {
   5: ["cancelled", "Expired"],
 };
 
-// [kind, word] of a job's state: the kind colours, the word says it.
+// [kind, word] of a job's state. The kind selects the colour, and the word is the label.
 export function stateOf(job) {
   if (job.state === 0) return ["open", "Open"];
   if (job.state === 1) return ["claimed", "In progress"];

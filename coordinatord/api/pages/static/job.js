@@ -1,4 +1,4 @@
-// One job: its life as a timeline with its transactions, and what is left of its time.
+// One job: a timeline with its transactions, and its remaining time.
 
 import { get, getIfAny, models } from "./api.js";
 import { facts, h, hex } from "./dom.js";
@@ -59,14 +59,14 @@ export function job([id]) {
   };
 }
 
-// What a settled job cost its owner in all, and who got it.
+// Total cost of a settled job, and its recipients.
 function paid({ cost, cost_parts: parts, amount }, token) {
   const shares = parts ? ` (provider ${tokens(parts.provider)}, fee ${tokens(parts.fee)}, relaying ${tokens(parts.gas_fee)})` : "";
   const back = amount ? `; ${tokens(BigInt(amount) - BigInt(cost))} came back` : "";
   return [tokens(cost), h("span", { class: "faint" }, ` ${token}${shares}${back}`)];
 }
 
-// What keeps providers from an open job, and what would change that, as the coordinator tells it.
+// The coordinator's explanation why no provider claims an open job, and what would help.
 function waiting(why) {
   const known = Object.keys(HELP);
   const helps = why.would_help.filter((each) => known.includes(each.change));
@@ -143,7 +143,7 @@ function step(kind, name, said, transactions) {
     transactions.map((each) => h("span", { class: "said" }, each.block_number ? `Block ${number(each.block_number)}, transaction ` : "Transaction ", hex(each.tx_hash, { what: "transaction" }))));
 }
 
-// The gateway is the operator's word: only an address of the web becomes a link.
+// The gateway is an unverified setting of the operator, so only http(s) URLs become links.
 function link(about, cid) {
   if (!about.gateway_url || !/^[a-zA-Z0-9]+$/.test(cid ?? "")) return null;
   try {

@@ -1,5 +1,5 @@
-// Live view: the coordinator's events where it has them, else the index's position asked for again and again. Listeners
-// hear `change` when something moved; the header says which of the two goes on.
+// Live updates: the coordinator's event stream if available, otherwise polling of the index's position. Listeners get
+// `change` on every update. The header shows which of the two is in use.
 
 import { address, readiness } from "./api.js";
 

@@ -1,4 +1,4 @@
-// The market: what is signed for, who can read open orders, and whether the coordinator is ready.
+// The market: the contracts that clients sign for, who can read open orders, and the coordinator's readiness.
 
 import { getIfAny, readiness } from "./api.js";
 import { facts, h, hex, table } from "./dom.js";

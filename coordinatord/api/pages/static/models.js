@@ -1,4 +1,4 @@
-// Models: who asks what for them now, and what was paid over time.
+// Models: current asks, and prices paid over time.
 
 import { get, getIfAny } from "./api.js";
 import { pointsOf, priceChart, sparkline } from "./chart.js";

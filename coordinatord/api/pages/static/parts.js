@@ -1,4 +1,4 @@
-// Parts that several views are made of: links to things, states, times, reliability.
+// Parts shared by several views: links, states, times, reliability.
 
 import { h } from "./dom.js";
 import { ago, clock, number, share, span, stateOf, tokens } from "./format.js";
@@ -21,7 +21,7 @@ export function jobLink(id) {
   return h("a", { href: `#/job/${id}`, title: id }, h("code", {}, `${id.slice(0, 8)}…${id.slice(-4)}`));
 }
 
-// With the name of its model below it, where there is no room for a column of names.
+// With the model's name below, if there is no room for a column of names.
 export function jobAndModel(row, models) {
   return [jobLink(row.job_id), h("span", { class: "under faint" }, models.get(row.model_id)?.id ?? `model ${row.model_id}`)];
 }
@@ -38,7 +38,7 @@ export function windowOf(seconds) {
   return span(seconds);
 }
 
-// Reliability as the coordinator counts it from the chain; a newcomer is told apart from a bad one.
+// Reliability as counted by the coordinator from the chain. Newcomers are marked, to distinguish them from bad providers.
 export function reliability(row) {
   const told = row.reliability;
   if (!told) return h("span", { class: "faint" }, "–");
@@ -50,7 +50,7 @@ export function reliability(row) {
     `${share(good, all)} of ${number(all)}${median}`);
 }
 
-// Slots in use: a bar for the eye, the numbers for everybody.
+// Slots in use, as a bar and as numbers.
 export function capacity(row) {
   const [used, all] = [Number(row.active_jobs), Number(row.capacity)];
   return h("span", { class: "capacity" },

@@ -1,4 +1,4 @@
-// Providers: who is listed, how busy, how reliable, and what each has published of itself.
+// Providers: their listing, load, reliability and published data.
 
 import { get, models } from "./api.js";
 import { facts, h, hex, table } from "./dom.js";

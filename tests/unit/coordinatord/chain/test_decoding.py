@@ -179,9 +179,9 @@ def test_the_first_malformed_log_of_many_is_named() -> None:
         (FINE["topics"], FINE["data"] + "0", "not hex"),
         (FINE["topics"], with_word(FINE["data"], 0, "100000000"), "wider"),
         ([*FINE["topics"][:2], "0x" + "f" * 64], FINE["data"], "wider"),
-        (FINE["topics"], with_word(FINE["data"], 4, "fffff0"), "not within"),
-        (FINE["topics"], with_word(FINE["data"], 4, "a1"), "not within"),
-        (FINE["topics"], with_word(FINE["data"], 5, "fff"), "not within"),
+        (FINE["topics"], with_word(FINE["data"], 4, "fffff0"), "outside of the log"),
+        (FINE["topics"], with_word(FINE["data"], 4, "a1"), "outside of the log"),
+        (FINE["topics"], with_word(FINE["data"], 5, "fff"), "outside of the log"),
         (FINE["topics"], with_word(FINE["data"], 5, "3"), "padding"),
     ],
 )

@@ -62,7 +62,7 @@ def test_logs_out_of_the_order_of_the_chain_are_not_believed() -> None:
 def test_headers_must_be_the_numbers_asked_for_and_hang_together() -> None:
     headers, _ = told((), (), ())
     check_linked(headers, 1)
-    with pytest.raises(Retryable, match="asked for block 2"):
+    with pytest.raises(Retryable, match="returned block 1 instead of block 2"):
         check_linked(headers, 2)
     stranger = msgspec.structs.replace(headers[1], hash="0x" + "ab" * 32)
     with pytest.raises(Retryable, match="block 3 is not the child"):
