@@ -6,7 +6,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from common.envelope import LONGEST_CUSTOM_ID
+from common.envelope import MAX_CUSTOM_ID_LENGTH
 from common.refusal import Refused
 from common.strict_json import parse
 from svc.batches.offers import LineOffer
@@ -140,7 +140,7 @@ def market_line(request: BatchRequest) -> Json:
     url = EMBEDDINGS if wanted.route == EMBEDDINGS else RESPONSES
     line: Json = {"url": url, "body": body}
     # Ours are known by their number; it is sealed for whoever looks at the market's batch beside us.
-    return line | ({"custom_id": request.custom_id} if len(request.custom_id) <= LONGEST_CUSTOM_ID else {})
+    return line | ({"custom_id": request.custom_id} if len(request.custom_id) <= MAX_CUSTOM_ID_LENGTH else {})
 
 
 def told_error(problem: Problem) -> Json:
