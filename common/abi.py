@@ -1,17 +1,17 @@
-"""The Solidity ABI, word by word: calldata out, event data and return values in.
+"""Encode Solidity calldata, and decode event data and return values.
 
-A value of static type fills whole words of 32 bytes in the head. A dynamic one puts its offset there, counted
-from the start of the head, and its content behind all heads:
+A value of static type fills whole 32-byte words in the head. A value of dynamic type has an offset in the head, counted
+from the start of the head, and its content in the tail:
 
     head:  word 0 │ word 1 │ offset of a │ word 3 │ offset of b
     tail:  length of a │ a, zero-padded to whole words │ length of b │ b, …
 
-Encoding: `call(SELECTOR, bytes32(job_id), uint(issued_at), dynamic(signature))`. A static struct is the words
-of its fields side by side, in the head (`join`) or as one row of an `array`.
+Encode with `call(SELECTOR, bytes32(job_id), uint(issued_at), dynamic(signature))`. A static struct is the
+concatenated words of its fields, in the head (`join`) or as one row of an `array`.
 
-Decoding: `uint_at(data, 1, 64)`, `bytes_at(data, 3)`: the second argument counts words of the head. What no
-compiler writes is refused: values wider than their type, offsets into the head, offsets and lengths that leave
-the data, padding that is not zero. Data behind the last value is not looked at.
+Decode with `uint_at(data, 1, 64)` or `bytes_at(data, 3)`. The second argument is the number of the word in the head.
+Decoding rejects values wider than their type, offsets into the head, offsets and lengths outside the data, and padding
+that is not zero. It ignores data after the last value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,23 +28,23 @@ Words = NewType("Words", bytes)
 
 @attrs.frozen(slots=True)
 class Tail:
-    """Dynamic content, its length first; its place in the head is taken by an offset."""
+    """Dynamic content, beginning with its length. The head holds its offset."""
 
     content: bytes
 
 
 def selector(signature: str) -> bytes:
-    """The first 4 bytes of calldata and of a custom error: `selector("reclaim(bytes32)")`."""
+    """Return the first 4 bytes of calldata or of a custom error, e.g. `selector("reclaim(bytes32)")`."""
     return keccak256(signature.encode("ascii"))[:4]
 
 
 def topic(signature: str) -> bytes:
-    """The first topic of an event's logs."""
+    """Return the first topic of an event's logs."""
     return keccak256(signature.encode("ascii"))
 
 
 def uint(value: int) -> Words:
-    return Words(value.to_bytes(32, "big"))  # OverflowError when it is no uint256
+    return Words(value.to_bytes(32, "big"))  # OverflowError unless value fits a uint256
 
 
 def boolean(value: bool) -> Words:
@@ -64,32 +64,32 @@ def address(value: bytes) -> Words:
 
 
 def join(words: Iterable[Words]) -> Words:
-    """A static struct from the words of its fields."""
+    """Encode a static struct from the words of its fields."""
     return Words(b"".join(words))
 
 
 def dynamic(value: bytes) -> Tail:
-    """`bytes`."""
+    """Encode a `bytes` value."""
     return Tail(b"".join((len(value).to_bytes(32, "big"), value, bytes(-len(value) % 32))))
 
 
 def text(value: str) -> Tail:
-    """`string`."""
+    """Encode a `string` value."""
     return dynamic(value.encode("utf-8"))
 
 
 def array(rows: Sequence[Words]) -> Tail:
-    """`T[]` of a static T: one row each."""
+    """Encode a `T[]` of a static T, one row for each element."""
     return Tail(uint(len(rows)) + b"".join(rows))
 
 
 def array_of_dynamic(items: Sequence[Tail]) -> Tail:
-    """`bytes[]` or `string[]`: the offsets count from behind the length."""
+    """Encode a `bytes[]` or `string[]`. Offsets are counted from the word after the length."""
     return Tail(uint(len(items)) + encode(*items))
 
 
 def encode(*values: Words | Tail) -> bytes:
-    """The arguments of a call, or the data of an event."""
+    """Encode the arguments of a call, or the data of an event."""
     offset = sum([32 if isinstance(value, Tail) else len(value) for value in values])
     heads: list[bytes] = []
     tails: list[bytes] = []
@@ -104,7 +104,7 @@ def encode(*values: Words | Tail) -> bytes:
 
 
 def call(selector: bytes, *values: Words | Tail) -> bytes:
-    """Calldata."""
+    """Return the calldata of a function call."""
     return selector + encode(*values)
 
 
@@ -134,7 +134,7 @@ def address_at(data: bytes, word: int) -> bytes:
 
 
 def bytes_at(data: bytes, word: int, head: int = 0) -> bytes:
-    """A `bytes` whose offset stands in the head's word. `head`: words of the whole head, where more follow."""
+    """Decode the `bytes` whose offset is in the head's word `word`. The head has at least `head` words."""
     start, length = _tail(data, word, head)
     end = start + length
     padding = -length % 32
@@ -146,7 +146,7 @@ def bytes_at(data: bytes, word: int, head: int = 0) -> bytes:
 
 
 def text_at(data: bytes, word: int, head: int = 0) -> str:
-    """A `string` whose offset stands in the head's word."""
+    """Decode the `string` whose offset is in the head's word `word`."""
     try:
         return bytes_at(data, word, head).decode("utf-8")
     except UnicodeDecodeError:
@@ -154,7 +154,7 @@ def text_at(data: bytes, word: int, head: int = 0) -> str:
 
 
 def rows_at(data: bytes, word: int, words_per_row: int, head: int = 0) -> list[bytes]:
-    """A `T[]` of a static T: the words of each row, to be read with the functions above."""
+    """Decode a `T[]` of a static T. Return the words of each row."""
     start, count = _tail(data, word, head)
     width = 32 * words_per_row
     end = start + count * width
@@ -164,11 +164,11 @@ def rows_at(data: bytes, word: int, words_per_row: int, head: int = 0) -> list[b
 
 
 def _tail(data: bytes, word: int, head: int) -> tuple[int, int]:
-    """Where the content behind the head's word starts, and its length."""
+    """Return the start and the length of the content whose offset is in the head's word `word`."""
     offset = uint_at(data, word)
     if offset < 32 * max(head, word + 1):
         raise Refused(f"ABI word {word} is an offset into the head")
-    # No word starts past the end; this also keeps numbers small before they index anything.
+    # Check before slicing: an offset may be as large as a uint256.
     if offset % 32 or offset + 32 > len(data):
-        raise Refused(f"ABI word {word} is no offset into the data")
+        raise Refused(f"ABI word {word} is not an offset into the data")
     return offset + 32, int.from_bytes(data[offset : offset + 32], "big")

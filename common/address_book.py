@@ -1,4 +1,4 @@
-"""The address book: which contracts, on which chain, one deployment of the market is."""
+"""Address book: the chain and the contracts of one deployment of the market."""
 
 from typing import Final, Self
 
@@ -44,12 +44,12 @@ class AddressBook:
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Reads the JSON form. Every key is required and no other taken; Refused names the one at fault."""
+        """Read an address book from JSON. Refused, naming the key, if a key is missing, unknown or malformed."""
         return cls.of(parse(raw))
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """The same of JSON that was parsed already."""
+        """Read an address book from parsed JSON."""
         book = _object(value, None, _KEYS)
         token_domain = _object(book["tokenDomain"], "tokenDomain", _TOKEN_DOMAIN_KEYS)
         return cls(
@@ -67,7 +67,7 @@ class AddressBook:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The value whose JSON text `parse` reads back to this book."""
+        """Return the value whose JSON text `parse` reads back to this book."""
         return {
             "chainId": self.chain_id,
             "deployBlock": self.deploy_block,
@@ -81,7 +81,7 @@ class AddressBook:
 
     @property
     def described(self) -> dict[str, str]:
-        """The facts of the deployment by name, as they are shown and compared; where it begins is none."""
+        """Facts of the deployment by name, for display and comparison. The deploy block is not one of them."""
         return {
             "chain id": str(self.chain_id),
             "job registry": hex_of(self.job_registry),
@@ -92,15 +92,17 @@ class AddressBook:
             "token's signing domain": f"{self.token_domain.name!r} version {self.token_domain.version!r}",
         }
 
-    def differences(self, told: Self) -> list[str]:
-        """Each fact that is told otherwise than it is known here, both shown.
+    def differences(self, reported: Self) -> list[str]:
+        """Describe each fact that differs from the reported address book.
 
         >>> book = AddressBook(1, 0, bytes(20), bytes(20), bytes(20), bytes(20), 6, TokenDomain("Dollar", "1"))
         >>> book.differences(attrs.evolve(book, deploy_block=7, chain_id=5))
-        ['chain id: known 1, told 5']
+        ['chain id: expected 1, reported 5']
         """
-        ours, theirs = self.described, told.described
-        return [f"{fact}: known {ours[fact]}, told {theirs[fact]}" for fact in ours if ours[fact] != theirs[fact]]
+        ours, theirs = self.described, reported.described
+        return [
+            f"{fact}: expected {ours[fact]}, reported {theirs[fact]}" for fact in ours if ours[fact] != theirs[fact]
+        ]
 
 
 def _object(value: object, param: str | None, keys: tuple[str, ...]) -> dict[str, object]:
@@ -117,7 +119,7 @@ def _object(value: object, param: str | None, keys: tuple[str, ...]) -> dict[str
 
 
 def _chain_id(value: object) -> int:
-    # Answers carry it as a JSON number, hence the bound at 2^53.
+    # The API sends the chain id as a JSON number, so it must be below 2^53.
     chain_id = read_uint(value, 53, "chainId")
     if chain_id == 0:
         raise Refused("chainId must not be 0", "chainId")
@@ -140,5 +142,5 @@ def _decimals(value: object) -> int:
 
 def _text(value: object, param: str) -> str:
     if not isinstance(value, str) or not value:
-        raise Refused(f"{param} must be a string that is not empty", param)
+        raise Refused(f"{param} must be a non-empty string", param)
     return value

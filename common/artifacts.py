@@ -1,6 +1,6 @@
-"""The compiled contracts that this package carries: their ABI, bytecode, event topics and error names.
+"""Compiled contracts in this package: ABI, bytecode, event topics and error names.
 
-`common/contracts/build.mjs` writes the artifacts; a test proves that they come from the sources beside them.
+`common/contracts/build.mjs` writes the artifacts. A test compares them with the Solidity sources.
 """
 
 import json
@@ -16,16 +16,16 @@ from common.keccak import keccak256
 
 CONTRACTS = ("AskRegistry", "DevToken", "IssuedToken", "IssuedTokenProxy", "JobRegistry", "ProviderRegistry")
 
-# ABI entries are JSON as the compiler wrote it: what they hold differs by their "type".
+# ABI entries are the compiler's JSON. Their members depend on "type".
 AbiEntry = Mapping[str, Any]
 
-# What every Solidity contract may answer besides its own errors; no ABI lists them.
+# Errors of the Solidity language, which no ABI lists.
 _LANGUAGE_ERRORS = ("Error(string)", "Panic(uint256)")
 
 
 @attrs.frozen(slots=True)
 class Artifact:
-    """One compiled contract. `bytecode` is what a deployment sends, before the constructor's arguments."""
+    """One compiled contract. A deployment sends `bytecode`, followed by the constructor's arguments."""
 
     name: str
     abi: tuple[AbiEntry, ...]
@@ -35,7 +35,7 @@ class Artifact:
 
 @cache
 def load(name: str) -> Artifact:
-    """The artifact of one of `CONTRACTS`; KeyError for any other name."""
+    """Return the artifact of one of `CONTRACTS`. KeyError for any other name."""
     document = _document(name)
     errors = {bytes.fromhex(selector[2:]): error for selector, error in document["errors"].items()}
     return Artifact(
@@ -47,25 +47,25 @@ def load(name: str) -> Artifact:
 
 
 def deployed_code(name: str) -> bytes:
-    """The code that a deployment leaves on the chain, with zeros where its immutable values stand."""
+    """Return the code of a deployed contract, with zeros in place of its immutable values."""
     return bytes.fromhex(_document(name)["deployedBytecode"][2:])
 
 
 @cache
 def sources() -> Mapping[str, Any]:
-    """What the artifacts were compiled from: the compiler's version, its settings, and the sources of each contract."""
+    """Return the compiler's version, its settings, and the sources of each contract."""
     return MappingProxyType(json.loads(files("common").joinpath("contracts", "sources.json").read_bytes()))
 
 
 def event_topic(artifact: Artifact, event_name: str) -> bytes:
-    """The first topic of an event's logs; KeyError when the contract has no such event."""
+    """Return the first topic of an event's logs. KeyError if the contract has no such event."""
     return keccak256(_signature(artifact, "event", event_name))
 
 
 def selector(artifact: Artifact, function_name: str) -> bytes:
-    """The four bytes a call begins with; KeyError when the contract has no such function.
+    """Return the selector of a function. KeyError if the contract has no such function.
 
-    ValueError for an overloaded name, of which only a token has any: it would need its argument types.
+    ValueError for an overloaded name, because the selector depends on the argument types.
     """
     return keccak256(_signature(artifact, "function", function_name))[:4]
 
@@ -87,11 +87,11 @@ def _error_names() -> Mapping[bytes, str]:
 
 
 ERROR_NAMES: Mapping[bytes, str] = _error_names()
-"""Selector to name, over every error that any of the contracts can revert with."""
+"""Names by selector of all errors that the contracts can revert with."""
 
 
 def decode_error(revert_data: bytes) -> str | None:
-    """The name of the error that a call reverted with, or None for data that names none of ours."""
+    """Return the name of the error that a call reverted with, or None for an unknown error."""
     return ERROR_NAMES.get(bytes(revert_data[:4]))
 
 
@@ -109,7 +109,7 @@ def _types(inputs: Sequence[AbiEntry]) -> str:
 
 
 def _type(parameter: AbiEntry) -> str:
-    """A struct is written as the tuple of its members' types, with the array suffix behind it."""
+    """Return the type as signatures write it: a struct is the tuple of its members' types."""
     kind: str = parameter["type"]
     if not kind.startswith("tuple"):
         return kind

@@ -1,9 +1,9 @@
-"""X25519 keys, and sealed boxes (libsodium's `crypto_box_seal`).
+"""X25519 keys and sealed boxes (libsodium's `crypto_box_seal`).
 
     sealed box = ephemeral public key (32) ‖ box(plaintext) (16 + length),
                  nonce = BLAKE2b-192(ephemeral public key ‖ recipient's public key)
 
-Anyone can seal to a public key. A sealed box says nothing about who sealed it.
+Anyone can seal to a public key. A sealed box does not identify its sender.
 """
 
 import os
@@ -19,8 +19,8 @@ KEY_BYTES: Final = 32
 SEAL_OVERHEAD: Final = 48
 
 _P: Final = 2**255 - 19
-# The u-coordinates of the points of order 1, 2, 4 and 8 (of the curve and of its twist). A shared secret with
-# any of them is zero whatever the other side's secret is, so what is sealed to one can be read by everyone.
+# u-coordinates of the points of order 1, 2, 4 and 8 on the curve and its twist. The shared secret with such a point
+# is always zero, so anyone could open a box that is sealed to it.
 _LOW_ORDER: Final = frozenset(
     {
         0,
@@ -34,7 +34,7 @@ _LOW_ORDER: Final = frozenset(
 
 @attrs.frozen
 class PublicKey:
-    """An X25519 public key that is safe to seal to. Refuses every encoding of a low-order point."""
+    """X25519 public key that is safe to seal to. Refuses every encoding of a low-order point."""
 
     raw: bytes
 
@@ -49,7 +49,7 @@ class PublicKey:
 
 @attrs.frozen(repr=False)
 class SecretKey:
-    """An X25519 secret key. Prints as <SECRET>."""
+    """X25519 secret key. Prints as <SECRET>."""
 
     raw: bytes
     public: PublicKey = attrs.field(init=False, eq=False)
@@ -68,12 +68,12 @@ class SecretKey:
 
 
 def seal(public: PublicKey, plaintext: bytes) -> bytes:
-    """A sealed box, 48 bytes longer than its plaintext."""
+    """Return a sealed box, 48 bytes longer than the plaintext."""
     return bindings.crypto_box_seal(plaintext, public.raw)
 
 
 def open_sealed(secret: SecretKey, sealed: bytes) -> bytes | None:
-    """What was sealed to this key, or None where it does not open."""
+    """Return the plaintext of a sealed box, or None if this key does not open the box."""
     if len(sealed) < SEAL_OVERHEAD:
         return None
     try:

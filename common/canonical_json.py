@@ -14,7 +14,7 @@ from common.strict_json import MAX_DEPTH
 
 
 def canonical(value: object) -> bytes:
-    """The one spelling of a JSON value. Refuses what `parse` would refuse, and integers that are not safe."""
+    """Return the canonical text of a JSON value. Refuses all that `parse` refuses, and integers beyond ±(2^53−1)."""
     written: list[str] = []
     _write(value, written, 0)
     try:
@@ -40,7 +40,7 @@ def _write(value: object, written: list[str], depth: int) -> None:
         else:
             _write_items(value, written, depth + 1)
     else:
-        raise TypeError(f"{type(value).__name__} is no JSON type")
+        raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 def _write_members(members: dict[str, object], written: list[str], depth: int) -> None:
@@ -85,7 +85,7 @@ def _number(number: int | float) -> str:
 
 
 def _ecmascript(number: float) -> str:
-    """Python and ECMAScript agree on the shortest digits; they differ in when and how to write exponents."""
+    """Return the float as ECMAScript writes it. Python has the same digits, but other rules for exponents."""
     shortest = repr(number)
     mantissa, _, exponent = shortest.partition("e")
     if not exponent:

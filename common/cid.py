@@ -1,10 +1,10 @@
-"""Content ids: CIDv1 as text, and the id that an import of a file yields.
+"""Content ids: read and write CIDs, and compute the CID of a file.
 
 text     "b" ‖ base32 (RFC 4648, lower case, no padding) of
          0x01 (CIDv1) ‖ codec (0x55 raw, 0x70 dag-pb) ‖ 0x12 0x20 (sha2-256, 32 bytes) ‖ digest
 
-file     cut into chunks; each chunk is a raw block (a leaf). A file of one chunk is that leaf. Otherwise up
-         to `width` nodes of one level are linked by a dag-pb node of the next, until one node is left.
+file     split into chunks; each chunk is a raw block (a leaf). A file of one chunk is that leaf. Otherwise a
+         dag-pb node links up to `width` nodes of the level below, level by level, until one node is left.
 
 node     for each child:  12 <len> ( 0a <len> <cid> ‖ 12 00 ‖ 18 <tree size> )
          then:            0a <len> ( 08 02 ‖ 18 <file size> ‖ for each child 20 <its file size> )
@@ -31,7 +31,7 @@ _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 @attrs.frozen
 class Cid:
-    """A content id: what kind of block it names, and the sha2-256 digest of that block."""
+    """Content id: the codec and the sha2-256 digest of a block."""
 
     codec: Codec
     digest: bytes
@@ -44,7 +44,7 @@ class Cid:
 
 
 def parse_cid(text: object, param: str) -> Cid:
-    """A CIDv1 in its one spelling. CIDv0, other bases, codecs and hashes are refused."""
+    """Read a CIDv1 in base32. Refuses CIDv0, and other bases, codecs and hashes."""
     if isinstance(text, str) and len(text) == _TEXT_LENGTH and text.isascii() and text[0] == "b":
         try:
             raw = base64.b32decode(text[1:].upper() + "======")
@@ -52,25 +52,25 @@ def parse_cid(text: object, param: str) -> Cid:
             raw = b""
         if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODECS and raw[2:4] == _SHA2_256:
             cid = Cid(_CODECS[raw[1]], raw[4:])
-            if str(cid) == text:  # upper case and stray bits in the last digit decode too
+            if str(cid) == text:  # reject upper case and stray bits in the last digit
                 return cid
     raise Refused(f"{param} must be a CIDv1 in base32: raw or dag-pb, sha2-256", param)
 
 
 def read_cid(text: object, param: str) -> Cid:
-    """What a store calls content: a CIDv1 as above or in base58, or a CIDv0, which names a dag-pb block alone."""
+    """Read the id that a store returned: a CIDv1 in base32 or base58, or a CIDv0."""
     if isinstance(text, str) and len(text) < _TEXT_LENGTH and text[:1] in ("Q", "z"):
         length, digits = (34, text) if text[0] == "Q" else (36, text[1:])
         number = 0
         for character in digits:
             number = number * 58 + (_BASE58.find(character) if character in _BASE58 else 1 << 512)
-        if number < 1 << 8 * length and digits[:1] != "1":  # which stands for a byte 0 before them
+        if number < 1 << 8 * length and digits[:1] != "1":  # a leading 1 encodes a zero byte
             return read_binary_cid(number.to_bytes(length, "big"), param)
     return parse_cid(text, param)
 
 
 def read_binary_cid(raw: bytes, param: str) -> Cid:
-    """The id in a link: a CIDv1 as above, or a CIDv0, which is the multihash of a dag-pb block alone."""
+    """Read the binary CID of a link: a CIDv1, or a CIDv0, which is the bare multihash of a dag-pb block."""
     if len(raw) == 34 and raw[:2] == _SHA2_256:
         return Cid("dag-pb", raw[2:])
     if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODECS and raw[2:4] == _SHA2_256:
@@ -80,7 +80,7 @@ def read_binary_cid(raw: bytes, param: str) -> Cid:
 
 @attrs.frozen
 class ImportProfile:
-    """How a store cuts and links the files that it imports. Another profile gives a file another id."""
+    """Chunk size and node width with which a store imports files. The CID of a file depends on both."""
 
     chunk_size: int = 1 << 20
     width: int = 1024
@@ -98,7 +98,7 @@ class _Link:
 
 
 class UnixFsHasher:
-    """Computes a file's content id as its bytes pass; holds only the open links of each level."""
+    """Compute the content id of a file piece by piece. Keeps only the open links of each level."""
 
     __slots__ = ("_in_leaf", "_leaf", "_levels", "_profile")
 
@@ -112,8 +112,7 @@ class UnixFsHasher:
         with memoryview(piece).cast("B") as rest:
             at = 0
             while at < len(rest):
-                # A full leaf is closed only when more follows, so that an empty file and a file of whole
-                # chunks both end with an open leaf.
+                # Close a full leaf only when more bytes follow: every file then ends with one open leaf.
                 if self._in_leaf == self._profile.chunk_size:
                     self._close_leaf()
                 taken = min(self._profile.chunk_size - self._in_leaf, len(rest) - at)
@@ -136,7 +135,7 @@ class UnixFsHasher:
         self._in_leaf = 0
 
     def _add(self, level: int, link: _Link) -> None:
-        # As with leaves, a full node is closed only when another link follows it.
+        # As for leaves, close a full node only when another link follows.
         if len(self._levels[level]) == self._profile.width:
             self._close_node(level)
         self._levels[level].append(link)
@@ -153,14 +152,14 @@ class UnixFsHasher:
 
 
 def cid_of(data: Piece, profile: ImportProfile | None = None) -> Cid:
-    """The content id of a file that is at hand as a whole."""
+    """Return the content id of a complete file."""
     hasher = UnixFsHasher(profile)
     hasher.update(data)
     return hasher.finish()
 
 
 def dag_leaf(data: bytes) -> Cid:
-    """The id of a file of one chunk where leaves are no raw blocks, as in every CIDv0."""
+    """Return the id of a one-chunk file whose leaf is a dag-pb block, as in CIDv0 imports."""
     size = _varint(len(data))
     unixfs = b"\x08\x02" + (_field(0x12, data) if data else b"") + b"\x18" + size
     return Cid("dag-pb", hashlib.sha256(_field(0x0A, unixfs)).digest())

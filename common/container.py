@@ -5,8 +5,8 @@
     ct_hash   = keccak256(ciphertext)
     c         = keccak256(0x01 ‖ seed_wrap ‖ ct_hash)
 
-The commitment covers the ciphertext through its hash, so that whoever holds only the wrap and the hash (an
-escrow that is asked for a key) can check them against the chain without the payload.
+The commitment covers the ciphertext through its hash. An escrow, which receives only the wrap and the hash, can
+therefore check both against the chain without the payload.
 """
 
 from typing import Final, Self
@@ -33,12 +33,12 @@ SHORTEST_CONTAINER: Final = SHORTEST
 
 
 def sealed_length(plaintext_length: int) -> int:
-    """How long the container of a plaintext is."""
+    """Return the length of the container of a plaintext."""
     return HEAD_BYTES + framing.sealed_length(plaintext_length)
 
 
 def commitment(seed_wrap: bytes, ct_hash: bytes) -> bytes:
-    """The 32 bytes `c` that an order signs. Parts of the wrong length are refused as `bad_container`."""
+    """Return the 32 bytes `c` that an order signs. Refuses parts of the wrong length as `bad_container`."""
     if len(ct_hash) != 32:
         raise Refused("a ciphertext hash has 32 bytes", "ct_hash", "bad_container")
     return keccak256(ContainerHead(seed_wrap).encode() + ct_hash)
@@ -46,7 +46,7 @@ def commitment(seed_wrap: bytes, ct_hash: bytes) -> bytes:
 
 @attrs.frozen
 class Committed:
-    """What a whole container commits to."""
+    """Commitment of a complete container, and its parts."""
 
     c: bytes
     seed_wrap: bytes
@@ -55,10 +55,10 @@ class Committed:
 
 
 class Commitment:
-    """Computes a container's commitment from its bytes as they pass, in pieces of any size.
+    """Compute the commitment of a container from pieces of any size.
 
-    Refuses, in this order, with `too_short`, `bad_version` (as early as it is sure) and `bad_container`: a
-    length that no plaintext has, which is what a container that was cut in transit most often shows.
+    Refuses with `too_short`, `bad_version` (as early as possible) or `bad_container`, in this order. `bad_container`
+    means that no plaintext has a container of this length; most truncated containers end this way.
     """
 
     __slots__ = ("_ciphertext", "_head", "_length")
@@ -84,20 +84,20 @@ class Commitment:
         if self._length < SHORTEST_CONTAINER:
             raise too_short(self._length)
         if not framing.is_sealed_length(self._length - HEAD_BYTES):
-            raise Refused(f"no container has {self._length} bytes", code="bad_container")
+            raise Refused(f"a container cannot have {self._length} bytes", code="bad_container")
         seed_wrap = ContainerHead.parse(self._head).seed_wrap
         ct_hash = self._ciphertext.digest()
         return Committed(commitment(seed_wrap, ct_hash), seed_wrap, ct_hash, self._length)
 
 
 def commit(container: Piece) -> Committed:
-    """The commitment of a container that is at hand as a whole: what `Commitment` says, without its copies."""
+    """Return the commitment of a complete container. Makes no copies, unlike `Commitment`."""
     head, ct_hash = _head_and_hash(container)
     return Committed(keccak256(head + ct_hash), head[1:], ct_hash, memoryview(container).nbytes)
 
 
 def check_container(container: Piece, c: bytes) -> None:
-    """Refuses bytes that are not the container that `c` commits to."""
+    """Refuse bytes that are not the container of the commitment `c`."""
     head, ct_hash = _head_and_hash(container)
     if keccak256(head + ct_hash) != c:
         raise Refused("the container does not reproduce the commitment", code="commitment_mismatch")
@@ -111,27 +111,27 @@ def _head_and_hash(container: Piece) -> tuple[bytes, bytes]:
     head = bytes(whole[:HEAD_BYTES])
     check_version(head[0])
     if not framing.is_sealed_length(length - HEAD_BYTES):
-        raise Refused(f"no container has {length} bytes", code="bad_container")
+        raise Refused(f"a container cannot have {length} bytes", code="bad_container")
     return head, keccak256(whole[HEAD_BYTES:])
 
 
 class Sealer(StreamSealer):
-    """Seals a payload to a recipient for one owner on one deployment, piece by piece."""
+    """Seal a payload to a recipient piece by piece, for one owner and one deployment."""
 
     def __init__(self, recipient: PublicKey, chain_id: int, job_registry: bytes, owner: bytes) -> None:
         super().__init__(recipient, lambda seed: data_key(seed, chain_id, job_registry, owner))
 
 
 class Opener(StreamOpener):
-    """Opens a container piece by piece, with whichever secret the caller holds.
+    """Open a container piece by piece, with its data key, its seed or the recipient's secret key.
 
-    It does not check the commitment: feed the same bytes to a `Commitment`, and act on neither before both
+    An opener does not check the commitment. Feed the same bytes to a `Commitment`, and use the plaintext only when both
     have finished.
     """
 
     @classmethod
     def with_dek(cls, dek: bytes) -> Self:
-        """With the ciphertext's own key, as an escrow releases it; the seed wrap is not looked into."""
+        """Open with the data key that an escrow released. The seed wrap is ignored."""
         return cls(lambda _head: dek)
 
     @classmethod
@@ -140,7 +140,7 @@ class Opener(StreamOpener):
 
     @classmethod
     def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes) -> Self:
-        """With the recipient's key; refuses a wrap sealed to another as `unseal_failed`."""
+        """Open with the recipient's key. Refuses a wrap that is sealed to another key as `unseal_failed`."""
         return cls(lambda head: data_key(head.open_seed(secret), chain_id, job_registry, owner))
 
 

@@ -1,7 +1,4 @@
-"""Events and views of the registries by their fields' names, as the contracts' own ABI lays them out.
-
-Read by name, a field that moves or comes in anew changes nothing for whoever asks for the others.
-"""
+"""Read the registries' events and views by field name, with the layout of the contracts' ABI."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,17 +14,17 @@ def call_data(artifact: Artifact, function: str, *words: abi.Words) -> bytes:
 
 
 def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: bytes) -> dict[str, Any]:
-    """An event's fields, indexed ones too. Refused for the log of another event."""
+    """Return all fields of an event, including indexed ones. Refused for the log of another event."""
     (entry,) = (each for each in artifact.abi if each["type"] == "event" and each["name"] == event)
     indexed = [field for field in entry["inputs"] if field["indexed"]]
     if not topics or topics[0] != event_topic(artifact, event) or len(topics) != 1 + len(indexed):
-        raise Refused(f"this is no log of {event}")
+        raise Refused(f"this is not a log of {event}")
     plain = [field for field in entry["inputs"] if not field["indexed"]]
     return _values(indexed, b"".join(topics[1:])) | _values(plain, data)
 
 
 def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str, Any]:
-    """What a function returned, by name; the fields of a struct of static ones where it returns that."""
+    """Return a function's results by name. For a static struct, return its fields."""
     (entry,) = (each for each in artifact.abi if each["type"] == "function" and each["name"] == function)
     outputs = entry["outputs"]
     if len(outputs) == 1 and outputs[0]["type"] == "tuple":
@@ -36,7 +33,7 @@ def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str,
 
 
 def order_of(posted: Mapping[str, Any]) -> Order:
-    """The order that a JobPosted event tells."""
+    """Return the order of a JobPosted event."""
     return Order(
         c=posted["c"],
         model_id=posted["modelId"],
@@ -66,4 +63,4 @@ def _value(kind: str, data: bytes, word: int) -> Any:
         return readers[kind](data, word)
     if kind.startswith("uint"):
         return abi.uint_at(data, word, int(kind.removeprefix("uint")))
-    raise Refused(f"{kind} is not read here")
+    raise Refused(f"the ABI type {kind} is not supported")

@@ -1,4 +1,4 @@
-"""The seven signing domains of one deployment."""
+"""EIP-712 signing domains of one deployment."""
 
 from typing import Generic, Self, TypeVar
 
@@ -19,8 +19,8 @@ M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
 @attrs.frozen(slots=True)
 class SigningDomain(Generic[M_contra]):
-    """A domain with its separator at hand. Its type names the messages that are signed in it, so that signing
-    one in a stranger's domain is a type error."""
+    """Signing domain with its separator. The type parameter names the messages of the domain, so signing a message in
+    the wrong domain is a type error."""
 
     domain: Domain
     separator: bytes = attrs.field(init=False, eq=False, repr=False)

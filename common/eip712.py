@@ -13,7 +13,7 @@ from common.keccak import keccak256
 
 @attrs.frozen(slots=True)
 class Domain:
-    """A signing domain. `verifying_contract` is 20 bytes, or None for a domain without that field."""
+    """Signing domain. `verifying_contract` is 20 bytes, or None for a domain without that field."""
 
     name: str
     version: str
@@ -37,10 +37,10 @@ class Domain:
 
 
 class Message(Protocol):
-    """A struct that is signed."""
+    """Struct that a wallet signs."""
 
     def packed(self) -> bytes:
-        """The words that its hash covers: the hash of its type, and its fields."""
+        """Return the words that the struct hash covers: the type hash, then the fields."""
 
 
 def struct_hash(message: Message) -> bytes:
@@ -51,5 +51,5 @@ DIGEST_PREFIX: Final = b"\x19\x01"
 
 
 def digest(separator: bytes, hash_of_struct: bytes) -> bytes:
-    """What a wallet signs: the struct in its domain."""
+    """Return the digest that a wallet signs: the struct in its domain."""
     return keccak256(DIGEST_PREFIX + separator + hash_of_struct)

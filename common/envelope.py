@@ -1,10 +1,10 @@
-"""The plaintexts: what an owner seals for a provider, and what a provider seals back.
+"""Plaintexts: the envelope that an owner seals for a provider, and the result body that a provider seals for the owner.
 
     envelope     {"custom_id"?, "input", "model", "owner", "result_key", "v": 1}
     result body  {"job_id", "output", "usage", "v": 1}
 
-Both are canonical JSON (`common.strict_json`) and both readers take the canonical spelling only, so a value
-has one plaintext: what was paid for can be counted in bytes, and nothing is said twice in two ways.
+Both are canonical JSON (`common.canonical_json`), and both readers accept canonical JSON only. A value therefore has
+exactly one plaintext, so client and provider count the same bytes.
 """
 
 from typing import Final, Self
@@ -17,13 +17,13 @@ from common.refusal import Refused
 from common.scalars import hex_of, read_hex
 from common.strict_json import parse
 
-LONGEST_CUSTOM_ID: Final = 64  # characters, that is code points
+MAX_CUSTOM_ID_LENGTH: Final = 64  # code points
 VERSION: Final = 1
 
 
 @attrs.frozen
 class Envelope:
-    """A job's payload: the model's own `input` object, and the `result_key` that the result is sealed to."""
+    """Payload of a job: the `input` object for the model, and the `result_key` that the result is sealed to."""
 
     owner: bytes
     model: str
@@ -33,7 +33,7 @@ class Envelope:
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Refuses all but an envelope's canonical spelling, as `malformed_envelope`."""
+        """Read an envelope. Refuses anything but its canonical JSON as `malformed_envelope`."""
         try:
             fields = _fields(raw, {"owner", "model", "input", "result_key"}, {"custom_id"})
             return cls(
@@ -61,7 +61,7 @@ class Envelope:
 
 @attrs.frozen
 class ResultBody:
-    """A job's result. `output` is what the model gave, any JSON value; `usage` is an object of its counts."""
+    """Result of a job: the model's `output`, which is any JSON value, and its counts in `usage`."""
 
     job_id: bytes
     output: object
@@ -69,7 +69,7 @@ class ResultBody:
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Refuses all but a result body's canonical spelling, as `malformed_result`."""
+        """Read a result body. Refuses anything but its canonical JSON as `malformed_result`."""
         try:
             fields = _fields(raw, {"job_id", "output", "usage"}, set())
             return cls(
@@ -103,7 +103,7 @@ def _fields(raw: bytes, required: set[str], optional: set[str]) -> dict[str, obj
     for name in sorted(fields.keys() - required - optional):
         raise Refused(f"{name!r} is not a field of this format", name)
     if canonical(value) != raw:
-        raise Refused("the JSON is not in its canonical spelling")
+        raise Refused("the plaintext must be canonical JSON (RFC 8785)")
     return fields
 
 
@@ -115,14 +115,14 @@ def _object(value: object, param: str | None) -> dict[str, object]:
 
 def _text(value: object, param: str) -> str:
     if not isinstance(value, str) or not value:
-        raise Refused(f"{param} must be a string that is not empty", param)
+        raise Refused(f"{param} must be a non-empty string", param)
     return value
 
 
 def _custom_id(value: object) -> str:
     text = _text(value, "custom_id")
-    if len(text) > LONGEST_CUSTOM_ID:
-        raise Refused(f"custom_id must have 1 to {LONGEST_CUSTOM_ID} characters", "custom_id")
+    if len(text) > MAX_CUSTOM_ID_LENGTH:
+        raise Refused(f"custom_id must have 1 to {MAX_CUSTOM_ID_LENGTH} characters", "custom_id")
     return text
 
 

@@ -4,9 +4,9 @@
     content    = 0x01 ‖ release (2) ‖ count (2) ‖ count × generation (40)
     generation = X25519 secret (32) ‖ announced_from (8, Unix milliseconds)
 
-A sealed box says nothing about who sealed it. The holder therefore signs the content as `HandoverKeys`, with the
-channel and the time of the request. A party in between can insert neither keys of its own nor an earlier answer.
-All secrets here are bytearrays, so that their user can wipe them.
+A sealed box does not identify its sender. The holder therefore signs the content as `HandoverKeys`, with the channel
+and the time of the request. An attacker on the network can insert neither other keys nor an earlier answer.
+All secrets in this module are bytearrays, which the caller can wipe.
 """
 
 from collections.abc import Sequence
@@ -23,23 +23,23 @@ _VERSION: Final = 1
 _HEAD: Final = Struct(">BHH")
 _TIME: Final = Struct(">Q")
 _GENERATION_BYTES: Final = KEY_BYTES + _TIME.size
-MOST_KEYS: Final = 2**16 - 1
-LONGEST: Final = _HEAD.size + MOST_KEYS * _GENERATION_BYTES + SIGNATURE_LENGTH
+MAX_KEYS: Final = 2**16 - 1
+MAX_BYTES: Final = _HEAD.size + MAX_KEYS * _GENERATION_BYTES + SIGNATURE_LENGTH
 
 
 @attrs.frozen(slots=True)
 class HandedKey:
-    """An escrow's secret and the time from which it is announced."""
+    """Secret key of an escrow, and the time from which the key is announced."""
 
     secret: bytearray = attrs.field(repr=lambda _: "<SECRET>")
     announced_from: int
 
 
 def content(release: int, keys: Sequence[HandedKey]) -> bytearray:
-    """What the holder signs; followed by the signature it is the message."""
-    if not 0 < len(keys) <= MOST_KEYS:
-        raise ValueError(f"a handover has 1 to {MOST_KEYS} keys")
-    # Of its full size from the start: growing would leave copies of secrets behind.
+    """Return the content that the holder signs. The message is this content followed by the signature."""
+    if not 0 < len(keys) <= MAX_KEYS:
+        raise ValueError(f"a handover has 1 to {MAX_KEYS} keys")
+    # Allocate the full size at once: growing a bytearray leaves copies of secrets in memory.
     written = bytearray(_HEAD.size + len(keys) * _GENERATION_BYTES)
     _HEAD.pack_into(written, 0, _VERSION, release, len(keys))
     for start, key in zip(range(_HEAD.size, len(written), _GENERATION_BYTES), keys, strict=True):
@@ -50,7 +50,7 @@ def content(release: int, keys: Sequence[HandedKey]) -> bytearray:
 
 @attrs.frozen(slots=True)
 class Handover:
-    """A message as it was read; `content` is what `signature` must be of."""
+    """Handover message. The holder's `signature` must be over `content`."""
 
     release: int
     keys: tuple[HandedKey, ...]
@@ -59,7 +59,7 @@ class Handover:
 
     @classmethod
     def parse(cls, message: bytearray) -> Self:
-        """Refuses with `bad_handover`. The keys are copies: `message` is for its owner to wipe."""
+        """Read a message. Refuses with `bad_handover`. The keys are copies, so the caller must wipe `message`."""
         end = len(message) - SIGNATURE_LENGTH
         if end < _HEAD.size:
             raise _bad("it is too short")

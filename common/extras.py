@@ -1,4 +1,4 @@
-"""The extra of the distribution that brings a missing package."""
+"""Error message for a missing package: the extra that installs the package."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ OURS: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
 def missing_extra(error: ModuleNotFoundError, program: str, extra: str) -> str:
     """Return one line with the command that installs the package that `program` lacks.
 
-    A missing module of this project is a fault that no extra repairs, so its error is raised.
+    No extra repairs a missing module of this project, so its error is raised again.
     """
     name = error.name or ""
     if name.partition(".")[0] in OURS:

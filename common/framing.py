@@ -1,16 +1,16 @@
-"""A byte stream as authenticated frames: libsodium's secretstream (XChaCha20-Poly1305), in one fixed shape.
+"""Authenticated frames of a byte stream: libsodium's secretstream (XChaCha20-Poly1305) with fixed frame lengths.
 
     header (24) ‖ frame ‖ frame ‖ … ‖ last frame
 
     inner frame   65,536 bytes of plaintext, tag MESSAGE, 65,553 bytes sealed
     last frame    1..65,536 bytes of plaintext, tag FINAL; 0 bytes only when the whole plaintext is empty
 
-Secretstream itself leaves the frame lengths and tags to its user; here one plaintext has one framing, and the
-reader refuses every other. That makes the sealed length a function of the plaintext's, and a stream that was
-cut can be told from one that ended.
+Secretstream leaves frame lengths and tags to the application. Here each plaintext has exactly one framing, and the
+reader refuses all others. The sealed length therefore depends only on the plaintext's length, and the reader detects
+truncation.
 
-Both directions take pieces of any size and hold two frames, whatever the length of the stream. The fastest pieces are
-`bytes` of one frame (`FRAME_BYTES` or `SEALED_FRAME_BYTES`), which need no copy.
+Both directions accept pieces of any size and buffer at most two frames. The fastest pieces are `bytes` of one frame
+(`FRAME_BYTES` or `SEALED_FRAME_BYTES`), which need no copy.
 """
 
 from typing import Final
@@ -39,13 +39,13 @@ SHORTEST_STREAM: Final = HEADER_BYTES + OVERHEAD_BYTES
 
 
 def sealed_length(plaintext_length: int) -> int:
-    """How long the stream of a plaintext is."""
+    """Return the length of the stream of a plaintext."""
     frames = max(1, -(-plaintext_length // FRAME_BYTES))
     return HEADER_BYTES + plaintext_length + frames * OVERHEAD_BYTES
 
 
 def is_sealed_length(length: int) -> bool:
-    """Whether some plaintext has a stream of this length. Needs no key, so a carrier can check it."""
+    """Return True if a plaintext can have a stream of this length. Needs no key, so a relay can check it."""
     full_frames, last = divmod(length - HEADER_BYTES, SEALED_FRAME_BYTES)
     if full_frames <= 0:
         return full_frames == 0 and last >= OVERHEAD_BYTES
@@ -53,7 +53,7 @@ def is_sealed_length(length: int) -> bool:
 
 
 class Pusher:
-    """Seals pieces into frames. The stream is `header`, all that `push` returns, and what `finish` returns."""
+    """Seal pieces into frames. The stream is `header`, then the results of all `push` calls, then that of `finish`."""
 
     __slots__ = ("_finished", "_full", "_partial", "_state", "header")
 
@@ -62,14 +62,14 @@ class Pusher:
         self._state = crypto_secretstream_xchacha20poly1305_state()
         self.header = crypto_secretstream_xchacha20poly1305_init_push(self._state, key)
         self._full: bytes | None = None  # a full frame, held back because it may be the last
-        self._partial = bytearray()  # the beginning of the frame behind it
+        self._partial = bytearray()  # start of the next frame
         self._finished = False
 
     def push(self, piece: Piece) -> bytes:
-        """Return the frames that are known not to be the last. Often there are none."""
+        """Seal and return the frames that cannot be the last one. Often there are none."""
         if self._finished:
-            raise RuntimeError("a finished stream takes no more pieces")
-        if len(piece) == FRAME_BYTES and not self._partial and isinstance(piece, bytes):  # a frame, without a copy
+            raise RuntimeError("push() was called after finish(); use a new Pusher for another stream")
+        if len(piece) == FRAME_BYTES and not self._partial and isinstance(piece, bytes):  # no copy needed
             before, self._full = self._full, piece
             return b"" if before is None else self._seal(before, TAG_MESSAGE)
         sealed: list[bytes] = []
@@ -95,10 +95,10 @@ class Pusher:
 
 
 class Puller:
-    """Opens a stream piece by piece, the header included.
+    """Open a stream piece by piece, including its header.
 
-    What `pull` returns is authentic and in order, but only `finish` tells that the stream was whole: act on
-    the plaintext after that. Every fault of a stream is refused as `undecryptable`.
+    `pull` returns plaintext that is authentic and in order. Only `finish` proves that the stream is complete, so use
+    the plaintext after `finish`. Every fault is refused as `undecryptable`.
     """
 
     __slots__ = ("_at_header", "_frames", "_key", "_partial", "_refused", "_state", "_tag")
@@ -107,16 +107,16 @@ class Puller:
         _check_key(key)
         self._key = key
         self._state = crypto_secretstream_xchacha20poly1305_state()
-        self._partial = bytearray()  # of the header, then of a frame
+        self._partial = bytearray()  # incomplete header or frame
         self._at_header = True
-        self._frames = 0  # opened so far
-        self._tag = TAG_MESSAGE  # of the newest frame
+        self._frames = 0  # number of opened frames
+        self._tag = TAG_MESSAGE  # tag of the newest frame
         self._refused = False
 
     def pull(self, piece: Piece) -> bytes:
-        """Return the plaintext of the frames that this piece completes. Often there are none."""
+        """Return the plaintext of the frames that this piece completes. Often it is empty."""
         if self._refused:
-            raise RuntimeError("a refused stream takes no more pieces")
+            raise RuntimeError("pull() was called on a stream that was refused")
         if len(piece) == SEALED_FRAME_BYTES and not (self._partial or self._at_header) and isinstance(piece, bytes):
             return self._open(piece)
         if self._at_header:
@@ -134,9 +134,9 @@ class Puller:
         return opened[0] if len(opened) == 1 else b"".join(opened)
 
     def finish(self) -> bytes:
-        """Return the plaintext of a last frame that is not full. Refuses a stream that did not end here."""
+        """Return the plaintext of an incomplete last frame. Refuses a truncated stream."""
         if self._refused:
-            raise RuntimeError("a refused stream does not finish")
+            raise RuntimeError("finish() was called on a stream that was refused")
         if self._tag == TAG_FINAL:
             return b""
         if self._at_header or len(self._partial) < OVERHEAD_BYTES:
@@ -166,7 +166,7 @@ class Puller:
 
 
 def _cut(piece: Piece, partial: bytearray, size: int) -> list[bytes]:
-    """Return the frames that `partial` and then `piece` hold, and leave what remains in `partial`."""
+    """Split `partial` + `piece` into full frames, and leave the rest in `partial`."""
     rest = memoryview(piece).cast("B")
     frames: list[bytes] = []
     at = 0

@@ -1,7 +1,7 @@
-"""Keys derived from other secrets, by HKDF-SHA256 without salt, with one label per purpose.
+"""Derive keys from secrets by HKDF-SHA256 without salt, with one label per purpose.
 
-The info begins with the label, so a key for one purpose is never a key for another. The fields after the label bind
-the key to one place on one chain. They have fixed lengths, so no two infos coincide.
+The info begins with the label, so a key for one purpose never equals a key for another. The fields after the label bind
+the key to a deployment and to an owner or a job. They have fixed lengths, so no two infos coincide.
 """
 
 import hashlib
@@ -21,31 +21,31 @@ SEED_BYTES: Final = 32
 
 
 def hkdf_sha256(secret: bytes | bytearray, info: bytes) -> bytes:
-    """The first 32 bytes of HKDF-SHA256 with an empty salt (RFC 5869: one block of the expansion)."""
+    """Return the first 32 bytes of HKDF-SHA256 with an empty salt (RFC 5869: one block of the expansion)."""
     extracted = hmac.digest(bytes(hashlib.sha256().digest_size), secret, "sha256")
     return hmac.digest(extracted, info + b"\x01", "sha256")
 
 
 def data_key(seed: bytes | bytearray, chain_id: int, job_registry: bytes, owner: bytes) -> bytes:
-    """The key of a container's ciphertext.
+    """Return the key of a container's ciphertext.
 
-    It is bound to the owner because containers are public: a stranger who posts someone's container under an
-    order of his own gets, from an escrow that takes the owner from the chain, a key that opens nothing.
+    The key is bound to the owner because containers are public. If a stranger posts someone else's container, the
+    escrow derives a key with the stranger as owner, which does not open the container.
     """
     place = _place(chain_id, job_registry)
     return hkdf_sha256(_exactly(seed, SEED_BYTES), DATA_KEY_LABEL + place + _exactly(owner, 20))
 
 
 def result_data_key(seed: bytes, chain_id: int, job_registry: bytes, job_id: bytes) -> bytes:
-    """The key of a sealed result's ciphertext, bound to the job so that results cannot change places."""
+    """Return the key of a sealed result's ciphertext. It is bound to the job, so results cannot be swapped."""
     place = _place(chain_id, job_registry)
     return hkdf_sha256(_exactly(seed, SEED_BYTES), RESULT_DATA_KEY_LABEL + place + _exactly(job_id, 32))
 
 
 def result_key_from_signature(signature: bytes) -> SecretKey:
-    """The key that a wallet's results are sealed to, from its deterministic signature.
+    """Derive the key that a wallet's results are sealed to from the wallet's deterministic signature.
 
-    The signature is taken with v as 27 or 28 only: the other spellings of v would silently be other keys.
+    The signature's v must be 27 or 28: any other encoding of v would silently give another key.
     """
     if _exactly(signature, 65)[64] not in (27, 28):
         raise ValueError("the signature's v must be 27 or 28")
@@ -53,7 +53,7 @@ def result_key_from_signature(signature: bytes) -> SecretKey:
 
 
 def escrow_key(operator_key: bytes) -> SecretKey:
-    """The key that open bids are sealed to, from an operator's 32-byte private key."""
+    """Derive the key that open orders are sealed to from an operator's 32-byte private key."""
     return SecretKey(hkdf_sha256(_exactly(operator_key, 32), ESCROW_KEY_LABEL))
 
 

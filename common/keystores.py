@@ -1,4 +1,4 @@
-"""Encrypted keystores: the JSON files of version 3 in which geth, clef, cast and eth-account keep a private key."""
+"""Encrypted keystores: JSON files of version 3, in which geth, clef, cast and eth-account store a private key."""
 
 import json
 import secrets
@@ -10,7 +10,10 @@ from common.secp256k1 import Wallet
 
 
 def open_keystore(document: bytes | str, password: str) -> Wallet:
-    """The wallet of a keystore. Takes a second and hundreds of MiB of memory, as its maker chose. Raises Refused."""
+    """Decrypt a keystore and return its wallet. Raises Refused.
+
+    The key derivation takes about a second and hundreds of MiB of memory, as set in the file.
+    """
     try:
         fields = json.loads(document)
     except ValueError:
@@ -18,7 +21,7 @@ def open_keystore(document: bytes | str, password: str) -> Wallet:
     try:
         return Wallet(bytes(_account().decrypt(fields, password)))
     except ValueError as wrong:
-        # eth-account compares a code of the password with the one in the file.
+        # eth-account reports a wrong password as a MAC mismatch.
         why = "wrong password" if "MAC mismatch" in str(wrong) else str(wrong)
         raise Refused(f"cannot be opened: {why}") from None
     except (AttributeError, KeyError, TypeError, NotImplementedError):
@@ -26,14 +29,14 @@ def open_keystore(document: bytes | str, password: str) -> Wallet:
 
 
 def write_keystore(wallet_key: bytes, password: str) -> str:
-    """The document that keeps a key behind a password."""
+    """Return the keystore document of a key, encrypted with a password."""
     if not password:
         raise Refused("the password of a keystore must not be empty")
     return json.dumps(_account().encrypt(wallet_key, password)) + "\n"
 
 
 def new_key() -> bytes:
-    """A private key that nobody has."""
+    """Return a random private key."""
     while True:
         key = secrets.token_bytes(32)
         try:
@@ -44,9 +47,9 @@ def new_key() -> bytes:
 
 
 def _account() -> Any:
-    """eth-account's, which only those who keep keys in such files have to install."""
+    """Return eth-account's `Account`, which belongs to an extra."""
     try:
-        from eth_account import Account  # noqa: PLC0415 - a quarter of a second of imports, for few
+        from eth_account import Account  # noqa: PLC0415 - an extra, and slow to import
     except ModuleNotFoundError:
         raise Refused(
             f"opening encrypted keystores needs the Python package eth-account: pip install '{DISTRIBUTION}[keystore]'"

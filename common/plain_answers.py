@@ -1,7 +1,7 @@
-"""Answers of HTTP servers as they are sent: never in an encoding.
+"""Checks of HTTP responses before their body is read: no content encoding, no oversized body.
 
-Two kilobytes of gzip in gzip unfold to gigabytes, and HTTP libraries unfold by themselves, a piece at a time, past any
-limit on what is read. So every client here asks for nothing but `identity`, and takes nothing else.
+Two kilobytes of nested gzip expand to gigabytes, and HTTP libraries decompress before a size limit applies. Every
+client of this project therefore requests `identity` and rejects any other encoding.
 """
 
 from collections.abc import Mapping
@@ -10,25 +10,25 @@ from typing import Final
 from common.refusal import Refused
 
 IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}
-"""Headers of a request that wants no encoding."""
+"""Headers of a request for a response without content encoding."""
 
-_LONGEST_NAME: Final = 64
+_MAX_SHOWN_LENGTH: Final = 64
 
 
 def require_plain(headers: Mapping[str, str]) -> None:
-    """Of an answer, before any of its body is read. `headers` must not tell names by their case."""
+    """Refuse a response with a content encoding. Call before reading the body. `headers` must ignore case."""
     encoding = headers.get("content-encoding", "").strip()
     if encoding.lower() not in ("", "identity"):
-        raise Refused(f"the answer is encoded ({printable(encoding)}), and only identity was asked for")
+        raise Refused(f"the response has the content encoding {printable(encoding)}; expected none")
 
 
 def require_short(length: int, longest: int) -> None:
-    """So many bytes of an answer are here; Refused when they are more than it may have."""
+    """Refuse a response whose length so far is above its limit."""
     if length > longest:
-        raise Refused(f"the answer is longer than {longest} bytes")
+        raise Refused(f"the response is longer than {longest} bytes")
 
 
 def printable(text: str) -> str:
-    """A stranger's word, fit for a log and a terminal."""
+    """Return untrusted text shortened and in printable ASCII, for logs and terminals."""
     plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
-    return plain if len(plain) <= _LONGEST_NAME else plain[:_LONGEST_NAME] + "…"
+    return plain if len(plain) <= _MAX_SHOWN_LENGTH else plain[:_MAX_SHOWN_LENGTH] + "…"

@@ -1,15 +1,14 @@
-"""Cost of a job, and how the payment is shared out when it ends.
+"""Cost of a job, and how the payment is divided when the job ends.
 
-Rates are prices per 10^6 units. All of it is exact integer arithmetic, the same as the job registry's:
+Rates are prices per 10^6 units. The arithmetic is exact, in integers, and the same as the job registry's:
 
     cap    = max(1, ⌈(rate_in · units_in + rate_out · units_out) / 10^6⌉), at most 2^128 − 1
     fee    = ⌊cap · fee_bps / 10^4⌋
     amount = cap + fee + gas_fee
-    cost   = cap with completion_tok in the place of units_out
+    cost   = cap with completion_tok instead of units_out
 
-Nothing but `cap` can overflow. The sum under it is below 2 · 2^128 · 2^32 = 2^161. With fee_bps below 2^16
-and 10^4 above 2^13, fee is below 2^128 · 2^16 / 2^13 = 2^131; gas_fee is below 2^128, so amount is below
-2^132: far inside a uint256 wherever it is computed.
+Only `cap` can overflow. Its numerator is below 2 · 2^128 · 2^32 = 2^161. With fee_bps below 2^16 and 10^4 above 2^13,
+fee is below 2^128 · 2^16 / 2^13 = 2^131. gas_fee is below 2^128, so amount is below 2^132 and fits a uint256.
 """
 
 from typing import Final
@@ -25,7 +24,7 @@ _BASIS_POINTS: Final = 10**4
 
 
 def derive_job_id(owner: bytes, c: bytes) -> bytes:
-    """keccak256(owner (20) ‖ c (32)): one owner can post one container once."""
+    """Return keccak256(owner (20) ‖ c (32)). An owner can post a container only once."""
     if len(owner) != 20 or len(c) != 32:
         raise ValueError("a job id is made of an address of 20 bytes and a commitment of 32")
     return keccak256(owner + c)
@@ -38,7 +37,7 @@ def _fee_bps(_: object, __: object, value: int) -> None:
 
 @attrs.frozen(slots=True)
 class FeeTerms:
-    """The registry's charges at the time of the post; a job keeps the ones it was posted under."""
+    """Charges of the registry. A job keeps the terms that were in force when it was posted."""
 
     fee_bps: int = attrs.field(validator=_fee_bps)
     gas_fee: int = attrs.field(validator=uint128)
@@ -54,7 +53,7 @@ class Quote:
 
 @attrs.frozen(slots=True)
 class Settlement:
-    """The three shares of the amount collected; they add up to it to the unit."""
+    """Three shares of the collected amount. Their sum is exactly that amount."""
 
     provider: int
     treasury: int
@@ -63,8 +62,10 @@ class Settlement:
 
 @attrs.frozen(slots=True)
 class CostParts:
-    """Parts of what the client paid for a settled job. `total` is what the API calls the cost. In the
-    registry's events, cost means the provider's part alone."""
+    """Parts of the client's payment for a settled job.
+
+    The API calls `total` the cost. In the registry's events, cost is the provider's part only.
+    """
 
     provider: int
     fee: int
@@ -80,7 +81,7 @@ def _price(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
 
 
 def cap(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
-    """The most that the provider can be paid. Raises Refused (`cap_overflow`) when it does not fit a uint128."""
+    """Return the maximum payment to the provider. Refused (`cap_overflow`) if it does not fit a uint128."""
     price = _price(rate_in, rate_out, units_in, units_out)
     if price >> 128:
         raise Refused("the order's cap does not fit a uint128", code="cap_overflow")
@@ -92,23 +93,22 @@ def _fee(paid: int, terms: FeeTerms) -> int:
 
 
 def amount(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms) -> int:
-    """What the owner pays. Raises Refused as `cap` does."""
-    most = cap(rate_in, rate_out, units_in, units_out)
-    return most + _fee(most, terms) + terms.gas_fee
+    """Return the amount that the owner pays at the claim. Raises Refused as `cap` does."""
+    max_payment = cap(rate_in, rate_out, units_in, units_out)
+    return max_payment + _fee(max_payment, terms) + terms.gas_fee
 
 
 def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms) -> Quote:
-    """Raises Refused as `cap` does."""
-    most = cap(rate_in, rate_out, units_in, units_out)
-    fee = _fee(most, terms)
-    return Quote(cap=most, fee=fee, gas_fee=terms.gas_fee, amount=most + fee + terms.gas_fee)
+    """Return the price of an order. Raises Refused as `cap` does."""
+    max_payment = cap(rate_in, rate_out, units_in, units_out)
+    fee = _fee(max_payment, terms)
+    return Quote(cap=max_payment, fee=fee, gas_fee=terms.gas_fee, amount=max_payment + fee + terms.gas_fee)
 
 
 def cost(rate_in: int, rate_out: int, units_in: int, units_out: int, *, completion_tok: int) -> int:
-    """What the provider is paid for `completion_tok` units of output; never above the cap.
+    """Return the provider's payment for `completion_tok` output units.
 
-    The bound needs no clamp of its own: the price does not fall as units grow, and more than `units_out` are
-    refused.
+    The payment never exceeds the cap, because more units than `units_out` are refused.
     """
     if completion_tok > units_out:
         raise Refused("completion_tok is above the units_out that the order pays for", "completion_tok")
@@ -118,10 +118,9 @@ def cost(rate_in: int, rate_out: int, units_in: int, units_out: int, *, completi
 def settlement(
     rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms, *, completion_tok: int
 ) -> Settlement:
-    """How the amount collected at the claim is shared out by a settle.
+    """Divide the amount that was collected at the claim between provider, treasury and owner.
 
-    The fee is taken on the cost, not on the cap; since the cost is at most the cap, the owner's share is
-    never below zero.
+    The fee is computed on the cost, which is at most the cap, so the owner's share is never negative.
     """
     collected = quote(rate_in, rate_out, units_in, units_out, terms).amount
     provider = cost(rate_in, rate_out, units_in, units_out, completion_tok=completion_tok)
@@ -135,7 +134,7 @@ def cost_parts(provider: int, terms: FeeTerms) -> CostParts:
 
 
 def parts_of_cost(total: int, terms: FeeTerms) -> CostParts | None:
-    """Return the parts of a job's cost under known charges; None if no payment to a provider comes to it.
+    """Return the parts of a job's cost under known charges, or None if no payment to a provider gives this total.
 
     >>> parts_of_cost(2004, FeeTerms(fee_bps=250, gas_fee=2000))
     CostParts(provider=4, fee=0, gas_fee=2000)

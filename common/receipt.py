@@ -1,8 +1,8 @@
-"""The receipt of a job: a JSON file that proves to a stranger what was ordered, paid and delivered.
+"""Receipt of a job: a JSON file that proves to a third party what was ordered, paid and delivered.
 
-`claims_of` puts together what a receipt claims, `verified` checks a file: every field of it is computed again from
-signatures and from logs that are proved to stand under the hash of a block. What is left to believe is that the blocks
-are the chain's, and that the job registry at the named address is this market's (`common/PROTOCOL.md`, Receipts).
+`claims_of` builds the claims of a receipt. `verified` checks a file: it computes every field again from signatures and
+from logs with a proof of inclusion in a block. The verifier still has to know that the blocks belong to the chain, and
+that the job registry's address is this market's (`common/PROTOCOL.md`, Receipts).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ from common.secp256k1 import recover
 from common.strict_json import parse
 
 VERSION: Final = 1
-LONGEST: Final = 64 << 20  # of a file: proofs of three full blocks stay far below
+MAX_BYTES: Final = 64 << 20  # far above the proofs of three full blocks
 ENDS: Final = ("JobSettled", "JobFailed", "JobReclaimed", "JobCancelled")
 
 _JOBS: Final = load("JobRegistry")
-_AUTHORIZATION_USED: Final = keccak256(b"AuthorizationUsed(address,bytes32)")  # EIP-3009; its nonce is the job's id
+_AUTHORIZATION_USED: Final = keccak256(b"AuthorizationUsed(address,bytes32)")  # EIP-3009; the nonce is the job id
 _TRANSFER: Final = keccak256(b"Transfer(address,address,uint256)")
 _KEYS: Final = (
     *("v", "job_id", "owner", "market", "order", "fees", "task_cid", "order_signature", "payment"),
@@ -42,7 +42,7 @@ _KEYS: Final = (
 
 @attrs.frozen(slots=True)
 class ReceiptMarket:
-    """Which registry and token, on which chain."""
+    """Chain, job registry and payment token of a receipt."""
 
     chain_id: int
     job_registry: bytes
@@ -70,7 +70,7 @@ class ReceiptMarket:
 
 @attrs.frozen(slots=True)
 class Fact:
-    """`rests_on`: what a reader has to believe for it, beyond arithmetic."""
+    """One proved fact. `rests_on` names the signature, block or knowledge that proves the fact."""
 
     name: str
     value: str
@@ -86,7 +86,7 @@ class Block:
 
 @attrs.frozen(slots=True)
 class VerifiedReceipt:
-    """What a file proves, once somebody knows that `blocks` are the chain's."""
+    """Facts that a receipt proves, provided that `blocks` belong to the chain."""
 
     job_id: bytes
     market: ReceiptMarket
@@ -94,16 +94,16 @@ class VerifiedReceipt:
     blocks: tuple[Block, ...]
 
     def require_market(self, book: AddressBook) -> None:
-        """Refused for the receipt of another market than that of an address book."""
+        """Refuse a receipt of a market other than the address book's."""
         token = book.token_domain
         known = ReceiptMarket(book.chain_id, book.job_registry, book.paytoken, token.name, token.version)
         if self.market != known:
-            raise Refused("market must be that of the address book: this receipt is of another", "market")
+            raise Refused("this receipt belongs to another market than the address book", "market")
 
 
 @attrs.frozen(slots=True)
 class Events:
-    """The values of a job's events. `claimed` is None for a job that was cancelled."""
+    """Values of a job's events. `claimed` is None for a cancelled job."""
 
     posted: Mapping[str, Any]
     claimed: Mapping[str, Any] | None
@@ -116,7 +116,7 @@ class Events:
 
 
 def claims_of(market: ReceiptMarket, events: Events, order_signature: bytes) -> dict[str, Any]:
-    """All of a receipt but its steps, from the events of its job."""
+    """Return a receipt without its steps, from the events of the job."""
     posted, order = events.posted, order_of(events.posted)
     terms = FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
     amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
@@ -125,7 +125,7 @@ def claims_of(market: ReceiptMarket, events: Events, order_signature: bytes) -> 
         "job_id": hex_of(posted["jobId"]),
         "owner": hex_of(posted["owner"]),
         "market": market.as_json(),
-        "order": {name: _said(value) for name, value in attrs.asdict(order).items()},
+        "order": {name: _as_text(value) for name, value in attrs.asdict(order).items()},
         "fees": {"fee_bps": str(terms.fee_bps), "gas_fee": str(terms.gas_fee)},
         "task_cid": posted["taskCid"],
         "order_signature": hex_of(order_signature),
@@ -136,9 +136,9 @@ def claims_of(market: ReceiptMarket, events: Events, order_signature: bytes) -> 
 
 
 def order_signature_in(call_data: bytes, market: ReceiptMarket, posted: Mapping[str, Any]) -> bytes | None:
-    """The owner's signature over the order, among the arguments of the call that posted it, however that was wrapped.
+    """Find the owner's order signature in the calldata of the post, also inside a batch or multicall.
 
-    A `bytes` of 65 stands behind a word that says so; which of them it is, the signature itself tells.
+    In ABI data, a `bytes` of 65 follows a word with its length. Try each of them until one recovers to the owner.
     """
     digest, length = market.orders.digest(order_of(posted)), (65).to_bytes(32, "big")
     at = call_data.find(length)
@@ -151,18 +151,18 @@ def order_signature_in(call_data: bytes, market: ReceiptMarket, posted: Mapping[
 
 
 def verified(raw: bytes) -> VerifiedReceipt:
-    """Refused, naming the field at fault, for a file that does not prove what it says."""
-    if len(raw) > LONGEST:
-        raise Refused(f"a receipt has at most {LONGEST} bytes")
-    said = parse(raw)
-    if not isinstance(said, dict) or said.get("v") != VERSION:
-        raise Refused(f"v must be {VERSION}: another version, or no receipt at all", "v")
-    if unknown := sorted(said.keys() ^ set(_KEYS)):
-        raise Refused(f"{unknown[0]} is missing, or is no field of a receipt", unknown[0])
-    market, steps = _read_market(said["market"]), _read_steps(said["steps"])
+    """Verify a receipt file. Refused, naming the field at fault, if the file does not prove its claims."""
+    if len(raw) > MAX_BYTES:
+        raise Refused(f"a receipt has at most {MAX_BYTES} bytes")
+    given = parse(raw)
+    if not isinstance(given, dict) or given.get("v") != VERSION:
+        raise Refused(f"v must be {VERSION}: this is another version, or not a receipt", "v")
+    if unknown := sorted(given.keys() ^ set(_KEYS)):
+        raise Refused(f"{unknown[0]} is missing, or is not a field of a receipt", unknown[0])
+    market, steps = _read_market(given["market"]), _read_steps(given["steps"])
     events = _events(market, steps)
-    signature = read_hex(said["order_signature"], 65, "order_signature")
-    _compare(said | {"steps": None}, claims_of(market, events, signature) | {"steps": None}, "")
+    signature = read_hex(given["order_signature"], 65, "order_signature")
+    _compare(given | {"steps": None}, claims_of(market, events, signature) | {"steps": None}, "")
     _check_signatures(market, events, signature)
     _check_money(market, events, steps)
     return VerifiedReceipt(
@@ -175,41 +175,44 @@ def verified(raw: bytes) -> VerifiedReceipt:
     )
 
 
-def _read_market(said: object) -> ReceiptMarket:
-    if not isinstance(said, dict) or said.keys() != {field.name for field in attrs.fields(ReceiptMarket)}:
+def _read_market(given: object) -> ReceiptMarket:
+    if not isinstance(given, dict) or given.keys() != {field.name for field in attrs.fields(ReceiptMarket)}:
         raise Refused("market must hold chain_id, job_registry, token, token_name and token_version", "market")
     for key in ("token_name", "token_version"):
-        if not isinstance(said[key], str):
+        if not isinstance(given[key], str):
             raise Refused(f"market.{key} must be a string", f"market.{key}")
     return ReceiptMarket(
-        chain_id=read_uint(said["chain_id"], 53, "market.chain_id"),
-        job_registry=read_hex(said["job_registry"], 20, "market.job_registry"),
-        token=read_hex(said["token"], 20, "market.token"),
-        token_name=said["token_name"],
-        token_version=said["token_version"],
+        chain_id=read_uint(given["chain_id"], 53, "market.chain_id"),
+        job_registry=read_hex(given["job_registry"], 20, "market.job_registry"),
+        token=read_hex(given["token"], 20, "market.token"),
+        token_name=given["token_name"],
+        token_version=given["token_version"],
     )
 
 
-def _read_steps(said: object) -> list[Step]:
-    if not isinstance(said, list) or not 2 <= len(said) <= 3:
+def _read_steps(given: object) -> list[Step]:
+    if not isinstance(given, list) or not 2 <= len(given) <= 3:
         raise Refused("steps must be the post, the claim if there was one, and the end", "steps")
-    steps = [read_step(each, f"steps.{n}") for n, each in enumerate(said)]
+    steps = [read_step(each, f"steps.{n}") for n, each in enumerate(given)]
     for n in range(1, len(steps)):
         if steps[n - 1].place >= steps[n].place:
-            raise Refused(f"steps.{n} must stand behind steps.{n - 1} on the chain", f"steps.{n}")
+            raise Refused(f"steps.{n} must come after steps.{n - 1} on the chain", f"steps.{n}")
     return steps
 
 
 def _events(market: ReceiptMarket, steps: Sequence[Step]) -> Events:
-    """The events that the steps prove, each of the registry's and all of one job."""
+    """Return the events that the steps prove. All must be the job registry's, and of the same job."""
     names = [step.event for step in steps]
     allowed = ["JobPosted", "JobCancelled"] if len(steps) == 2 else ["JobPosted", "JobClaimed", names[-1]]
     if names != allowed or names[-1] not in ENDS or (len(steps) == 3) == (names[-1] == "JobCancelled"):
-        raise Refused(f"steps must be a job's life, not {', '.join(names)}", "steps")
+        raise Refused(
+            f"steps must be JobPosted, JobClaimed and an end, or JobPosted and JobCancelled; not {', '.join(names)}",
+            "steps",
+        )
     values = []
     for n, step in enumerate(steps):
         if step.log.address != market.job_registry:
-            raise Refused(f"the log of steps.{n} must be the job registry's", "market.job_registry")
+            raise Refused(f"steps.{n}.log must be a log of the job registry", "market.job_registry")
         try:
             values.append(event_values(_JOBS, step.event, step.log.topics, step.log.data))
         except Refused as wrong:
@@ -219,27 +222,29 @@ def _events(market: ReceiptMarket, steps: Sequence[Step]) -> Events:
     return Events(values[0], values[1] if len(values) == 3 else None, values[-1], names[-1])
 
 
-def _compare(said: object, proved: object, at: str) -> None:
-    """That a file says what its own proofs do, to the letter."""
+def _compare(given: object, proved: object, at: str) -> None:
+    """Refuse a claim of the file that differs from the value that the file's proofs give."""
     if isinstance(proved, dict):
-        if not isinstance(said, dict) or said.keys() != proved.keys():
+        if not isinstance(given, dict) or given.keys() != proved.keys():
             raise Refused(f"{at} must hold {', '.join(proved)}", at)
         for key, value in proved.items():
-            _compare(said[key], value, f"{at}.{key}" if at else key)
-    elif said != proved or type(said) is not type(proved):
-        raise Refused(f"{at} is {said!r}, and what is proved is {proved!r}"[:400], at)
+            _compare(given[key], value, f"{at}.{key}" if at else key)
+    elif given != proved or type(given) is not type(proved):
+        raise Refused(f"{at} is {given!r}, but the proofs give {proved!r}"[:400], at)
 
 
 def _check_signatures(market: ReceiptMarket, events: Events, signature: bytes) -> None:
     posted, order = events.posted, order_of(events.posted)
     owner = posted["owner"]
     if quotes.derive_job_id(owner, order.c) != posted["jobId"]:
-        raise Refused("job_id must be made of the owner and the order's commitment", "job_id")
+        raise Refused("job_id must be keccak256 of the owner and the order's commitment", "job_id")
     if recover(market.orders.digest(order), signature) != owner:
-        raise Refused("order_signature must be the owner's over this order at this market", "order_signature")
+        raise Refused("order_signature must be the owner's signature over this order", "order_signature")
     payment = job_payment(owner, market.job_registry, _amount(events), order.expires_at, posted["jobId"])
     if recover(market.payments.digest(payment), posted["paySig"]) != owner:
-        raise Refused("payment.signature must be the owner's over this amount of this token", "payment.signature")
+        raise Refused(
+            "payment.signature must be the owner's signature over this amount of this token", "payment.signature"
+        )
 
 
 def _check_money(market: ReceiptMarket, events: Events, steps: Sequence[Step]) -> None:
@@ -256,9 +261,9 @@ def _check_money(market: ReceiptMarket, events: Events, steps: Sequence[Step]) -
     order, ended = order_of(events.posted), events.ended
     rates, units = (order.rate_in, order.rate_out), (order.units_in, order.units_out)
     if ended["cost"] != quotes.cost(*rates, *units, completion_tok=ended["completionTok"]):
-        raise Refused("end.cost is not what the order's rates come to", "end.cost")
+        raise Refused("end.cost must be the cost at the order's rates", "end.cost")
     if ended["cost"] + ended["treasuryShare"] + ended["refund"] != amount:
-        raise Refused("end: cost, fees and refund must make up the amount that was collected", "end.refund")
+        raise Refused("end: cost, fees and refund must add up to the collected amount", "end.refund")
 
 
 def _amount(events: Events) -> int:
@@ -303,12 +308,16 @@ def _facts(market: ReceiptMarket, events: Events, steps: Sequence[Step]) -> tupl
     if events.end == "JobSettled":
         shares = f"{ended['cost']} to the provider, {ended['treasuryShare']} in fees, {ended['refund']} back"
         found.append(
-            Fact("result", f"{ended['resultCid']}, {ended['completionTok']} units", f"provider's word in {blocks[-1]}")
+            Fact(
+                "result",
+                f"{ended['resultCid']}, {ended['completionTok']} units",
+                f"the provider's statement in {blocks[-1]}",
+            )
         )
         found.append(Fact("shares", shares, blocks[-1]))
     found.append(Fact("ended", f"{events.end}, {hex_of(steps[-1].transaction)}", blocks[-1]))
     return tuple(found)
 
 
-def _said(value: bytes | int) -> str:
+def _as_text(value: bytes | int) -> str:
     return hex_of(value) if isinstance(value, bytes) else str(value)

@@ -1,8 +1,8 @@
-"""Steps of a receipt: one event of a job each, with the proof that it stands in a block.
+"""Steps of a receipt: one event of the job each, with the proof that a block includes the event.
 
 header              the block's header, whose keccak256 is `block`
 transaction_proof   from the header's transactions root to the transaction at `index`, whose keccak256 is `transaction`
-receipt_proof       from its receipts root to the receipt at `index`, whose log number `log` is the event
+receipt_proof       from the header's receipts root to the receipt at `index`, whose log number `log` is the event
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from common.scalars import hex_of, read_hex, read_hex_upto, read_uint
 _KEYS: Final = frozenset(
     {"event", "block", "header", "index", "log", "transaction", "transaction_proof", "receipt_proof"}
 )
-_LONGEST_HEADER: Final = 4096
-_LONGEST_NODE: Final = 8 << 20
-_MOST_NODES: Final = 16
+_MAX_HEADER_BYTES: Final = 4096
+_MAX_NODE_BYTES: Final = 8 << 20
+_MAX_NODES: Final = 16
 
 
 @attrs.frozen(slots=True)
 class Step:
-    """A proved event. `logs` are all of its transaction; `place` orders steps as the chain does."""
+    """Proved event. `logs` holds all logs of its transaction. `place` is the position on the chain."""
 
     event: str
     header: Header
@@ -46,7 +46,7 @@ class Step:
 
 
 def step_of(event: str, block: Mapping[str, Any], contents: Contents, index: int, log: int) -> dict[str, Any]:
-    """A step as it is written, from the block as a node tells it. Refused where that does not hold together."""
+    """Build the JSON of a step from a block that a node returned. Refused if the block is inconsistent."""
     header, key = encode_header(block), key_of(index)
     return {
         "event": event,
@@ -60,29 +60,29 @@ def step_of(event: str, block: Mapping[str, Any], contents: Contents, index: int
     }
 
 
-def read_step(said: object, at: str) -> Step:
-    if not isinstance(said, dict) or said.keys() != _KEYS:
+def read_step(given: object, at: str) -> Step:
+    if not isinstance(given, dict) or given.keys() != _KEYS:
         raise Refused(f"{at} must hold {', '.join(sorted(_KEYS))}", at)
-    event = said["event"]
+    event = given["event"]
     if not isinstance(event, str):
         raise Refused(f"{at}.event must be a string", f"{at}.event")
-    header = read_header(read_hex_upto(said["header"], _LONGEST_HEADER, f"{at}.header"), f"{at}.header")
-    if read_hex(said["block"], 32, f"{at}.block") != header.hash:
+    header = read_header(read_hex_upto(given["header"], _MAX_HEADER_BYTES, f"{at}.header"), f"{at}.header")
+    if read_hex(given["block"], 32, f"{at}.block") != header.hash:
         raise Refused(f"{at}.block must be the hash of {at}.header", f"{at}.block")
-    index, log = (read_uint(said[name], 32, f"{at}.{name}") for name in ("index", "log"))
-    transaction = _proved(said, header.transactions_root, index, f"{at}.transaction_proof")
-    if read_hex(said["transaction"], 32, f"{at}.transaction") != keccak256(transaction):
-        raise Refused(f"{at}.transaction must be the hash of the one that is proved", f"{at}.transaction")
-    receipt = read_receipt(_proved(said, header.receipts_root, index, f"{at}.receipt_proof"), f"{at}.receipt_proof")
+    index, log = (read_uint(given[name], 32, f"{at}.{name}") for name in ("index", "log"))
+    transaction = _proved(given, header.transactions_root, index, f"{at}.transaction_proof")
+    if read_hex(given["transaction"], 32, f"{at}.transaction") != keccak256(transaction):
+        raise Refused(f"{at}.transaction must be the hash of the proved transaction", f"{at}.transaction")
+    receipt = read_receipt(_proved(given, header.receipts_root, index, f"{at}.receipt_proof"), f"{at}.receipt_proof")
     if not receipt.succeeded or log >= len(receipt.logs):
         raise Refused(
-            f"{at}.log must be one of the {len(receipt.logs)} logs of a transaction that succeeded", f"{at}.log"
+            f"{at}.log must be the number of a log of a successful transaction, below {len(receipt.logs)}", f"{at}.log"
         )
     return Step(event, header, index, log, keccak256(transaction), receipt.logs)
 
 
-def _proved(said: Mapping[str, Any], root: bytes, index: int, at: str) -> bytes:
-    nodes = said[at.rpartition(".")[2]]
-    if not isinstance(nodes, list) or len(nodes) > _MOST_NODES:
-        raise Refused(f"{at} must be a list of at most {_MOST_NODES} nodes", at)
-    return proved(root, key_of(index), [read_hex_upto(node, _LONGEST_NODE, at) for node in nodes], at)
+def _proved(given: Mapping[str, Any], root: bytes, index: int, at: str) -> bytes:
+    nodes = given[at.rpartition(".")[2]]
+    if not isinstance(nodes, list) or len(nodes) > _MAX_NODES:
+        raise Refused(f"{at} must be a list of at most {_MAX_NODES} nodes", at)
+    return proved(root, key_of(index), [read_hex_upto(node, _MAX_NODE_BYTES, at) for node in nodes], at)

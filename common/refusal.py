@@ -1,7 +1,7 @@
-"""The one exception that readers of foreign bytes raise.
+"""Exception for rejected input.
 
-It is raised where the input is read and carries all that an answer needs: which field, which code, and a
-sentence for a person. Nothing above has to translate it.
+The reader of the input raises `Refused` with the field, the error code and a message. Callers can return these as they
+are.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from typing import Final
 
 import attrs
 
-_MOST_TOLD: Final = 16  # faults that one message names
+_MAX_FAULTS_IN_MESSAGE: Final = 16
 
 
 @attrs.frozen(slots=True)
 class Refused(ValueError):
-    """Input that this house does not accept.
+    """Input was rejected.
 
-    `param` names the field at fault (dotted for nested ones) or is None; `code` is the machine-readable
-    discriminator of the specification, or None where it gives none.
+    `param` names the field at fault, with dots for nested fields, or is None. `code` is the specification's error code,
+    or None if the specification has none.
     """
 
     message: str
@@ -29,10 +29,10 @@ class Refused(ValueError):
 
     @classmethod
     def together(cls, faults: "Sequence[Refused]") -> "Refused":
-        """One refusal of several, at least one: it names them all, and is for the rest the first."""
+        """Combine one or more refusals: the messages of all, with `param` and `code` of the first."""
         first, *others = faults
         if not others:
             return first
         messages = list(dict.fromkeys(fault.message for fault in faults))
-        told, left = messages[:_MOST_TOLD], len(messages) - _MOST_TOLD
-        return cls("; ".join([*told, *([f"and {left} more"] if left > 0 else [])]), first.param, first.code)
+        shown, left = messages[:_MAX_FAULTS_IN_MESSAGE], len(messages) - _MAX_FAULTS_IN_MESSAGE
+        return cls("; ".join([*shown, *([f"and {left} more"] if left > 0 else [])]), first.param, first.code)

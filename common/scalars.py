@@ -1,8 +1,7 @@
-"""Strict readers for the scalar values of the wire: integers, hex, base64.
+"""Strict readers of scalar values: integers, hex, base64.
 
-Each value has one accepted spelling (hex digits excepted: EIP-55 gives mixed case a meaning, so any case is
-read and lower case is written). What is looser than that lets two strings name one thing, and a check made
-on the one is then bypassed with the other.
+Each value has exactly one accepted spelling, so an attacker cannot bypass a check with another spelling of the same
+value. Hex digits are the exception: EIP-55 gives mixed case a meaning, so readers accept any case.
 """
 
 import re
@@ -19,12 +18,12 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 
 
 def read_uint(value: object, bits: int, param: str) -> int:
-    """An unsigned integer: a JSON number in the safe range, or a plain decimal string."""
+    """Read an unsigned integer: a JSON number in the safe range, or a plain decimal string."""
     return uint_reader(bits)(value, param)
 
 
 def uint_reader(bits: int) -> Callable[[object, str], int]:
-    """`read_uint` for many values of one width: nearly every request and every line of a batch carries nine."""
+    """Return `read_uint` for one width. Faster where many values of that width are read."""
 
     def read(value: object, param: str) -> int:
         if type(value) is str:
@@ -39,7 +38,7 @@ def uint_reader(bits: int) -> Callable[[object, str], int]:
 
 
 def _read_number(value: object, bits: int, param: str) -> int:
-    if type(value) is not int:  # a bool is an int to isinstance, and not to us
+    if type(value) is not int:  # isinstance would accept a bool
         raise Refused(f"{param} must be an integer or a decimal string", param)
     if value < 0 or value > MAX_SAFE_INTEGER:
         raise Refused(f"{param} must be in 0..2^53-1 as a number; use a decimal string above that", param)
@@ -49,8 +48,8 @@ def _read_number(value: object, bits: int, param: str) -> int:
 
 
 def read_decimal(text: str, bits: int, param: str) -> int:
-    """An unsigned integer written in plain decimal digits, as queries and strings carry it."""
-    # The longest uint256 has 78 digits; a longer string is refused before int() spends time on it.
+    """Read an unsigned integer in plain decimal digits."""
+    # The longest uint256 has 78 digits. Refuse longer strings before int(), whose time is quadratic in the length.
     if len(text) > 78 or not (text.isascii() and text.isdigit()) or (text[0] == "0" and len(text) > 1):
         raise Refused(f"{param} must be a decimal integer without sign or leading zeros", param)
     number = int(text)
@@ -60,12 +59,12 @@ def read_decimal(text: str, bits: int, param: str) -> int:
 
 
 def read_hex(value: object, length: int, param: str) -> bytes:
-    """Exactly `length` bytes as 0x-prefixed hex."""
+    """Read exactly `length` bytes from 0x-prefixed hex."""
     return hex_reader(length)(value, param)
 
 
 def hex_reader(length: int) -> Callable[[object, str], bytes]:
-    """`read_hex` for many values of one length."""
+    """Return `read_hex` for one length."""
     characters, from_hex = 2 + 2 * length, bytes.fromhex
 
     def read(value: object, param: str) -> bytes:
@@ -74,7 +73,7 @@ def hex_reader(length: int) -> Callable[[object, str], bytes]:
                 raw = from_hex(value[2:])
             except ValueError:
                 raw = b""
-            # `fromhex` passes over spaces: then fewer bytes come out than digits fit.
+            # `fromhex` skips spaces, and then returns fewer bytes.
             if len(raw) == length:
                 return raw
         raise Refused(f"{param} must be 0x-prefixed hex of {length} bytes", param)
@@ -83,17 +82,17 @@ def hex_reader(length: int) -> Callable[[object, str], bytes]:
 
 
 def read_bare_hex(value: object, length: int, param: str) -> bytes:
-    """Exactly `length` bytes as hex without 0x."""
+    """Read exactly `length` bytes from hex without 0x."""
     if not isinstance(value, str) or len(value) != 2 * length or not _HEX.fullmatch(value):
         raise Refused(f"{param} must be hex of {length} bytes without 0x", param)
     return bytes.fromhex(value)
 
 
 def read_hex_upto(value: object, longest: int, param: str) -> bytes:
-    """At most `longest` bytes as 0x-prefixed hex; `0x` alone is no bytes."""
+    """Read at most `longest` bytes from 0x-prefixed hex. `0x` alone is empty."""
     if not isinstance(value, str) or not value.startswith("0x"):
         raise Refused(f"{param} must be 0x-prefixed hex", param)
-    if len(value) > 2 + 2 * longest:  # before its digits are looked at: it may be a body's whole length
+    if len(value) > 2 + 2 * longest:  # before the digits are checked: the value may be as long as a request body
         raise Refused(f"{param} must be at most {longest} bytes", param)
     if not _HEX.fullmatch(value, 2):
         raise Refused(f"{param} must be 0x-prefixed hex", param)
@@ -101,7 +100,7 @@ def read_hex_upto(value: object, longest: int, param: str) -> bytes:
 
 
 def read_base64(value: object, longest: int, param: str) -> bytes:
-    """At most `longest` bytes as canonical padded base64 (standard alphabet)."""
+    """Read at most `longest` bytes from canonical padded base64 (standard alphabet)."""
     if not isinstance(value, str):
         raise Refused(f"{param} must be a base64 string", param)
     if len(value) > 4 * ((longest + 2) // 3):
@@ -110,7 +109,7 @@ def read_base64(value: object, longest: int, param: str) -> bytes:
         decoded = pybase64.b64decode(value, validate=True)
     except ValueError:
         raise Refused(f"{param} must be canonical padded base64", param) from None
-    # It still takes stray bits in the last digit: only a re-encoding of what it stands for proves the one spelling.
+    # The decoder ignores stray bits in the last digit. Encode the last group again to reject them.
     last = (len(decoded) - 1) // 3 * 3 if decoded else 0
     if len(value) != 4 * ((len(decoded) + 2) // 3) or pybase64.b64encode_as_string(decoded[last:]) != value[-4:]:
         raise Refused(f"{param} must be canonical padded base64", param)
@@ -120,12 +119,12 @@ def read_base64(value: object, longest: int, param: str) -> bytes:
 
 
 def hex_of(raw: bytes) -> str:
-    """Lower-case 0x-prefixed hex."""
+    """Return lower-case 0x-prefixed hex."""
     return "0x" + raw.hex()
 
 
 def checksummed(address: bytes) -> str:
-    """An address in the mixed case of EIP-55, in which people are shown it: a typing error breaks its checksum."""
+    """Return an address in the mixed case of EIP-55, whose checksum detects typing errors."""
     digits = address.hex()
     digest = keccak256(digits.encode()).hex()
     return "0x" + "".join(

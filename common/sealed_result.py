@@ -1,9 +1,9 @@
-"""Sealed result v1: a provider's result, sealed to the owner's result key and bound to its job.
+"""Sealed result v1: a result that the provider seals to the owner's result key and binds to the job.
 
     sealed result = 0x01 ‖ seed_wrap (80) ‖ ciphertext (41 or more)
 
-The layout is a container's. The ciphertext's key is bound to the job id instead of the owner, so a provider cannot
-settle one job with another's result. A result carries no commitment: its content id identifies it.
+The layout is the same as a container's. The ciphertext's key is bound to the job id instead of the owner, so a provider
+cannot settle one job with the result of another job. A result has no commitment. Its content id identifies it.
 """
 
 from typing import Self
@@ -15,18 +15,18 @@ from common.sealed_stream import StreamOpener, StreamSealer
 
 
 class ResultSealer(StreamSealer):
-    """Seals a result to the key that the job's envelope names, piece by piece."""
+    """Seal a result piece by piece to the result key in the job's envelope."""
 
     def __init__(self, result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes) -> None:
         super().__init__(result_key, lambda seed: result_data_key(seed, chain_id, job_registry, job_id))
 
 
 class ResultOpener(StreamOpener):
-    """Opens a sealed result piece by piece."""
+    """Open a sealed result piece by piece."""
 
     @classmethod
     def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, job_id: bytes) -> Self:
-        """With the owner's result key; refuses a result sealed to another as `unseal_failed`."""
+        """Open with the owner's result key. Refuses a result that is sealed to another key as `unseal_failed`."""
         return cls(lambda head: result_data_key(head.open_seed(secret), chain_id, job_registry, job_id))
 
 

@@ -1,11 +1,11 @@
-"""Sealed streams, as containers and results are: a fresh seed sealed to a recipient, then a stream.
+"""Sealed streams, the format of containers and results: a random seed sealed to a recipient, then a stream.
 
     0x01 ‖ seed_wrap (80) ‖ ciphertext
 
     seed_wrap     sealed box of a random 32-byte seed, to the recipient's X25519 key
-    ciphertext    the frames of `common.framing`, under a key that is derived from the seed
+    ciphertext    the frames of `common.framing`, under a key derived from the seed
 
-The two formats derive that key in different ways, given by the argument `derive` or `key_of`.
+Containers and results derive that key differently, so the caller passes a function for it (`derive` or `key_of`).
 """
 
 import os
@@ -23,7 +23,7 @@ FORMAT_VERSION: Final = 1
 SEED_WRAP_BYTES: Final = SEED_BYTES + box.SEAL_OVERHEAD
 HEAD_BYTES: Final = 1 + SEED_WRAP_BYTES
 BEFORE_FRAMES: Final = HEAD_BYTES + HEADER_BYTES
-"""Pieces that end here, and then at the end of each frame, are opened fastest: no frame is put together first."""
+"""End of a first piece that opens without copies, if each further piece is one frame."""
 SHORTEST: Final = HEAD_BYTES + SHORTEST_STREAM
 
 
@@ -34,7 +34,7 @@ def check_version(first: int) -> None:
 
 @attrs.frozen
 class ContainerHead:
-    """The first 81 bytes: the version and the wrapped seed."""
+    """First 81 bytes: the version and the wrapped seed."""
 
     seed_wrap: bytes
 
@@ -44,7 +44,7 @@ class ContainerHead:
 
     @classmethod
     def parse(cls, raw: Piece) -> Self:
-        """Read from bytes that begin with a head; what follows it is not looked at."""
+        """Read the head at the start of `raw`, and ignore the bytes after the head."""
         if len(raw) < HEAD_BYTES:
             raise too_short(len(raw))
         check_version(raw[0])
@@ -54,7 +54,7 @@ class ContainerHead:
         return bytes((FORMAT_VERSION,)) + self.seed_wrap
 
     def open_seed(self, secret: box.SecretKey) -> bytes:
-        """The seed; refused as `unseal_failed` where it was not sealed to this key."""
+        """Return the seed. Refused as `unseal_failed` if it is not sealed to this key."""
         seed = box.open_sealed(secret, self.seed_wrap)
         if seed is None:
             raise Refused("the seed does not open with this key", "seed_wrap", "unseal_failed")
@@ -62,7 +62,7 @@ class ContainerHead:
 
 
 class StreamSealer:
-    """Seals a plaintext of any length, piece by piece, under a fresh seed."""
+    """Seal a plaintext of any length piece by piece, under a random seed."""
 
     __slots__ = ("_ahead", "_pusher", "head")
 
@@ -73,11 +73,11 @@ class StreamSealer:
         self._ahead = self.head.encode() + self._pusher.header
 
     def push(self, piece: Piece) -> bytes:
-        """The sealed bytes that are ready; the first call also yields the head."""
+        """Return the sealed bytes that are ready. The first call also returns the head."""
         return self._with_head(self._pusher.push(piece))
 
     def finish(self) -> bytes:
-        """The remaining sealed bytes."""
+        """Return the remaining sealed bytes."""
         return self._with_head(self._pusher.finish())
 
     def _with_head(self, sealed: bytes) -> bytes:
@@ -88,21 +88,21 @@ class StreamSealer:
 
 
 class StreamOpener:
-    """Opens sealed bytes piece by piece, from the version byte on.
+    """Open sealed bytes piece by piece, beginning with the version byte.
 
-    The plaintext that `pull` returns is authentic, but only `finish` tells that it was whole. Refuses with
-    `too_short`, `bad_version`, `unseal_failed` (from `key_of`) and `undecryptable`.
+    `pull` returns authentic plaintext, but only `finish` proves that the plaintext is complete. Refuses with
+    `too_short`, `bad_version`, `unseal_failed` (from `key_of`) or `undecryptable`.
     """
 
     __slots__ = ("_ahead", "_key_of", "_puller")
 
     def __init__(self, key_of: Callable[[ContainerHead], bytes]) -> None:
         self._key_of = key_of
-        self._ahead = bytearray()  # the first bytes, until there are enough to be more than too short
+        self._ahead = bytearray()  # first bytes, until they have the minimum length
         self._puller: Puller | None = None
 
     def pull(self, piece: Piece) -> bytes:
-        """The plaintext that this piece completes; often none."""
+        """Return the plaintext of the frames that this piece completes. Often it is empty."""
         if self._puller is not None:
             return self._puller.pull(piece)
         with memoryview(piece).cast("B") as rest:
@@ -115,11 +115,11 @@ class StreamOpener:
             return self._puller.pull(rest[taken:])
 
     def finish(self) -> bytes:
-        """The rest of the plaintext; refuses what did not end here."""
+        """Return the rest of the plaintext. Refuses a truncated stream."""
         if self._puller is None:
             raise too_short(len(self._ahead))
         return self._puller.finish()
 
 
 def too_short(length: int) -> Refused:
-    return Refused(f"{length} bytes are fewer than the shortest possible {SHORTEST}", code="too_short")
+    return Refused(f"{length} bytes are too short: the minimum is {SHORTEST}", code="too_short")

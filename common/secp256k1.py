@@ -28,7 +28,7 @@ def recover(digest: bytes, signature: bytes) -> bytes | None:
     if len(signature) != SIGNATURE_LENGTH:
         return None
     parity = signature[64] - 27
-    # The library accepts the upper half of s, which would give every signature a second spelling.
+    # The library also accepts s in the upper half, which would give every signature a second valid form.
     if parity not in {0, 1} or signature[32:64] > _HALF_ORDER:
         return None
     try:
@@ -70,5 +70,5 @@ class Wallet:
         """Return (r ‖ s, y parity), the form in transactions."""
         if len(digest) != 32:
             raise ValueError("a digest is 32 bytes")
-        # Every node and contract recovers the signer again, so the binding need not: it would triple the time.
+        # Skip the binding's own check, which triples the time: nodes and contracts verify the signature anyway.
         return recovery.sign(digest, self._secret, verify=False)

@@ -1,7 +1,7 @@
-"""JSON with one meaning per text.
+"""Strict JSON parser that rejects texts on whose meaning parsers disagree.
 
-`parse` rejects what parsers disagree about: duplicate keys, NaN and infinities (also spelled 1e400), NUL and
-lone surrogates, deep nesting, a byte order mark, bytes that are not UTF-8.
+These are duplicate keys, NaN and infinities (also as 1e400), NUL and lone surrogates, deep nesting, a byte order mark,
+and bytes that are not UTF-8.
 """
 
 import json
@@ -22,9 +22,9 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def parse(raw: bytes | bytearray, param: str | None = None) -> object:
-    """The value of a JSON text; `Refused` carries `param` and no code."""
-    # All but the decoding costs about as much as it does, and few texts need it: without so many brackets nothing is
-    # deep, and after a strict UTF-8 decode only a \u escape can bring a NUL or a lone surrogate.
+    """Return the value of a JSON text. Raises Refused with `param` and without a code."""
+    # The checks cost as much as the decoding, so skip those that a text cannot fail: few brackets cannot nest too deep,
+    # and after a strict UTF-8 decode only a \u escape can produce a NUL or a lone surrogate.
     escapes = b"\\" in raw
     if not escapes and (members := _flat(raw)) is not None:
         return members
@@ -51,13 +51,13 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
 def _flat(raw: bytes | bytearray) -> object | None:
     """Parse a flat object without escapes. Return None for all other texts.
 
-    The fast parser accepts duplicate keys. A count finds them: each pair of quotes is a name or a string, and a
-    duplicate key leaves fewer of them. Most bodies and lines are read here or by `_nested`.
+    The fast parser accepts duplicate keys, so count the quotes: each pair belongs to a key or a string value, and a
+    duplicate key gives more pairs than the parsed value has. This function or `_nested` reads most bodies.
     """
     try:
         value = _FLAT.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None  # the other parsers say why
+        return None  # the standard parser reports the error
     strings = len(value) + list(map(type, value.values())).count(str)
     return value if raw.count(b'"') == 2 * strings else None
 
@@ -72,7 +72,7 @@ def _nested(raw: bytes | bytearray) -> object | None:
 
 
 def _strings(value: object) -> int:
-    """How many strings there are in a value, names included."""
+    """Count the strings in a value, including keys."""
     if type(value) is str:
         return 1
     if type(value) is dict:
@@ -104,24 +104,23 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finit
 
 
 def _check_depth(raw: bytes | bytearray, param: str | None) -> None:
-    """Before the parse, on the bytes alone: the stdlib's scanner recurses, and where a library has raised the
-    interpreter's recursion limit (one that eth-account brings does), deep input ends the process.
+    """Refuse deep nesting before parsing.
 
-    Each round takes away every innermost pair of brackets, so that a text of depth d is empty after d rounds.
+    The standard parser recurses, and a dependency of eth-account raises the recursion limit, so deep input would crash
+    the process. Each round removes all innermost pairs of brackets. A text of depth d is empty after d rounds.
     """
     brackets = _STRING.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return
         brackets = brackets.replace(b"[]", b"")
-    # A pair that is left is too deep; brackets without a partner are what the parser says best, unless they open
-    # so deep themselves.
+    # A remaining pair is too deep. The parser reports unbalanced brackets better, unless too many of them open.
     if b"[]" in brackets or brackets.count(b"[") > MAX_DEPTH:
         raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param)
 
 
 def _check_texts(root: object, param: str | None) -> None:
-    """Every string and key."""
+    """Refuse NUL and lone surrogates in any string or key."""
     waiting = [root]
     while waiting:
         node = waiting.pop()

@@ -10,7 +10,7 @@ _GAP: Final = "  "
 
 
 def terminal_columns() -> int | None:
-    """Return the width of the terminal on standard output; None in a pipe, where lines have any length."""
+    """Return the width of the terminal on standard output, or None if standard output is not a terminal."""
     if not sys.stdout.isatty():
         return None
     return os.get_terminal_size(sys.stdout.fileno()).columns or None  # 0 on a terminal without a size

@@ -1,9 +1,9 @@
-"""EIP-1559 transactions: encoded, signed and hashed. The access list is always empty.
+"""Encode, sign and hash EIP-1559 transactions with an empty access list.
 
     raw  = 0x02 ‖ rlp([chain id, nonce, tip, fee cap, gas, to, value, data, [], y parity, r, s])
     hash = keccak256(raw)
 
-What is signed is the same without the last three.
+The signature covers the same list without its last three items.
 """
 
 from functools import lru_cache
@@ -22,8 +22,10 @@ class SignedTransaction(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """`to` is None for a deployment. Amounts are in wei. (A tuple, because a relayer makes one per signature, and a
-    frozen class costs as much again as the encoding of its integers.)"""
+    """Unsigned transaction. `to` is None for a deployment. Amounts are in wei.
+
+    A tuple, because creating a frozen class takes as long as encoding the transaction.
+    """
 
     chain_id: int
     nonce: int
@@ -35,13 +37,13 @@ class Transaction(NamedTuple):
     data: bytes
 
     def sign(self, wallet: Wallet) -> SignedTransaction:
-        """Deterministic: the same transaction and wallet give the same bytes."""
+        """Sign and encode. The same transaction and wallet always give the same bytes."""
         fields = self._unsigned()
         compact, parity = wallet.sign_recoverable(keccak256(_head(len(fields)) + fields))
         return _signed(fields, parity, compact[:32], compact[32:])
 
     def with_signature(self, parity: int, r: bytes, s: bytes) -> SignedTransaction:
-        """The bytes of a transaction that was signed elsewhere."""
+        """Encode a transaction that was signed elsewhere."""
         return _signed(self._unsigned(), parity, r, s)
 
     def _unsigned(self) -> bytes:
@@ -70,9 +72,7 @@ def _signed(fields: bytes, parity: int, r: bytes, s: bytes) -> SignedTransaction
     return SignedTransaction(raw, keccak256(raw))
 
 
-# RLP: a byte below 0x80 is itself; a string of up to 55 bytes has a header of one byte, 0x80 + its length. A
-# longer one, or a list, has 0xb7 or 0xf7 + the length of its length, and its length. Integers are strings
-# without leading zeros.
+# RLP, as in `common.inclusion.rlp`, but faster: encodings of repeated values are cached.
 _BYTES: Final = [bytes([value]) for value in range(256)]
 
 
@@ -85,7 +85,7 @@ def _integer(value: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _integers(*values: int) -> bytes:
-    """Those that are mostly the same from one relay to the next."""
+    """Encode integers that rarely differ between relays."""
     return b"".join(map(_integer, values))
 
 

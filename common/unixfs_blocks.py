@@ -1,6 +1,6 @@
-"""Blocks of a UnixFS file: check each block against its content id, and read its content and links.
+"""Check each block of a UnixFS file against its content id, and read its content and links.
 
-The blocks prove a file however the file was cut.
+This works for every chunk size and node width.
 
 node     dag-pb: any number of links  12 <len> ( 0a <len> <cid> ‖ 12 <len> name ‖ 18 tree size ),
          and 0a <len> <data>
@@ -21,21 +21,21 @@ from common.refusal import Refused
 
 _LINKS, _DATA = 2, 1
 _FILES: Final = frozenset({0, 2})
-_VARINT, _BYTES = 0, 2  # the two kinds of fields that these messages have
+_VARINT, _BYTES = 0, 2  # wire types of these messages
 
 
 @attrs.frozen(slots=True)
 class DagBlock:
-    """`content` is of this node alone, `links` name what follows it in the file."""
+    """Block of a file: its own content, and links to the blocks that follow."""
 
     content: bytes
     links: tuple[Cid, ...]
 
 
 def read_block(cid: Cid, raw: bytes) -> DagBlock:
-    """Refused where the bytes are not those of the id, or are no part of a file."""
+    """Read a block. Refused if the bytes do not match the id, or are not part of a file."""
     if hashlib.sha256(raw).digest() != cid.digest:
-        raise Refused(f"these are not the bytes of block {cid}")
+        raise Refused(f"the bytes do not match block {cid}")
     if cid.codec == "raw":
         return DagBlock(raw, ())
     links, data = [], b""
@@ -51,7 +51,7 @@ def read_block(cid: Cid, raw: bytes) -> DagBlock:
         elif number == 2 and isinstance(value, bytes):
             content = value
     if kind not in _FILES:
-        raise Refused(f"block {cid} is no part of a file: UnixFS type {kind!r}")
+        raise Refused(f"block {cid} is not part of a file: UnixFS type {kind!r}")
     return DagBlock(content, tuple(links))
 
 
@@ -73,7 +73,7 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield tag >> 3, raw[at : at + value]
             at += value
         else:
-            raise Refused("a node must be made of numbers and of bytes that do not go on behind its end")
+            raise Refused("the dag-pb node is malformed or truncated")
 
 
 def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
@@ -85,4 +85,4 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
         at += 1
         if raw[at - 1] < 0x80:
             return value, at
-    raise Refused("a node holds a number without an end")
+    raise Refused("the dag-pb node holds an unterminated number")

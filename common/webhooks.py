@@ -1,8 +1,8 @@
-"""Webhook signatures, as the Standard Webhooks specification has them: secrets, headers, and their verification.
+"""Sign and verify webhooks as the Standard Webhooks specification defines.
 
-webhook-id          msg_…, the same for every attempt: who has seen it does not act again
+webhook-id          msg_…, the same for every attempt: use it to deduplicate
 webhook-timestamp   Unix seconds of this attempt
-webhook-signature   v1,<base64(HMAC-SHA256(secret, id ‖ "." ‖ timestamp ‖ "." ‖ body))>, several by spaces
+webhook-signature   v1,<base64(HMAC-SHA256(secret, id ‖ "." ‖ timestamp ‖ "." ‖ body))>, several separated by spaces
 secret              whsec_<base64 of 24 to 64 bytes>
 """
 
@@ -17,9 +17,10 @@ from typing import Final
 
 from common.refusal import Refused
 
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what secrets begin with
-SECRET_LEAST, SECRET_MOST = 24, 64  # bytes
-TOLERANCE: Final = 300  # seconds that an attempt may be away from the receiver's clock
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a prefix
+MIN_SECRET_BYTES: Final = 24
+MAX_SECRET_BYTES: Final = 64
+TOLERANCE_S: Final = 300  # between webhook-timestamp and the receiver's clock
 
 ID_HEADER: Final = "webhook-id"
 TIMESTAMP_HEADER: Final = "webhook-timestamp"
@@ -37,15 +38,15 @@ def secret_text(secret: bytes) -> str:
 
 
 def read_secret(text: str, param: str = "secret") -> bytes:
-    """Raises Refused, naming `param` and never the text."""
-    wrong = f"{param} must be {SECRET_PREFIX} and the base64 of {SECRET_LEAST} to {SECRET_MOST} bytes"
+    """Read a secret. Refused if malformed; the message never contains the secret."""
+    wrong = f"{param} must be {SECRET_PREFIX} and the base64 of {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes"
     if not text.startswith(SECRET_PREFIX):
         raise Refused(wrong, param)
     try:
         secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise Refused(wrong, param) from None
-    if not SECRET_LEAST <= len(secret) <= SECRET_MOST:
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
         raise Refused(wrong, param)
     return secret
 
@@ -64,18 +65,19 @@ def signed_headers(secret: bytes, message_id: str, timestamp: int, body: bytes) 
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
-    """The message's id, once the signature was found to be of `secret` and of now. Raises Refused. `headers` by names
-    in lower case, or a mapping that does not care; `body`: the bytes as they came.
+    """Verify the signature and time of a delivery and return the message id. Raises Refused.
 
-    An attempt that came twice verifies twice: keep the ids of `TOLERANCE` seconds, and act once on each."""
+    The names in `headers` are in lower case, or the mapping ignores case. `body` is the request body, byte for byte.
+    A replayed delivery verifies again: store the ids of the last `TOLERANCE_S` seconds and deduplicate.
+    """
     key = read_secret(secret)
     message_id, timestamp = headers.get(ID_HEADER, ""), headers.get(TIMESTAMP_HEADER, "")
     if not message_id or not _TIMESTAMP.fullmatch(timestamp):
-        raise Refused(f"{ID_HEADER} and {TIMESTAMP_HEADER} must come with a delivery", ID_HEADER)
-    if abs(now - int(timestamp)) > TOLERANCE:
-        raise Refused(f"{TIMESTAMP_HEADER} must be within {TOLERANCE} s of this clock", TIMESTAMP_HEADER)
-    right = signature_of(key, message_id, int(timestamp), body).encode()
-    told = headers.get(SIGNATURE_HEADER, "").encode().split(b" ")
-    if not any(hmac.compare_digest(right, each) for each in told):
-        raise Refused(f"{SIGNATURE_HEADER} must be of this secret and this body", SIGNATURE_HEADER)
+        raise Refused(f"{ID_HEADER} and {TIMESTAMP_HEADER} are required", ID_HEADER)
+    if abs(now - int(timestamp)) > TOLERANCE_S:
+        raise Refused(f"{TIMESTAMP_HEADER} must be within {TOLERANCE_S} s of this clock", TIMESTAMP_HEADER)
+    expected = signature_of(key, message_id, int(timestamp), body).encode()
+    given = headers.get(SIGNATURE_HEADER, "").encode().split(b" ")
+    if not any(hmac.compare_digest(expected, each) for each in given):
+        raise Refused(f"{SIGNATURE_HEADER} does not match this secret and body", SIGNATURE_HEADER)
     return message_id

@@ -1,4 +1,4 @@
-"""The program `devnet`: its command line, or the extra that it needs."""
+"""Run the program `devnet`, or name the extra that it needs."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Accounts of the local world: the same wallets in every run, derived from anvil's phrase.
+"""Accounts of the devnet: the same wallets in every run, derived from anvil's phrase.
 
-Their keys are public knowledge. Nothing of value may ever be sent to them on another chain.
+Their keys are public. Never send anything of value to them on another chain.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ from devnet.anvil import FUNDED_ACCOUNTS, MNEMONIC
 
 _ROLES: Final = (
     *("admin", "treasury"),
-    *("relayer", "relayer"),  # two share the outbox
+    *("relayer", "relayer"),  # two coordinators can share the outbox
     *("client",) * 4,
     *("provider",) * 3,
-    "operator",  # the escrow's key is derived from its key
+    "operator",  # the escrow key is derived from the operator's key
 )
 
 
@@ -30,7 +30,7 @@ class DevWallet:
 
     @property
     def box_secret(self) -> bytes:
-        """The X25519 secret that a provider opens designated orders with, the same in every run."""
+        """X25519 secret with which a provider opens designated orders, the same in every run."""
         return hashlib.sha256(b"devnet box key" + bytes.fromhex(self.private_key[2:])).digest()
 
     @property
@@ -40,7 +40,7 @@ class DevWallet:
 
 @attrs.frozen
 class Cast:
-    """All wallets, in the order of their derivation."""
+    """All wallets, in the order of derivation."""
 
     wallets: tuple[DevWallet, ...]
 
@@ -53,7 +53,7 @@ class Cast:
 
     @property
     def demo_provider(self) -> DevWallet:
-        """The one that the world's own svcd runs as; the other providers are free for whoever attaches."""
+        """Wallet of the devnet's own svcd. The other providers are free for programs that attach."""
         return self.with_role("provider")[0]
 
     @property
@@ -66,13 +66,13 @@ class Cast:
 
     @property
     def escrow_key(self) -> bytes:
-        """The X25519 key that open bids are sealed to, which the coordinator derives from its operator's."""
+        """X25519 key that open orders are sealed to. The coordinator derives it from the operator's key."""
         return escrow_key(bytes.fromhex(self.operator.private_key[2:])).public.raw
 
 
 def derive() -> Cast:
-    assert len(_ROLES) <= FUNDED_ACCOUNTS  # noqa: S101 - two constants that must fit each other
-    Account.enable_unaudited_hdwallet_features()  # fit for keys that everybody knows
+    assert len(_ROLES) <= FUNDED_ACCOUNTS  # noqa: S101 - compares constants
+    Account.enable_unaudited_hdwallet_features()  # acceptable, because these keys are public
     return Cast(tuple(_derived(index, role) for index, role in enumerate(_ROLES)))
 
 

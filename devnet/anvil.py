@@ -1,4 +1,4 @@
-"""The chain: anvil, with accounts that are the same in every run."""
+"""Chain of the devnet: anvil, with the same accounts in every run."""
 
 import json
 import platform
@@ -16,19 +16,19 @@ from devnet.child import Child, Program, running
 from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
-CHAIN_ID: Final = 31337  # of a chain for tests; each devnet has an id of its own
-# The phrase that every Ethereum tool uses for tests: its keys are public, and so is all that they hold.
+CHAIN_ID: Final = 31337  # for tests; each devnet has a random id
+# The phrase that Ethereum tools use for tests. Its keys are public.
 MNEMONIC: Final = "test test test test test test test test test test test junk"
 FUNDED_ACCOUNTS: Final = 20
-# What public chains with the Osaka rules hold: a block's gas, and EIP-7825's cap of one transaction.
+# Limits of public chains under the Osaka rules: gas of a block, and EIP-7825's gas cap of a transaction.
 HARDFORK: Final = "osaka"
 BLOCK_GAS_LIMIT: Final = 60_000_000
 TX_GAS_CAP: Final = 1 << 24
-# How far back calls may read and a reorganisation may reach.
+# Number of blocks that calls can read back and a reorganisation can undo.
 PAST_STATES: Final = 256
 
-# The node speaks plain HTTP, yet a client without this reads the machine's certificates: 25 ms for a call of one.
-_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+# anvil serves plain HTTP. Without this, each client loads the system's certificates, which takes 25 ms.
+_NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 _CONTRACTS: Final = Path(__file__).parent.parent / "common" / "contracts"
 _NODE_ARCHITECTURE: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -40,17 +40,17 @@ class Anvil:
     child: Child
 
     async def call(self, method: str, *params: object) -> Any:
-        """One JSON-RPC call; an error answer is an exception."""
-        async with httpx.AsyncClient(trust_env=False, verify=_NOBODY_TRUSTED) as client:
+        """Make one JSON-RPC call. Raises RuntimeError for an error response."""
+        async with httpx.AsyncClient(trust_env=False, verify=_NO_CERTIFICATES) as client:
             return await _call(client, self.rpc_url, method, *params)
 
     async def mine_every(self, seconds: int) -> None:
-        """Blocks by the clock from now on, instead of one for each transaction."""
+        """Mine a block every `seconds`, instead of one for each transaction."""
         await self.call("evm_setIntervalMining", seconds)
 
 
 def binary(contracts: Path = _CONTRACTS) -> Path:
-    """The native program that npm installed; the package's own wrapper would stand between us and it."""
+    """Return the native program from the npm package. Skips npm's wrapper script, which would be the parent process."""
     architecture = _NODE_ARCHITECTURE.get(platform.machine().lower(), platform.machine())
     package = contracts / "node_modules" / "@foundry-rs" / f"anvil-{sys.platform}-{architecture}"
     program = package / "bin" / "anvil"
@@ -63,10 +63,10 @@ def binary(contracts: Path = _CONTRACTS) -> Path:
 async def running_anvil(
     port: int, home: Path, logs: Path, *, chain_id: int = CHAIN_ID, block_gas_limit: int = BLOCK_GAS_LIMIT
 ) -> AsyncIterator[Anvil]:
-    """A fresh chain that mines a block for each transaction (see `Anvil.mine_every`).
+    """Run a new chain that mines a block for each transaction (see `Anvil.mine_every`).
 
-    `block_gas_limit` is for measurements that would otherwise measure this limit; they say so by name. The cap of one
-    transaction holds on every chain.
+    Benchmarks raise `block_gas_limit` if they would otherwise only measure this limit. The gas cap of a transaction
+    always applies.
     """
     command = (
         str(binary()),
@@ -74,8 +74,8 @@ async def running_anvil(
         *("--chain-id", str(chain_id)),
         *("--mnemonic", MNEMONIC, "--accounts", str(FUNDED_ACCOUNTS), "--balance", "1000000"),
         *("--hardfork", HARDFORK, "--gas-limit", str(block_gas_limit), "--enable-tx-gas-limit"),
-        "--no-request-size-limit",  # batched calls pass its default of 2 MB
-        # In memory alone: by default it writes every past state under its home, gigabytes in a long run.
+        "--no-request-size-limit",  # batched calls exceed the default of 2 MB
+        # Keep past states in memory. By default anvil writes all of them to disk, gigabytes in a long run.
         *("--prune-history", str(PAST_STATES)),
         "--quiet",
     )

@@ -1,4 +1,4 @@
-"""The local world, put together: what runs, in which order it comes up, and hence in which order it ends."""
+"""Start all services of the devnet in order, and stop them in reverse order."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,13 +23,13 @@ Say = Callable[[str], None]
 
 @asynccontextmanager
 async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
-    """Everything up and described in devnet.json; ended when left, and with `DevnetError` when a part ends."""
+    """Run the devnet and write devnet.json. Raises `DevnetError` when a service ends."""
     with state_dir.claimed(chosen.state_dir) as state, ports.held(chosen.listening) as listening:
         if state.left_by_dead_run:
-            say(f"cleared what a run that was killed left in {state.path}")
+            say(f"removed the files of a killed run from {state.path}")
         for port in chosen.listening:
             if port.chosen is None and listening[port.flag] != port.usual:
-                say(f"port {port.usual} is taken: the {port.service} listens on {listening[port.flag]} instead")
+                say(f"port {port.usual} is in use: the {port.service} listens on {listening[port.flag]} instead")
         chain_id = settings.random_chain_id() if chosen.chain_id is None else chosen.chain_id
         say("starting the chain, the pin store and the database (1 of 4)")
         async with (
@@ -48,7 +48,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
             market = await deployed_market(anvil, cast)
             if chosen.block_time is not None:
                 await anvil.mine_every(chosen.block_time)
-            say("starting the coordinator: it is up when its index has read the chain (3 of 4)")
+            say("starting the coordinator and waiting for its index (3 of 4)")
             async with running_coordinator(
                 port=listening[settings.API],
                 metrics_port=listening[settings.METRICS],
@@ -67,7 +67,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                     model = await stack.enter_async_context(running_model(state.logs))
                     watches.start_soon(model.child.fail_when_it_ends)
                     model_url = model.base_url
-                say("starting the provider: it is up when its asks are on the book (4 of 4)")
+                say("starting the provider and waiting for its asks (4 of 4)")
                 async with running_provider(
                     account=cast.demo_provider,
                     coordinator_url=coordinator.base_url,
@@ -91,6 +91,6 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
 
 
 async def deployed_market(anvil: Anvil, cast: Cast) -> DevnetMarket:
-    """To be called while the chain still mines each transaction: a hundred times faster than by the clock."""
+    """Deploy and open the market. Call before `mine_every`, while each transaction is mined at once."""
     async with connected(anvil.rpc_url) as chain:
         return await open_market(await deploy_all(chain, cast), cast)

@@ -1,4 +1,4 @@
-"""Terms of the local market: models, windows, fees."""
+"""Terms of the devnet's market: models, windows and fees."""
 
 import json
 from typing import Any, Final
@@ -14,8 +14,8 @@ TOKEN_DECIMALS: Final = 6
 FEE_BPS: Final = 250
 GAS_FEE: Final = 2_000  # 0.002 of the payment token
 MAX_GAS_FEE: Final = 1_000_000
-POINT_PRICE: Final = GAS_FEE // 5  # the gas fee alone earns a settled job its five points: nobody is poor here
-# The two tiers that clients name, and short ones so that a missed window need not be waited for.
+POINT_PRICE: Final = GAS_FEE // 5  # the gas fee of a settled job alone earns five points
+# 1h and 24h, which clients name, and short windows for tests of missed deadlines.
 SLA_SECONDS: Final = (60, 300, 600, 3_600, 86_400)
 
 
@@ -25,7 +25,7 @@ class CatalogueModel:
     name: str
     endpoint: str
     owned_by: str
-    parameters: dict[str, Any]  # JSON Schema of the input, the client's order parameters among it
+    parameters: dict[str, Any]  # JSON Schema of the input
 
 
 _TEXT: Final = {
@@ -75,7 +75,7 @@ MODELS: Final = (
 
 
 def terms_of_trade(cast: Cast, token: str, chain_id: int) -> MarketTerms:
-    """What the admin deploys, and goes on to own."""
+    """Return the terms of the market that the admin deploys and owns."""
     return MarketTerms(
         chain_id=chain_id,
         token=token,

@@ -1,4 +1,4 @@
-"""A service of the local world: one process, tethered to this one, with its log in a file."""
+"""Run a service of the devnet: one child process that ends with its parent and logs to a file."""
 
 import os
 import signal
@@ -15,24 +15,24 @@ import attrs
 
 from devnet import parent_watch
 from devnet.errors import DevnetError
-from devnet.failure_causes import available_memory, cause_of, telling_line
+from devnet.failure_causes import available_memory, find_cause, find_error_line
 
 _POLL_SECONDS: Final = 0.02
-_WITHOUT_PROXIES: Final = {"no_proxy": "*", "NO_PROXY": "*"}  # its programs speak to this machine alone
+_WITHOUT_PROXIES: Final = {"no_proxy": "*", "NO_PROXY": "*"}  # all traffic is on loopback
 
 
 @attrs.frozen
 class Program:
-    """What to run, and how to end it."""
+    """Command of a service, and how to stop it."""
 
     name: str
     command: tuple[str, ...]
     log: Path
-    environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # atop ours; may hold secrets
+    environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # added to this process's; may hold secrets
     run_as: str = "-"  # see devnet.parent_watch
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel when this process dies
-    stop_seconds: float = 10  # from the stop signal until it is killed
+    stop_seconds: float = 10  # from the stop signal to SIGKILL
 
 
 @attrs.frozen
@@ -45,17 +45,17 @@ class Child:
         return self.process.pid
 
     async def fail_when_it_ends(self) -> NoReturn:
-        """For a supervisor's task: raises `DevnetError` if the process ends, for whatever reason."""
+        """Wait until the process ends, then raise `DevnetError`. Run as a supervising task."""
         await self.process.wait()
-        raise self._ended("ended by itself")
+        raise self._ended("ended unexpectedly")
 
     async def succeed(self) -> None:
-        """Wait for a program that is meant to end, and raise `DevnetError` if it failed."""
+        """Wait until the program ends. Raises `DevnetError` if it failed."""
         if await self.process.wait() != 0:
             raise self._ended("failed")
 
     async def wait_until(self, ready: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
-        """Returns once `ready` answers true; `DevnetError` when the process ends first or takes too long."""
+        """Wait until `ready` returns True. Raises `DevnetError` if the process ends first or takes too long."""
         with anyio.move_on_after(seconds):
             while True:
                 if self.process.returncode is not None:
@@ -63,15 +63,15 @@ class Child:
                 if await ready():
                     return
                 await anyio.sleep(_POLL_SECONDS)
-        line = telling_line(self.said())
-        last = line and f"; it said last: {line}"
+        line = find_error_line(self.read_log())
+        last = line and f" (last error: {line})"
         raise DevnetError(
-            f"{self.program.name} was not ready in {seconds:g} s{last}. The machine may be too busy, or short "
-            f"of memory ({available_memory()}): try again, and see {self.program.log}"
+            f"{self.program.name} was not ready after {seconds:g} s{last}. The machine may be busy or short of memory "
+            f"({available_memory()}): try again, and see {self.program.log}"
         )
 
     async def stop(self) -> None:
-        """End the process: asked first, then killed. Not to be cancelled half-way."""
+        """Stop the process with its stop signal, then with SIGKILL. Shielded from cancellation."""
         with anyio.CancelScope(shield=True):
             if self.process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -83,26 +83,25 @@ class Child:
     async def kill(self) -> None:
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)  # it leads its own group: nothing below it stays
+                os.killpg(self.pid, signal.SIGKILL)  # kills its descendants as well
         await self.process.wait()
 
-    def said(self) -> str:
-        """All of its log."""
+    def read_log(self) -> str:
         return self.program.log.read_text(errors="replace")
 
     def _ended(self, how: str) -> DevnetError:
-        status, said = self.process.returncode, self.said()
-        line, cause = telling_line(said), cause_of(status, said, self.program.log.parent.parent)
-        because = "" if cause is None else f". The cause: {cause}"
+        status, log = self.process.returncode, self.read_log()
+        line, cause = find_error_line(log), find_cause(status, log, self.program.log.parent.parent)
+        because = "" if cause is None else f". Cause: {cause}"
         return DevnetError(
             f"{self.program.name} {how} (status {status}){line and f': {line}'}{because} (log: {self.program.log})"
         )
 
 
 async def start(program: Program) -> Child:
-    """Start `program`. The caller stops it; if this process dies first, parent_watch.py stops it.
+    """Start `program`. The caller stops it. If this process dies first, parent_watch.py stops it.
 
-    To be called in a thread that outlives the child: see devnet.parent_watch.
+    Call this in a thread that outlives the child (see devnet.parent_watch).
     """
     tethered = (
         sys.executable,
@@ -120,7 +119,7 @@ async def start(program: Program) -> Child:
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **_WITHOUT_PROXIES, **program.environment},
-            start_new_session=True,  # Ctrl-C is for us, who end the services in order
+            start_new_session=True,  # Ctrl-C must not reach the services, which stop in order
         )
     return Child(program, process)
 

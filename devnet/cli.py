@@ -1,4 +1,4 @@
-"""The command `devnet`: a whole local market, up until it is told to stop."""
+"""Command line of `devnet`, a complete local market."""
 
 import argparse
 import shlex
@@ -86,20 +86,20 @@ async def _demo(settings: DevnetSettings) -> None:
     async with local_world(settings, _say) as up:
         _say(overview(up, settings))
         await demo.prove(up, _say)
-        _say("all parts work; stopping")
+        _say("demo complete; stopping")
     if not settings.model:
-        _say("a stand-in gave the answers above, so each repeats its question; `make model demo` runs a real model")
-    _say("next: `make devnet` keeps such a market up, README.md buys in it by hand, and `make test` runs every check")
+        _say("no language model is installed, so each answer repeats its question; `make model demo` runs a real model")
+    _say("next: `make devnet` starts a market, README.md shows how to buy in it, and `make test` runs the tests")
 
 
 def _at(settings: DevnetSettings) -> str:
-    """The flag that names a state directory other than the usual one."""
+    """Return the flag for a state directory other than the default."""
     usual = settings.state_dir == DEFAULTS.state_dir
     return "" if usual else f" --state-dir {shlex.quote(str(settings.state_dir.absolute()))}"
 
 
 async def _until_signalled(command: Callable[[DevnetSettings], Awaitable[None]], settings: DevnetSettings) -> None:
-    """Run `command`; the first signal to end cancels it, further ones do not disturb the orderly end."""
+    """Run `command`. The first signal cancels it, and further signals are ignored."""
     async with create_task_group() as tasks:
         with CancelScope() as running:
             await tasks.start(_cancel_on_signal, running)
@@ -111,7 +111,7 @@ async def _cancel_on_signal(running: CancelScope, *, task_status: TaskStatus[Non
     with open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for received in signals:
-            _say(f"{received.name}: stopping, once svcd has ended its jobs and the coordinator its requests")
+            _say(f"{received.name}: stopping after svcd finishes its jobs and the coordinator its requests")
             running.cancel()
 
 
@@ -126,31 +126,31 @@ def _leaves(error: BaseException | None) -> list[BaseException]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="devnet", description="A whole local market on this machine.")
+    parser = argparse.ArgumentParser(prog="devnet", description="Run a complete local market.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, what in (
-        ("up", "bring the market up and keep it until Ctrl-C"),
-        ("demo", "bring the market up, use every part of it once, and take it down"),
+        ("up", "start a market and run it until Ctrl-C"),
+        ("demo", "start a market, use each of its services once, and stop it"),
     ):
         _add_options(commands.add_parser(name, help=what, description=what))
-    what = "stop the market that is up, from any terminal"
+    what = "stop the running market, from any terminal"
     _add_state_dir(commands.add_parser("down", help=what, description=what))
-    what = 'print what svc reads of the market that is up, for a shell to evaluate: eval "$(devnet env)"'
+    what = 'print the variables that svc needs for the running market: eval "$(devnet env)"'
     env = commands.add_parser("env", help=what, description=what)
     env.add_argument("--key-file", type=Path, metavar="FILE", help="buy with this wallet, as svc keygen writes it")
     _add_state_dir(env)
-    what = "give an account of the market that is up tokens to pay with, and ether for gas"
+    what = "give an account payment tokens and ether for gas, in the running market"
     fund = commands.add_parser("fund", help=what, description=what)
     fund.add_argument("address", type=_address, metavar="ADDRESS", help="the account, in hex")
-    fund.add_argument("--tokens", type=_whole, default=1000, metavar="N", help="of the payment token (default: 1000)")
-    fund.add_argument("--ether", type=_whole, default=10, metavar="N", help="of the chain's own money (default: 10)")
+    fund.add_argument("--tokens", type=_whole, default=1000, metavar="N", help="payment tokens (default: 1000)")
+    fund.add_argument("--ether", type=_whole, default=10, metavar="N", help="ether for gas (default: 10)")
     _add_state_dir(fund)
     return parser
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
     _add_state_dir(command)
-    which = f"of the chain (default: one at random from {DEVNET_CHAIN_IDS.start} to {DEVNET_CHAIN_IDS[-1]})"
+    which = f"chain id (default: a random one from {DEVNET_CHAIN_IDS.start} to {DEVNET_CHAIN_IDS[-1]})"
     command.add_argument("--chain-id", type=_chain_id, metavar="ID", help=which)
     pace = command.add_mutually_exclusive_group()
     pace.add_argument(
@@ -158,26 +158,26 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=DEFAULTS.block_time,
         metavar="SECONDS",
-        help="between blocks (default: 1)",
+        help="time between blocks (default: 1)",
     )
-    pace.add_argument("--automine", action="store_true", help="a block for each transaction, at once")
+    pace.add_argument("--automine", action="store_true", help="mine each transaction at once")
     command.add_argument(
         "--model",
         choices=[model.SMOLLM],
-        help="answer texts and embeddings with a real language model (`make model` installs it; the demo uses it when "
-        "it is installed); without it a stand-in returns each input as its answer",
+        help="run text and embedding jobs on a real language model (`make model` installs it, and then the demo uses "
+        "it); without it, the provider returns each input as its output",
     )
     for port in DEFAULTS.listening:
         command.add_argument(
             port.flag,
             type=_port,
             metavar="PORT",
-            help=f"the {port.service} (default: {port.usual} or, where that is taken, a free one)",
+            help=f"port of the {port.service} (default: {port.usual}, or a free one if that is in use)",
         )
 
 
 def _add_state_dir(command: argparse.ArgumentParser) -> None:
-    what = f"where the market keeps its state (default: {DEFAULTS.state_dir})"
+    what = f"directory of the market's state (default: {DEFAULTS.state_dir})"
     command.add_argument("--state-dir", type=Path, default=DEFAULTS.state_dir, help=what)
 
 
@@ -204,9 +204,9 @@ def _port(text: str) -> int:
     return _between(text, 1, 65535)
 
 
-def _between(text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from {least} to {most}")
+def _between(text: str, minimum: int, maximum: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or not minimum <= int(text) <= maximum:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from {minimum} to {maximum}")
     return int(text)
 
 

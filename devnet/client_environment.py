@@ -1,7 +1,7 @@
-"""Environment of a client of the market that is up: the coordinator, the gateway, and a wallet with money.
+"""Environment variables for a client of the running devnet: the coordinator, the gateway, and a funded wallet.
 
-The address book and the facts that a client remembers of this market stay in the devnet's state directory. A devnet is
-a market of its own, so its clients add nothing to the markets that the user knows.
+The address book and the facts that clients remember about this market stay in the state directory, so a devnet adds
+nothing to the user's known markets.
 """
 
 import json
@@ -13,25 +13,27 @@ from devnet.errors import DevnetError
 from devnet.manifest import ADDRESSES, KNOWN_MARKETS
 
 
-def described_in(state_dir: Path) -> dict[str, Any]:
-    """What `describe` said of the market that is up there. Raises `DevnetError` when there is none."""
+def read_manifest(state_dir: Path) -> dict[str, Any]:
+    """Read the devnet.json of the devnet in `state_dir`. Raises `DevnetError` if no devnet runs there."""
     try:
-        described: dict[str, Any] = json.loads((state_dir / "devnet.json").read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads((state_dir / "devnet.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DevnetError(f"no devnet is up in {state_dir.absolute()}: make devnet starts one") from None
-    return described
+        raise DevnetError(f"no devnet runs in {state_dir.absolute()}: start one with `make devnet`") from None
+    return manifest
 
 
 def exports(state_dir: Path, key_file: Path | None = None) -> str:
-    """Lines for a shell to evaluate: as the first client, or as whoever holds a key file. Raises `DevnetError` when no
-    market is up there."""
-    described = described_in(state_dir)
-    client = next(account for account in described["accounts"] if account["role"] == "client")
+    """Return shell commands that set the variables, with the first client's wallet or with a key file.
+
+    Raises `DevnetError` if no devnet runs in `state_dir`.
+    """
+    manifest = read_manifest(state_dir)
+    client = next(account for account in manifest["accounts"] if account["role"] == "client")
     values = {
-        "DEVNET_CHAIN_ID": str(described["addresses"]["chainId"]),
-        "SVC_BASE_URL": described["base_url"],
-        "SVC_PIN_GATEWAY": described["gateway"],
-        "SVC_RPC_URL": described["rpc_url"],
+        "DEVNET_CHAIN_ID": str(manifest["addresses"]["chainId"]),
+        "SVC_BASE_URL": manifest["base_url"],
+        "SVC_PIN_GATEWAY": manifest["gateway"],
+        "SVC_RPC_URL": manifest["rpc_url"],
         "SVC_WALLET_KEY": client["private_key"],
         "SVC_ADDRESSES_FILE": str(state_dir.absolute() / ADDRESSES),
         "SVC_KNOWN_MARKETS": str(state_dir.absolute() / KNOWN_MARKETS),
@@ -40,6 +42,6 @@ def exports(state_dir: Path, key_file: Path | None = None) -> str:
     if key_file is not None:
         del values["SVC_WALLET_KEY"]
         values["SVC_WALLET_KEY_FILE"] = str(key_file.absolute())
-        lines = ["unset SVC_WALLET_KEY"]  # of the first client, as it may have been exported before
+        lines = ["unset SVC_WALLET_KEY"]  # an earlier `devnet env` may have set it
     lines += [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Contracts of the local chain: deployed as `coordinatord market` deploys them, called from unlocked accounts."""
+"""Deploy the contracts as `coordinatord market` does, and call them from the node's unlocked accounts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ _RECEIPT_POLL_SECONDS: Final = 0.01
 
 @attrs.frozen
 class MarketContracts:
-    """The deployed contracts, and their address book."""
+    """Deployed contracts, and their address book."""
 
     chain: "MarketChain"
     book: AddressBook
@@ -39,12 +39,12 @@ class MarketContracts:
 
 @attrs.frozen
 class MarketChain:
-    """A node that holds the keys of its accounts, and mines soon enough to wait for every receipt."""
+    """Node that signs for its accounts. Every call waits for the transaction's receipt."""
 
     web3: AsyncWeb3[AsyncHTTPProvider]
 
     async def deploy(self, name: str, sender: str, *arguments: object) -> tuple[AsyncContract, int]:
-        """The contract and the block that created it."""
+        """Deploy a contract. Return it and its block."""
         artifact = artifacts.load(name)
         factory = self.web3.eth.contract(abi=artifact.abi, bytecode=artifact.bytecode)
         transaction = await factory.constructor(*arguments).transact({"from": sender})
@@ -73,13 +73,15 @@ async def connected(rpc_url: str) -> AsyncIterator[MarketChain]:
 
 
 def at(chain: MarketChain, name: str, address: str) -> AsyncContract:
-    """The contract `name` that was deployed at `address`."""
+    """Return the contract `name` at `address`."""
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
 
 
 async def deploy_all(chain: MarketChain, wallets: Cast, *, issued: bool = False) -> MarketContracts:
-    """A token, and a market of it: the registries wired, with its terms set and its relayers appointed. `issued`: with
-    the token that behaves as the large ones do, behind its proxy."""
+    """Deploy a payment token and a complete market with its terms and relayers.
+
+    With `issued`, the token is IssuedToken behind a proxy, which behaves like the large stablecoins.
+    """
     admin = wallets.admin.address
     token, _ = await (deploy_issued(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
     rpc_url = str(chain.web3.provider.endpoint_uri)
@@ -95,7 +97,7 @@ async def deploy_all(chain: MarketChain, wallets: Cast, *, issued: bool = False)
 
 
 async def deploy_issued(chain: MarketChain, wallets: Cast) -> tuple[AsyncContract, int]:
-    """An IssuedToken at its proxy's address; the treasury upgrades it, the admin issues."""
+    """Deploy an IssuedToken behind its proxy. The treasury can upgrade it, and the admin can mint."""
     admin = wallets.admin.address
     implementation, block = await chain.deploy("IssuedToken", admin)
     proxy, _ = await chain.deploy("IssuedTokenProxy", admin, implementation.address, wallets.treasury.address)
@@ -110,8 +112,10 @@ def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
         terms = terms_of_trade(wallets, token, node.eth.chain_id)
         facts, _ = check_chain_and_token(node, terms)
         admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
-        return MarketDeployment(node, admin, terms, options, _unheard).carry_out(facts, DeploymentJournal(None, {}))
+        return MarketDeployment(node, admin, terms, options, _ignore_progress).carry_out(
+            facts, DeploymentJournal(None, {})
+        )
 
 
-def _unheard(line: str) -> None:
-    """A local deployment takes less time than its lines take to read."""
+def _ignore_progress(line: str) -> None:
+    """Print nothing: a local deployment takes about a second."""

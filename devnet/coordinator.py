@@ -1,4 +1,4 @@
-"""Coordinator of the devnet: the real coordinatord, set up as an operator would."""
+"""Run the devnet's coordinator, configured as an operator would."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from devnet.child import Child, Program, running
 from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK
 
-_STOP_SECONDS: Final = 45  # above the daemon's own grace
+_STOP_SECONDS: Final = 45  # longer than the daemon's grace period
 _BLOCK_TIME_MS: Final = 500
 
 
@@ -38,7 +38,7 @@ async def running_coordinator(
     operator_key: str,
     logs: Path,
 ) -> AsyncIterator[CoordinatorService]:
-    """Up when it is ready: its index has caught up with the chain."""
+    """Run the coordinator. It is ready when its index has caught up with the chain."""
     program = Program(
         "coordinator",
         (sys.executable, "-m", "coordinatord", "serve"),

@@ -1,4 +1,4 @@
-"""Proves that each part of a local world works, by using it."""
+"""Demo: use each service of a running devnet once."""
 
 import json
 import sys
@@ -27,13 +27,13 @@ from devnet.postgres import Postgres
 from devnet.purchases import DEMO_TIMEOUT_S, MODEL, buy
 from devnet.world import Devnet, World
 
-_BLOCK_SECONDS: Final = 0.1  # between looks for the next block
-_BLOCK_WAIT_SECONDS: Final = 1.5  # a block by the usual clock comes within; for a slower one nobody waits
+_BLOCK_POLL_SECONDS: Final = 0.1
+_BLOCK_WAIT_SECONDS: Final = 1.5  # enough at the default block time; otherwise mine a block on demand
 _CONTENT: Final = json.dumps({"written": datetime.now(UTC).isoformat()}).encode()
 
 
 async def prove(up: Devnet, say: Callable[[str], None]) -> None:
-    """Says what each part answered; raises `DevnetError` when one answers wrongly."""
+    """Use each service and print its response. Raises `DevnetError` for a wrong response."""
     world = up.world
     say(await _chain(world.anvil))
     say(await _market(world))
@@ -45,7 +45,7 @@ async def prove(up: Devnet, say: Callable[[str], None]) -> None:
 
 
 async def _served(up: Devnet, folder: Path) -> str:
-    """One call of OpenAI's API, answered by `svc serve` from a sealed job."""
+    """Send a chat request to `svc serve`, which answers it with a sealed job."""
     port = ports.pick_free()
     url, client = f"http://{ports.LOOPBACK}:{port}/v1", up.world.cast.with_role("client")[0]
     environment = {
@@ -70,18 +70,20 @@ async def _served(up: Devnet, folder: Path) -> str:
         answer = await http.post(f"{url}/chat/completions", json=body, headers=headers)
     if answer.status_code != 200:
         raise DevnetError(f"svc serve answered {answer.status_code}: {answer.text}")
-    told = answer.json()
-    content = told["choices"][0]["message"]["content"].strip()
+    completion = answer.json()
+    content = completion["choices"][0]["message"]["content"].strip()
     if not content:
         raise DevnetError(f"svc serve answered {answer.text}")
-    return f"serve: an OpenAI client asked {question['content']!r}; job {told['svc']['job_id']} answered {content!r}"
+    return (
+        f"serve: an OpenAI client asked {question['content']!r}; job {completion['svc']['job_id']} answered {content!r}"
+    )
 
 
 async def _chain(anvil: Anvil) -> str:
     before = int(await anvil.call("eth_blockNumber"), 16)
     with anyio.move_on_after(_BLOCK_WAIT_SECONDS):
-        while int(await anvil.call("eth_blockNumber"), 16) == before:  # noqa: ASYNC110 - over HTTP it does not tell
-            await anyio.sleep(_BLOCK_SECONDS)
+        while int(await anvil.call("eth_blockNumber"), 16) == before:  # noqa: ASYNC110 - JSON-RPC over HTTP has no notifications
+            await anyio.sleep(_BLOCK_POLL_SECONDS)
         return f"chain: block {before + 1} was mined on top of block {before}"
     await anvil.call("evm_mine")
     return f"chain: block {int(await anvil.call('eth_blockNumber'), 16)} was mined on demand"
@@ -98,7 +100,7 @@ async def _market(world: World) -> str:
         client = world.cast.with_role("client")[0].address
         balance = await token.balanceOf(client).call() / 10**world.market.token_decimals
     if listed != len(world.market.provider_ids) or not balance:
-        raise DevnetError(f"the market is not as it was set up: {listed} providers listed, {balance} with {client}")
+        raise DevnetError(f"unexpected market state: {listed} providers are listed, and {client} holds {balance}")
     return f"market: {listed} providers are listed; a client holds {balance:,.0f} {world.market.token_name}"
 
 
@@ -113,8 +115,8 @@ async def _database(postgres: Postgres) -> str:
     finally:
         await connection.close()
     if rows != 1:
-        raise DevnetError(f"the database holds {rows} rows where one was written")
-    return f"database: PostgreSQL {version} took a row and gave it back"
+        raise DevnetError(f"the database returned {rows} rows; expected 1")
+    return f"database: PostgreSQL {version} stored a row and returned it"
 
 
 async def _pin_store(pins: PinStoreService) -> str:
@@ -124,7 +126,7 @@ async def _pin_store(pins: PinStoreService) -> str:
         fetched = await client.get(f"{pins.gateway}/ipfs/{cid}")
     if fetched.content != _CONTENT:
         raise DevnetError(f"the pin store answered {stored.status_code} to the PUT, {fetched.status_code} to the GET")
-    return f"pin store: {len(_CONTENT)} bytes were put, and read back at {fetched.url}"
+    return f"pin store: {len(_CONTENT)} bytes were stored, and fetched from {fetched.url}"
 
 
 def _signed_put(pins: PinStoreService, key: str, content: bytes) -> httpx.Request:

@@ -1,5 +1,5 @@
-"""Error of the local world: it cannot start, or cannot stay up."""
+"""Error of the devnet."""
 
 
 class DevnetError(Exception):
-    """One line for the person at the terminal: what is wrong, and what to do about it."""
+    """The devnet cannot start or continue. The message is one line with the problem and a remedy."""

@@ -1,7 +1,7 @@
-"""Causes of a service's failure, read from its exit status and its last lines, each with its remedy.
+"""Find the cause of a service's failure in its exit status and the end of its log, and suggest a remedy.
 
-A program that fails prints a symptom, in words for its own developers. A person at a terminal needs the folder, the
-port, the memory or the library that is at fault, and what to do.
+Log messages are written for the developers of each service. The user of the devnet needs the port, folder, memory limit
+or library at fault.
 """
 
 import re
@@ -10,46 +10,43 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-_LINES: Final = 40  # of a log, from its end
+_LOG_TAIL_LINES: Final = 40
 _MIB: Final = 2**20
 
-# In the order in which they are looked for; a place is the folder that the service keeps its files in.
+# The first matching pattern wins. Each explanation gets the match and the folder of the service's files.
 _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     (
         r"(?i)address (already )?in use",
-        lambda _, __: "a port that it needs was taken while it started: start again, or choose another "
+        lambda _, __: "another program took one of its ports during the start: start again, or choose another port "
         "(`devnet up --help` lists the flags)",
     ),
     (
         r"(?i)no space left on device|disk full|disk quota exceeded",
-        lambda _, place: f"the disk that {place} lies on is full: free 300 MB there, or choose another folder "
-        "with --state-dir",
+        lambda _, place: f"the disk of {place} is full: free 300 MB, or choose another folder with --state-dir",
     ),
     (
         r"(?i)cannot allocate memory|out of memory|memoryerror",
-        lambda _, __: f"there is too little memory ({available_memory()}): end other programs, or allow more",
+        lambda _, __: f"out of memory ({available_memory()}): close other programs, or raise the memory limit",
     ),
     (
         r"error while loading shared libraries: ([^\s:]+)",
-        lambda found, _: f"the system has no {found[1]}: install the package that holds it",
+        lambda found, _: f"the library {found[1]} is missing: install its system package",
     ),
     (
         r"version `?(GLIBC_[\d.]+)'? not found",
-        lambda found, _: f"the system's C library is older than {found[1]}: a newer system is needed "
-        "(Debian 12, Ubuntu 22.04 or later)",
+        lambda found, _: f"the system's C library is older than {found[1]}: use Debian 12, Ubuntu 22.04 or later",
     ),
     (
         r"(?i)exec format error",
-        lambda _, __: "the program is for another kind of processor: remove .venv and node_modules (`make clean`) "
-        "and run `make setup` on this machine",
+        lambda _, __: "the program was built for another processor: run `make clean`, then `make setup`",
     ),
     (
         r"(?i)too many open files|insufficient file descriptors",
-        lambda _, __: "too few open files are allowed: raise the limit (`ulimit -n 4096`)",
+        lambda _, __: "the limit of open files is too low: raise it (`ulimit -n 4096`)",
     ),
     (
         r"(?i)read-only file system",
-        lambda _, place: f"{place} cannot be written: choose another folder with --state-dir",
+        lambda _, place: f"{place} is read-only: choose another folder with --state-dir",
     ),
     (
         r"(?i)permission denied|operation not permitted",
@@ -58,38 +55,38 @@ _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
 )  # fmt: skip
 
 
-def telling_line(log: str) -> str:
-    """The line that says most: the last that speaks of an error, else the last."""
-    lines = [line.strip() for line in log.strip().splitlines()][-_LINES:]
+def find_error_line(log: str) -> str:
+    """Return the last line about an error, or the last line if no line is about an error."""
+    lines = [line.strip() for line in log.strip().splitlines()][-_LOG_TAIL_LINES:]
     errors = [line for line in lines if re.search(r"(?i)\berror\b|\bfatal\b|panic|cannot|could not|denied", line)]
     return (errors or lines or [""])[-1]
 
 
-def cause_of(status: int | None, log: str, place: Path) -> str | None:
-    """What is at fault, and the remedy; None where that is not known."""
-    said = "\n".join(log.splitlines()[-_LINES:])
+def find_cause(status: int | None, log: str, place: Path) -> str | None:
+    """Return the cause and the remedy, or None if the cause is unknown."""
+    tail = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:])
     for pattern, explain in _CAUSES:
-        if (found := re.search(pattern, said)) is not None:
+        if (found := re.search(pattern, tail)) is not None:
             return explain(found, place)
     if status == -signal.SIGKILL:
         return (
-            f"somebody killed it; if nobody did, the system was out of memory ({available_memory()}): "
-            "end other programs, or allow more"
+            f"it was killed, probably because the system ran out of memory ({available_memory()}): "
+            "close other programs, or raise the memory limit"
         )
     return None
 
 
 def available_memory() -> str:
-    """What the system says that it has left, for a sentence."""
+    """Describe the available memory, for an error message."""
     try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
     except OSError:
         found = None
-    return "how much is left is unknown" if found is None else f"{int(found[1]) * 1024 // _MIB} MiB are left"
+    return "available memory unknown" if found is None else f"{int(found[1]) * 1024 // _MIB} MiB available"
 
 
 def closed_folder(path: Path) -> Path | None:
-    """The first folder on the way to `path` that others than its owner cannot enter."""
+    """Return the first folder on the way to `path` that only its owner can enter."""
     for folder in reversed((path, *path.parents)):
         try:
             if folder.is_dir() and not folder.stat().st_mode & 0o001:
@@ -102,5 +99,5 @@ def closed_folder(path: Path) -> Path | None:
 def _closed(place: Path) -> str:
     folder = closed_folder(place)
     if folder is None:
-        return f"it may not use what it needs below {place}: look at the owner and the mode of what is named"
-    return f"it cannot enter {folder}: `chmod o+x {folder}`, or take a folder that everybody can enter"
+        return f"permission denied below {place}: check the owner and mode of the file named in the error"
+    return f"it cannot enter {folder}: run `chmod o+x {folder}`, or use a folder that all users can enter"

@@ -1,10 +1,8 @@
-"""devnet.json: all that a program needs in order to attach to the local world.
+"""Write devnet.json, which holds all that a program needs to attach to the devnet, and addresses.json.
 
-Integers are JSON numbers, keys and addresses 0x-prefixed hex. `addresses` is the coordinator's address book,
-`pin_store` holds its PIN_STORE_* values, a provider's `box_secret` opens what is sealed to its `box_key`, and
-`escrow_key` is what open bids are sealed to.
-
-Beside it stand the address book alone, for clients to pin, and what they come to know of this market.
+Integers are JSON numbers, and keys and addresses are 0x-prefixed hex. `addresses` is the address book. `pin_store`
+holds the coordinator's PIN_STORE_* values. A provider's `box_secret` belongs to its `box_key`. Open orders are sealed
+to `escrow_key`.
 """
 
 import json
@@ -21,9 +19,9 @@ KNOWN_MARKETS: Final = "known/markets.json"
 
 
 def write(path: Path, up: Devnet) -> None:
-    """Whole or not at all, and for nobody else to read: the database's password is in it.
+    """Write both files atomically and readable by this user only, because they hold keys and passwords.
 
-    What clients knew of the market that was up here before is forgotten: this one has an escrow of its own.
+    Deletes the known markets of an earlier devnet in this directory, whose deployment was another one.
     """
     (path.parent / KNOWN_MARKETS).unlink(missing_ok=True)
     _write(path.parent / ADDRESSES, up.world.market.address_book)

@@ -1,4 +1,4 @@
-"""Opens a freshly deployed market: money for clients, providers admitted."""
+"""Open a new market: fund the clients and list the providers."""
 
 from typing import Any, Final
 
@@ -7,14 +7,14 @@ import attrs
 from devnet.accounts import Cast, DevWallet
 from devnet.contracts import MarketContracts
 
-CLIENT_FUNDS: Final = 1_000_000 * 10**6  # a million of the payment token, which has six decimals
+CLIENT_FUNDS: Final = 1_000_000 * 10**6  # one million tokens of six decimals
 _CAPACITY: Final = 64
-_CEILING: Final = 4_096  # what a provider asks for, and not this, decides: half of it to begin with, by its reputation
+_CEILING: Final = 4_096  # high enough not to limit capacity: request and reputation decide
 
 
 @attrs.frozen
 class DevnetMarket:
-    """Where the market is on the chain."""
+    """Address book of the market in plain values, and the ids of its providers."""
 
     chain_id: int
     deploy_block: int
@@ -29,7 +29,7 @@ class DevnetMarket:
 
     @property
     def address_book(self) -> dict[str, Any]:
-        """What a coordinator takes as its address book."""
+        """Address book as the coordinator reads it."""
         return {
             "chainId": self.chain_id,
             "deployBlock": self.deploy_block,
@@ -64,13 +64,13 @@ async def open_market(contracts: MarketContracts, cast: Cast) -> DevnetMarket:
 
 
 async def _admit(contracts: MarketContracts, cast: Cast, provider: DevWallet) -> int:
-    """Registered and equipped by itself, then listed by the admin for every model. Returns its id."""
+    """Register a provider and list it for every model. Return its id."""
     chain, providers, admin = contracts.chain, contracts.providers, cast.admin.address
     await chain.send(providers, provider.address, "register")
     provider_id = await providers.functions.providerIdOf(provider.address).call()
-    # Newer than the registration.
+    # The registry requires a time after the registration.
     now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
-    # Its own transactions: neither needs a signature.
+    # The provider sends these itself, so they need no signature.
     await chain.send(providers, provider.address, "setIdentity", provider.box_key, b"", now, b"")
     await chain.send(providers, provider.address, "requestCapacity", _CAPACITY, now, b"")
     await chain.send(providers, admin, "setCeiling", provider_id, _CEILING)

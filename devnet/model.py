@@ -1,4 +1,4 @@
-"""Language model of the devnet: SmolLM2 on llama.cpp, which `make model` installs into `.model`."""
+"""Run the devnet's language model: SmolLM2 on llama.cpp, which `make model` installs into `.model`."""
 
 import sys
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Table of a devnet that is up: the address of everything in it."""
+"""Format the table of a running devnet's addresses."""
 
 from devnet.accounts import DevWallet
 from devnet.catalogue import MODELS
@@ -12,26 +12,26 @@ def overview(up: Devnet, settings: DevnetSettings) -> str:
     market = world.market
     rows = [
         ("coordinator", up.coordinator.base_url),
-        ("its metrics", up.coordinator.metrics_url),
+        ("coordinator's metrics", up.coordinator.metrics_url),
         ("provider's metrics", up.provider.metrics_url),
         ("chain", world.anvil.rpc_url),
         ("chain id", str(market.chain_id)),
         ("database", world.postgres.url().replace(world.postgres.password, "***")),
         ("pin store", f"{world.pins.endpoint}/{world.pins.bucket}"),
         ("gateway", world.pins.gateway),
-        ("language model", "SmolLM2-135M" if settings.model else "a stand-in that returns its input"),
+        ("language model", "SmolLM2-135M" if settings.model else "none (outputs repeat their inputs)"),
         ("job registry", market.jobs),
         ("provider registry", market.providers),
         ("ask registry", market.asks),
         (f"payment token ({market.token_name})", market.token),
         *((f"model {model.model_id} on {model.endpoint}", model.name) for model in MODELS),
         *((_role(market, wallet), wallet.address) for wallet in world.cast.wallets),
-        ("all of it, with keys", str(settings.state_dir.absolute() / "devnet.json")),
+        ("all of this, with keys", str(settings.state_dir.absolute() / "devnet.json")),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
 
 
 def _role(market: DevnetMarket, wallet: DevWallet) -> str:
-    """A wallet's role; of a provider also its id."""
+    """Return the role of a wallet, with the id of a provider."""
     return f"provider {market.provider_ids[wallet.address]}" if wallet.role == "provider" else wallet.role

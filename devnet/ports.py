@@ -1,4 +1,4 @@
-"""Ports on this machine: is this one free, which one is, and holding those of a devnet that is about to listen."""
+"""Find free ports, and reserve the ports of a devnet until its services listen."""
 
 import errno
 import secrets
@@ -14,19 +14,19 @@ import attrs
 from devnet.errors import DevnetError
 
 LOOPBACK: Final = "127.0.0.1"
-ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - nothing is served here
-# Below the range that systems hand to outgoing connections, so that none of those takes it in between.
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - only tested for being free
+# Below the range of outgoing connections, which could otherwise take a free port before the service listens.
 _FREE_RANGE: Final = range(20_000, 32_000)
-_KEPT: Final = 64
-_PICKED: Final[deque[ExitStack]] = deque()  # holds of the ports that were picked last
+_MAX_RESERVATIONS: Final = 64
+_RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the last ports from `pick_free`
 
 
 @attrs.frozen
 class WantedPort:
-    """What is to listen, and where: on the port that a person has chosen, else on the usual one or a free one."""
+    """Port of a service: the one that the user has chosen, otherwise the usual one or a free one."""
 
     service: str
-    flag: str  # moves it
+    flag: str  # of the command line
     usual: int
     chosen: int | None = None
     host: str = LOOPBACK
@@ -34,14 +34,14 @@ class WantedPort:
 
 @contextmanager
 def held(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
-    """The port of each flag, kept from every other devnet of this machine until left.
+    """Reserve a port for each service, by flag. Other devnets on this machine cannot take them.
 
-    Raises `DevnetError` naming the first chosen port that another listens on or that two services here want.
+    Raises `DevnetError` if a chosen port is in use, or is chosen for two services.
     """
     numbers: dict[str, int] = {}
     services: dict[int, WantedPort] = {}
     with ExitStack() as holds:
-        # What was chosen comes first, and the usual ports give way to it.
+        # Chosen ports first, because the usual ports can move.
         for port in sorted(wanted, key=lambda each: each.chosen is None):
             number = port.usual if port.chosen is None else port.chosen
             other = services.get(number)
@@ -58,7 +58,7 @@ def held(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
 
 def is_free(number: int, host: str = LOOPBACK) -> bool:
     with socket.socket() as probe:
-        # As servers do: a connection that lingers in TIME_WAIT does not make the port taken.
+        # As servers do, so that a connection in TIME_WAIT does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, number))
@@ -70,26 +70,27 @@ def is_free(number: int, host: str = LOOPBACK) -> bool:
 
 
 def pick_free(host: str = LOOPBACK) -> int:
-    """A free port. Nobody else picks it before it is listened on, in this process or in another, unless this one picks
-    `_KEPT` more meanwhile."""
+    """Return a free port, and reserve it until this process has picked `_MAX_RESERVATIONS` more ports."""
     while True:
         number = secrets.choice(_FREE_RANGE)
         with ExitStack() as holds:
-            if _alone(f"picked-{number}", holds) and is_free(number, host):
-                if len(_PICKED) == _KEPT:
-                    _PICKED.popleft().close()
-                _PICKED.append(holds.pop_all())
+            if _reserve_name(f"picked-{number}", holds) and is_free(number, host):
+                if len(_RESERVATIONS) == _MAX_RESERVATIONS:
+                    _RESERVATIONS.popleft().close()
+                _RESERVATIONS.append(holds.pop_all())
                 return number
 
 
 def _hold(number: int, host: str, holds: ExitStack) -> bool:
-    """From here until the service listens, seconds go by in which another devnet would find the port free as well."""
-    return _alone(f"port-{number}", holds) and is_free(number, host)
+    """Reserve a free port. The service listens only seconds later, and another devnet could start in between."""
+    return _reserve_name(f"port-{number}", holds) and is_free(number, host)
 
 
-def _alone(name: str, holds: ExitStack) -> bool:
-    """Whether nobody on this machine has the name; this process has it from now on, however it ends: a name in the
-    kernel goes with its process."""
+def _reserve_name(name: str, holds: ExitStack) -> bool:
+    """Reserve a machine-wide name. Return False if another process holds the name.
+
+    The name is an abstract Unix socket, which the kernel releases when the process ends.
+    """
     if sys.platform != "linux":
         return True
     hold = holds.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
@@ -104,8 +105,11 @@ def _alone(name: str, holds: ExitStack) -> bool:
 
 def _refusal(port: WantedPort, other: WantedPort | None) -> str:
     if other is not None:
-        return f"port {port.chosen} is wanted by the {other.service} and the {port.service}: set {port.flag} to another"
+        return (
+            f"port {port.chosen} is chosen for both the {other.service} and the {port.service}: "
+            f"set {port.flag} to another port"
+        )
     return (
-        f"port {port.chosen} for the {port.service} is taken by another process: stop that one, choose another port "
-        f"with {port.flag}, or leave the flag out for a free one"
+        f"port {port.chosen} for the {port.service} is in use: stop the process that uses it, choose another port with "
+        f"{port.flag}, or omit the flag for a free port"
     )

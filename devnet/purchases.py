@@ -1,6 +1,6 @@
-"""Jobs bought with the client, as a customer buys them: an open one, a designated one, and a batch.
+"""Buy an open job, a designated job and a batch with the client library, for the demo.
 
-The devnet's own provider runs them.
+The devnet's provider runs them.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -24,20 +24,20 @@ from svc.results import Result
 
 MODEL: Final = MODELS[0].name
 _WINDOW: Final = "1h"
-# One line of the batch asks for the capital of each.
+# Each line of the batch asks for the capital of one country.
 _COUNTRIES: Final = (
     *("Austria", "Canada", "Chile", "Cuba", "Egypt", "England", "Finland", "Germany", "Greece", "India"),
     *("Iran", "Japan", "Kenya", "Nepal", "Norway", "Peru", "Poland", "Russia", "Sweden", "Turkey"),
 )
-DEMO_TIMEOUT_S: Final = 45.0  # for all that is bought
-_LOOK_SECONDS: Final = 0.5
+DEMO_TIMEOUT_S: Final = 45.0  # for all purchases together
+_BATCH_POLL_SECONDS: Final = 0.5
 
 Say = Callable[[str], None]
 Input = dict[str, Any]
 
 
 async def buy(up: Devnet, say: Say) -> None:
-    """Says each step and what it cost; raises `DevnetError` when a job ends otherwise than it should."""
+    """Buy, and print each step with its cost. Raises `DevnetError` if a job does not settle."""
     began = anyio.current_time()
     try:
         with anyio.fail_after(DEMO_TIMEOUT_S):
@@ -50,7 +50,7 @@ async def buy(up: Devnet, say: Say) -> None:
     except SvcError as error:
         raise DevnetError(f"the client was refused: {error}") from error
     except TimeoutError:
-        raise DevnetError(f"what the client bought had not all come after {DEMO_TIMEOUT_S:g} s") from None
+        raise DevnetError(f"the jobs were not complete after {DEMO_TIMEOUT_S:g} s") from None
     say(f"client: {len(_COUNTRIES) + 2} jobs were bought and opened in {anyio.current_time() - began:.1f} s")
 
 
@@ -61,21 +61,21 @@ class Shop:
     say: Say
 
     async def open_job(self, model_input: Input) -> FeeTerms:
-        """At the lowest rates that are asked, for anybody to claim; the charges that it was quoted."""
+        """Buy an open job at rates that every ask accepts. Return the quoted charges."""
         asks = await self.client.market.asks(model=MODELS[0].model_id, limit=None)
         rate_in, rate_out = max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks)
         key = (await self.client.escrow()).escrow_public_key
-        self.say(f"client: offers {rate_in}/{rate_out} to whoever claims first; seals to the escrow {key[:16]}…")
+        self.say(f"client: offers {rate_in}/{rate_out} to any provider; seals to the escrow {key[:16]}…")
         return await self._one("open job", model_input, {"rate_in": rate_in, "rate_out": rate_out})
 
     async def designated_job(self, model_input: Input) -> FeeTerms:
-        """At the ask of the best live provider, sealed to that provider alone."""
+        """Buy a job from the best live provider at its ask, sealed to that provider."""
         best = (await self.client.probe(MODEL, model_input, window=_WINDOW))[0]
         self.say(f"client: the market names provider {best.provider_id} at {best.rate_in}/{best.rate_out}; seals to it")
         return await self._one("designated job", model_input, {"provider": best.provider_id})
 
     async def batch(self, inputs: list[Input], terms: FeeTerms) -> None:
-        """Planned over the providers, posted as one file, opened line by line."""
+        """Plan a batch over the providers, post it as one file, and open each result."""
         lines = [
             {"custom_id": f"line {number}", "body": {"model": MODEL, **each}} for number, each in enumerate(inputs, 1)
         ]
@@ -88,7 +88,7 @@ class Shop:
         prepared = await self.client.batches.prepare(lines, window=_WINDOW)
         batch = await self.client.batches.create(prepared)
         self.say(f"batch: {batch.id} is posted; {self._money(prepared.amount)} authorised")
-        ended = await self.client.batches.wait(batch.id, every=_LOOK_SECONDS)
+        ended = await self.client.batches.wait(batch.id, every=_BATCH_POLL_SECONDS)
         total = opened = 0
         async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids):
             line = _settled(result)
@@ -111,7 +111,7 @@ class Shop:
         cost = self._cost(result.job, charges)
         who, back = f"provider {result.job.svc.provider_id}", self._money(submitted.amount - cost)
         self.say(f"{what}: {who} claimed, ran and settled; {model_input['input']!r} was answered {text!r}")
-        self.say(f"{what}: cost {self._money(cost)}; {back} came back")
+        self.say(f"{what}: cost {self._money(cost)}; {back} refunded")
         return charges
 
     def _cost(self, job: Job, charges: FeeTerms) -> int:
@@ -126,7 +126,7 @@ class Shop:
 
 @asynccontextmanager
 async def _customer(up: Devnet) -> AsyncIterator[Client]:
-    """The first client of the cast; nothing of this process's environment plays a part."""
+    """Open a client with the first client's wallet, independent of the environment."""
     url, gateway = up.coordinator.base_url, up.world.pins.gateway
     key = up.world.cast.with_role("client")[0].private_key
     async with (
@@ -137,7 +137,7 @@ async def _customer(up: Devnet) -> AsyncIterator[Client]:
 
 
 def answer_text(output: object) -> str:
-    """Return the text of a result: of a model's response, or of the stand-in, which returns its input."""
+    """Return the text of a model's response, or of the echo backend's output, which is the input."""
     match output:
         case {"output": [*_, {"content": [{"text": str(text)}]}]} | {"input": str(text)} if text.strip():
             return text.strip()

@@ -1,4 +1,4 @@
-"""Settings of the local world that a person may choose."""
+"""Settings of the devnet."""
 
 import secrets
 from pathlib import Path
@@ -9,18 +9,17 @@ import attrs
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet.ports import ANY_ADDRESS, WantedPort
 
-# Of each model, of the demo provider. A job holds one for two or three blocks, from its claim to its settle: with so
-# many, a batch of 1,000 lines ends within a minute.
+# Slots of each model. A job occupies a slot for two or three blocks, so a batch of 1,000 lines takes under a minute.
 SLOTS: Final = 96
 
 
 @attrs.frozen
 class DevnetSettings:
-    """A port that is None is the service's usual one or, where that is taken, a free one."""
+    """Settings of one run. A port of None means the service's usual port, or a free one if that is in use."""
 
     state_dir: Path = Path(".devnet")
-    chain_id: int | None = None  # None: chosen at random, so that two devnets can be told apart
-    block_time: int | None = 1  # seconds; None: a block for each transaction
+    chain_id: int | None = None  # None: random, so that two devnets differ
+    block_time: int | None = 1  # seconds; None: mine each transaction at once
     rpc_port: int | None = None
     database_port: int | None = None
     pin_store_port: int | None = None
@@ -30,14 +29,14 @@ class DevnetSettings:
     provider_metrics_port: int | None = None
     slots: int = SLOTS
     ahead: bool = False  # the demo provider runs jobs ahead of their claims
-    model: bool = False  # a language model answers texts and embeddings; otherwise the stand-in repeats its input
+    model: bool = False  # run text and embedding jobs on a language model
 
     @property
     def listening(self) -> tuple[WantedPort, ...]:
-        """The ports that this world opens itself."""
+        """Ports of all services."""
         return (
             WantedPort("chain", RPC, 8545, self.rpc_port),
-            WantedPort("database", DATABASE, 5440, self.database_port),  # beside a PostgreSQL of the system
+            WantedPort("database", DATABASE, 5440, self.database_port),  # 5432 may be a PostgreSQL of the system
             WantedPort("pin store", PIN_STORE, 8480, self.pin_store_port),
             WantedPort("gateway", GATEWAY, 8481, self.gateway_port),
             WantedPort("coordinator", API, 8402, self.api_port, ANY_ADDRESS),

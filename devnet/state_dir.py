@@ -1,14 +1,13 @@
-"""The directory of one local world: claimed for as long as it runs, emptied before and after.
+"""State directory of one devnet: locked while it runs, emptied before and after.
 
-    lock             held while a world runs; holds its process id
+    lock             locked while a devnet runs; contains its process id
     devnet.json      how to attach (see devnet.manifest)
-    addresses.json   its address book, for clients to pin
-    known/           what its clients came to know of it
-    anvil/ postgres/ pins/ provider/   what the services keep
+    addresses.json   the address book, for clients
+    known/           markets that clients remember
+    anvil/ postgres/ pins/ provider/   files of the services
     logs/            one file per service; kept until the next start
 
-Chain, database and objects refer to each other, and the chain lives in memory: what an earlier run left is of
-no use, so every start begins empty.
+Every start begins empty: the chain exists only in memory, and database and objects are useless without it.
 """
 
 import fcntl
@@ -31,14 +30,14 @@ _SERVICES: Final = ("anvil", "postgres", "pins", "provider")
 _KNOWN: Final = "known"
 _LOGS: Final = "logs"
 _MIB: Final = 2**20
-_NEEDED_BYTES: Final = 200 * _MIB  # twice what an empty market takes
-_ENDING_SECONDS: Final = 10.0
+_NEEDED_BYTES: Final = 200 * _MIB  # twice the size of an empty market
+_REMOVE_TIMEOUT_S: Final = 10.0
 
 
 @attrs.frozen
 class StateDir:
     path: Path
-    left_by_dead_run: bool  # something was there to clear
+    left_by_dead_run: bool  # a killed run had left files
 
     @property
     def manifest(self) -> Path:
@@ -67,12 +66,12 @@ class StateDir:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[StateDir]:
-    """Hold `path` for this process alone, empty at first and but for the logs emptied at the end."""
+    """Lock `path` for this process and empty it. At the end, empty it again except for the logs."""
     path = path.absolute()
     with ExitStack() as held:
         try:
             _require_ours(path)
-            # The lock dies with the process that holds it, however that ends; a file with a process id would not.
+            # The kernel releases the lock when the process ends. A file with a process id would remain.
             lock = held.enter_context(os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
             _take(lock, path)
             left_over = _clear(path)
@@ -82,8 +81,8 @@ def claimed(path: Path) -> Iterator[StateDir]:
                 directory.mkdir()
         except OSError as error:
             raise DevnetError(
-                f"cannot use {path} as state directory ({error.filename or path}: {error.strerror}; it may be another "
-                "user's): choose one with --state-dir"
+                f"cannot use {path} as state directory ({error.filename or path}: {error.strerror}; it may belong to "
+                "another user): choose another with --state-dir"
             ) from None
         try:
             yield state
@@ -98,12 +97,12 @@ def _take(lock: TextIO, path: Path) -> None:
         holder = lock.read().strip() or "unknown"
         raise DevnetError(
             f"another devnet (process {holder}) runs in {path}: "
-            "stop it (devnet down), or choose another directory with --state-dir"
+            "stop it with `devnet down`, or choose another directory with --state-dir"
         ) from None
     except OSError as error:
         raise DevnetError(
-            f"{path} lies on a file system without locks ({error.strerror}): "
-            "choose a directory on another with --state-dir"
+            f"the file system of {path} does not support locks ({error.strerror}): "
+            "choose a directory on another file system with --state-dir"
         ) from None
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
@@ -111,23 +110,23 @@ def _take(lock: TextIO, path: Path) -> None:
 
 
 def _require_ours(path: Path) -> None:
-    """Nothing is deleted from a directory that a devnet did not make."""
+    """Refuse a directory that a devnet did not create, because starting would delete its files."""
     path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
         raise DevnetError(
-            f"{free // _MIB} MiB are left on the disk of {path}, and {_NEEDED_BYTES // _MIB} MiB are needed: "
-            "free some, or choose a directory on another disk with --state-dir"
+            f"the disk of {path} has {free // _MIB} MiB free; a devnet needs {_NEEDED_BYTES // _MIB} MiB: "
+            "free some space, or choose a directory on another disk with --state-dir"
         )
     if not (path / _LOCK).exists() and any(path.iterdir()):
         raise DevnetError(
-            f"{path} holds files that are not a devnet's: choose a new or empty directory with --state-dir"
+            f"{path} contains files that no devnet created: choose a new or empty directory with --state-dir"
         )
 
 
 def _clear(path: Path) -> bool:
     found = (path / _MANIFEST).exists()
-    (path / _MANIFEST).unlink(missing_ok=True)  # first: nobody attaches to what is going away
+    (path / _MANIFEST).unlink(missing_ok=True)  # first, so that no program attaches to a devnet that stops
     (path / _ADDRESSES).unlink(missing_ok=True)
     for name in (*_SERVICES, _KNOWN):
         if (path / name).exists():
@@ -137,8 +136,8 @@ def _clear(path: Path) -> bool:
 
 
 def _remove(directory: Path) -> None:
-    """Services of a run that was killed may be writing there until they are gone, too."""
-    deadline = time.monotonic() + _ENDING_SECONDS
+    """Remove a directory. Retry while services of a killed run still write to it."""
+    deadline = time.monotonic() + _REMOVE_TIMEOUT_S
     while directory.exists():
         try:
             shutil.rmtree(directory)
@@ -153,7 +152,7 @@ def _remove(directory: Path) -> None:
 
 
 def _take_back(directory: Path) -> None:
-    """For root, which may own whatever it likes, and cannot everywhere look into what another account has closed."""
+    """Change the owner back to root. In some containers root cannot enter other users' directories."""
     with suppress(PermissionError):
         for folder, _, _ in os.walk(directory):
             for name in os.listdir(folder):

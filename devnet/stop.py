@@ -1,9 +1,8 @@
-"""Stopping the devnet of a state directory, wherever it was started.
+"""Stop the devnet of a state directory, from any terminal.
 
     python -m devnet.stop DIRECTORY
 
-For `devnet down`, and for `make clean`, which has to work without the virtual environment: nothing but the standard
-library is imported here.
+Imports only the standard library, because `make clean` must work without the virtual environment.
 """
 
 import fcntl
@@ -16,17 +15,20 @@ from typing import Final
 
 from devnet.errors import DevnetError
 
-_SECONDS: Final = 120.0  # the daemons have up to 45 s each to finish what they are at
-_LOOK_SECONDS: Final = 0.1
+_STOP_TIMEOUT_S: Final = 120.0  # each daemon has up to 45 s to finish its work
+_POLL_SECONDS: Final = 0.1
 
 
 def stop(state_dir: Path) -> int | None:
-    """Ends the devnet that runs in `state_dir`, in order, and returns its process id; None when there is none."""
+    """Stop the devnet that runs in `state_dir`. Return its process id, or None if no devnet runs there."""
     lock = state_dir / "lock"
     if not lock.exists() or (process := _holder(lock)) is None:
         return None
     if not _holds(process, lock):
-        raise DevnetError(f"{state_dir.absolute()} is held by a process that cannot be seen from here: stop it by hand")
+        raise DevnetError(
+            f"{state_dir.absolute()} is locked by a process that is not visible here, perhaps in another container: "
+            "stop it there"
+        )
     try:
         os.kill(process, signal.SIGTERM)
     except ProcessLookupError:
@@ -34,20 +36,21 @@ def stop(state_dir: Path) -> int | None:
     except PermissionError:
         where = state_dir.absolute()
         raise DevnetError(f"process {process} runs a devnet in {where} as another user: stop it as that user") from None
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
     while _holder(lock) == process:
         if time.monotonic() > deadline:
-            raise DevnetError(f"process {process} has not ended in {_SECONDS:g} s: see {state_dir.absolute() / 'logs'}")
-        time.sleep(_LOOK_SECONDS)
+            logs = state_dir.absolute() / "logs"
+            raise DevnetError(f"process {process} has not stopped after {_STOP_TIMEOUT_S:g} s: see {logs}")
+        time.sleep(_POLL_SECONDS)
     return process
 
 
 def _holder(lock: Path) -> int | None:
-    """The process id in the lock while somebody holds it."""
+    """Return the process id in the lock file if the file is locked, otherwise None."""
     try:
         file = lock.open(encoding="ascii")
     except PermissionError:
-        raise DevnetError(f"{lock.absolute()} is another user's: only that user can stop what runs there") from None
+        raise DevnetError(f"{lock.absolute()} belongs to another user: stop the devnet as that user") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -58,7 +61,7 @@ def _holder(lock: Path) -> int | None:
 
 
 def _holds(process: int, lock: Path) -> bool:
-    """Whether it is this very file that the process has open: the id may be another's, of another container."""
+    """Return True if the process has the lock file open. In another container, its id may be another process's."""
     if sys.platform != "linux":
         return True
     files = Path(f"/proc/{process}/fd")
@@ -67,7 +70,7 @@ def _holds(process: int, lock: Path) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        return True  # another user's: the signal will tell
+        return True  # another user's process: os.kill reports that
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The parts of a local world that is up: the ground, which tests stand on too, and the daemons on it."""
+"""Services of a running devnet. Tests also use `World` without the daemons."""
 
 import attrs
 
@@ -14,6 +14,8 @@ from devnet.provider import ProviderService
 
 @attrs.frozen
 class World:
+    """Chain, pin store, database, wallets and deployed market."""
+
     anvil: Anvil
     pins: PinStoreService
     postgres: Postgres
@@ -27,7 +29,7 @@ class World:
 
 @attrs.frozen
 class Devnet:
-    """The ground with the daemons."""
+    """A `World` with the coordinator and the provider."""
 
     world: World
     coordinator: CoordinatorService

@@ -1,4 +1,4 @@
-"""Types of ASGI, and the headers in its scopes."""
+"""ASGI types, and access to request headers."""
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any

@@ -1,7 +1,7 @@
 """Logging of the daemons: structured events on standard error, one per state change.
 
-"error" means a fault of this system, never a caller's mistake. Values of type Secret print as <SECRET>; keys, tokens,
-signatures, payloads and results are not logged at any level.
+The level "error" means a fault of this system, never a client's mistake. Keys, tokens, signatures, payloads and results
+are not logged at any level. Values of type Secret print as <SECRET>.
 """
 
 import logging
@@ -22,7 +22,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 @attrs.frozen(slots=True)
 class _LossyStream:
-    """Text stream that drops what cannot be written: a full disk must not fail the code that logs."""
+    """Text stream that ignores write errors, so that a full disk does not fail the code that logs."""
 
     stream: TextIO
 
@@ -37,9 +37,9 @@ class _LossyStream:
 
 
 def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
-    """Log readable lines to a terminal, JSON lines to a journal. Libraries' own logs go the same way.
+    """Log readable lines to a terminal and JSON lines otherwise, including the logs of libraries.
 
-    `also`: further processors, which see every event before its exception becomes text.
+    The processors `also` see every event before its exception becomes text.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -54,7 +54,7 @@ def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(_LossyStream(sys.stderr)),  # type: ignore[arg-type] # enough of one
+        logger_factory=structlog.PrintLoggerFactory(_LossyStream(sys.stderr)),  # type: ignore[arg-type] # has write and flush
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -66,22 +66,22 @@ def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Libraries log each request at INFO and headers at DEBUG: they are heard from WARNING on.
+    # Drop the libraries' DEBUG and INFO logs, which contain every request and its headers.
     root.setLevel(max(_LEVELS[level], logging.WARNING))
 
 
 def error_reporting(dsn: str, environment: str | None, release: str | None, transport: Any = None) -> Processor:
     """Start error reporting, and return the log processor that reports events with an exception.
 
-    It sends the exception and its stack alone: no bodies, headers or addresses of callers, no local variables (keys
-    live in them), no performance data. Fatal without the extra.
+    Reports contain only the exception and its stack: no bodies, headers or client addresses, no local variables (which
+    may hold keys), no performance data. Fatal if the extra is not installed.
     """
     try:
-        import sentry_sdk  # noqa: PLC0415 - an extra, and wanted by few
+        import sentry_sdk  # noqa: PLC0415 - an extra
         from sentry_sdk.integrations.excepthook import ExcepthookIntegration  # noqa: PLC0415
         from sentry_sdk.utils import BadDsn  # noqa: PLC0415
     except ImportError:
-        raise Fatal("SENTRY_DSN: install the extra for it: sealed-job-coordinator[sentry]") from None
+        raise Fatal("SENTRY_DSN needs the extra 'sentry': pip install 'sealed-job-coordinator[sentry]'") from None
     try:
         sentry_sdk.init(
             dsn,
@@ -109,5 +109,5 @@ def error_reporting(dsn: str, environment: str | None, release: str | None, tran
 
 
 def log_task_failure(task: str, failures_in_a_row: int, error: BaseException) -> None:
-    """For a daemon's `Supervisor`."""
+    """Log the failure of a background task (`log_failure` of `Supervisor`)."""
     log.exception("task failed", task=task, failures_in_a_row=failures_in_a_row, exc_info=error)

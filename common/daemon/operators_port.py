@@ -1,6 +1,6 @@
-"""The operators' port of a daemon: /metrics and a few pages, as an ASGI application, and its bound socket.
+"""Operators' port of a daemon: an ASGI application with /metrics and a few pages, and its bound socket.
 
-The HTTP server is the daemon's choice. Prometheus and operators reach this port, callers do not.
+Each daemon runs the application with its own HTTP server. Clients of the API must not reach this port.
 """
 
 import socket
@@ -15,7 +15,7 @@ from common.daemon.process import Fatal
 
 log = structlog.get_logger(__name__)
 
-READ_TIMEOUT_MS: Final = 5000  # for a client to read its response
+READ_TIMEOUT_MS: Final = 5000
 TEXT: Final = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
@@ -28,7 +28,7 @@ class Page:
 
 @attrs.frozen(slots=True)
 class OperatorsApp:
-    """`metrics` answers /metrics. `page` returns the page at any other path, None where it does not exist."""
+    """Serve `metrics` at /metrics, and `page(path)` elsewhere. `page` returns None for a path that does not exist."""
 
     metrics: ASGIApp
     page: Callable[[str], Page | None]
@@ -41,18 +41,18 @@ class OperatorsApp:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         elif scope["method"] not in ("GET", "HEAD"):
-            await _send(send, Page(405, b"only GET\n", (*TEXT, (b"allow", b"GET, HEAD"))))
+            await _send(send, Page(405, b"method not allowed; use GET\n", (*TEXT, (b"allow", b"GET, HEAD"))))
         elif scope["path"] == "/metrics":
             await self.metrics(scope, receive, send)
         else:
-            await _send(send, self.page(scope["path"]) or Page(404, b"no such page; there is /metrics\n"))
+            await _send(send, self.page(scope["path"]) or Page(404, b"page not found; try /metrics\n"))
 
 
 def bind_operators_port(host: str, port: int, settings: str) -> socket.socket:
-    """Bind the port. Fatal, naming `settings`, when it is taken.
+    """Bind the port. Fatal, naming `settings`, if the port is in use.
 
-    The kernel ends the connection of a client that does not read. An HTTP server may wait for such a client without a
-    timeout, also while it shuts down.
+    The kernel closes the connection of a client that does not read. Without this, the HTTP server could wait for such a
+    client forever, even during shutdown.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -64,7 +64,7 @@ def bind_operators_port(host: str, port: int, settings: str) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, READ_TIMEOUT_MS)
         bound.bind(address)
-        bound.listen()  # what connects before it is served waits
+        bound.listen()
     except OSError as error:
         bound.close()
         raise Fatal(f"{settings}: {host}:{port}: {error.strerror or error}; choose another") from None

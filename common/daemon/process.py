@@ -1,17 +1,17 @@
-"""Release of the daemons, and the error that stops one."""
+"""Release of the programs, and the error that stops a daemon."""
 
 from typing import Final
 
 import attrs
 
 RELEASE: Final = "0.1.0"
-"""The release that runs: the one version of all three programs, as pyproject.toml has it (a test compares the two).
-Reading the installed metadata instead would import a dozen modules."""
+"""Version of all programs, as in pyproject.toml (a test compares them). Reading the package metadata would slow the
+start."""
 
 
 @attrs.frozen(slots=True)
 class Fatal(Exception):
-    """The daemon cannot run: a wrong configuration, a port that is taken, a chain that is not the expected one."""
+    """The daemon cannot run, e.g. because of a wrong setting, a port in use or an unexpected chain."""
 
     message: str
 

@@ -1,4 +1,4 @@
-"""Retries with exponential backoff, by tenacity, on the clock and the sleeps of the event loop that runs."""
+"""Retries with exponential backoff, by tenacity and anyio."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -21,10 +21,10 @@ async def retry(
     until: Callable[[], float] = lambda: math.inf,
     report: Callable[[Exception], object] = lambda _: None,
 ) -> T:
-    """Repeat `call` while it raises `on`. Return its result, or raise its last error when the time is over.
+    """Repeat `call` while it raises `on`. Return its result, or raise its last error after the deadline.
 
-    Waits begin with `first_s` and double, up to `max_s`. No attempt begins at `until` (loop time) or later.
-    `report` receives the error of each attempt that is followed by another.
+    The wait before the first retry is `first_s`. It doubles with each retry, up to `max_s`. No attempt starts after the
+    deadline `until`, in loop time. `report` receives the error of each attempt that will be retried.
     """
 
     def is_over(state: tenacity.RetryCallState) -> bool:
@@ -35,7 +35,7 @@ async def retry(
         if isinstance(error, Exception):
             report(error)
 
-    async def run_once() -> T:  # tenacity awaits the results of coroutine functions only
+    async def run_once() -> T:  # tenacity only awaits coroutine functions
         return await call()
 
     retrying = tenacity.AsyncRetrying(

@@ -1,4 +1,4 @@
-"""Secrets of a daemon: values that never print, and memory that other processes of its user cannot read."""
+"""Protect a daemon's secrets from logs and from other processes of the same user."""
 
 import ctypes
 import sys
@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen(slots=True, repr=False, str=False)
 class Secret:
-    """Read it with `reveal()`, at the one place that needs it."""
+    """String that prints as <SECRET>. Call `reveal()` only where the value is used."""
 
     _value: str
 
@@ -25,7 +25,7 @@ _PR_GET_DUMPABLE: Final = 3
 
 
 def hide_memory() -> bool:
-    """Whether it is hidden now. Elsewhere than on Linux there is nothing to do it with."""
+    """Make the process's memory unreadable to other processes of its user. Return True on success (Linux only)."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None)

@@ -6,8 +6,8 @@
     running ──raises──► waiting (backoff with jitter, at most 30 s) ──► running again
        └──returns, is cancelled, or raises Fatal──► ended
 
-A task that has failed ten times in a row is reported by `failing`, and is still restarted. A minute without a failure
-ends the row.
+`failing` names a task that has failed ten times in a row. The supervisor still restarts such a task. A minute without a
+failure resets the count.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,15 +31,15 @@ Loop = Callable[[], Awaitable[object]]
 
 
 class StrayCancellation(Exception):
-    """A task was cancelled from within, and not by the daemon."""
+    """A task raised a cancellation although the daemon did not cancel the task."""
 
 
 @attrs.define(eq=False)
 class Supervisor:
-    """Runs the background tasks of one process.
+    """Run the background tasks of one process.
 
-    `count_failures` receives the name of a task and how many failures to add. It is called with 0 when the task starts,
-    so that the metric has a series for the task. `log_failure` receives the name, the failures in a row and the error.
+    `count_failures` receives the name of a task and the number of failures to add. It receives 0 when the task starts,
+    so that the metric exists from then on. `log_failure` receives the name, the failures in a row and the error.
     """
 
     count_failures: Callable[[str, int], object]
@@ -48,7 +48,7 @@ class Supervisor:
 
     @property
     def failing(self) -> str | None:
-        """Name of a task that has failed ten times in a row, if there is one."""
+        """Name of a task that has failed ten times in a row, or None."""
         return next((row.task for row in self._rows if row.is_long), None)
 
     async def run(self, task: str, loop: Callable[[], Awaitable[T]]) -> T:
@@ -85,7 +85,7 @@ class Supervisor:
             self._failed(row, error)
 
     async def _attempt(self, row: "_FailureRow", loop: Callable[[], Awaitable[T]]) -> T:
-        """Run `loop` once. Raise an Exception when it failed, anything else when the task is to end."""
+        """Run `loop` once. Raise an Exception if the loop failed, and any other exception if the task must end."""
         row.running_since = anyio.current_time()
         try:
             return await loop()
@@ -97,17 +97,17 @@ class Supervisor:
                 raise failures from None
             try:
                 await anyio.lowlevel.checkpoint()
-            except BaseException:  # the daemon cancels the task, or ends
+            except BaseException:  # the daemon cancelled the task
                 if failures is not None:
                     self._failed(row, failures)
                 raise
-            # Nothing cancelled the task: a library leaked a cancellation of its own.
+            # The daemon did not cancel the task: a library leaked an internal cancellation.
             raise failures or StrayCancellation from error
 
     def _failed(self, row: "_FailureRow", error: BaseException) -> None:
         row.add()
         self.count_failures(row.task, 1)
-        with suppress(Exception):  # a log that cannot be written, on a full disk for example, must not end the task
+        with suppress(Exception):  # a failed log write, e.g. on a full disk, must not end the task
             self.log_failure(row.task, row.failures, error)
 
 

@@ -1,4 +1,4 @@
-"""Notices to systemd: readiness, stopping, status and the watchdog."""
+"""Notify systemd of readiness, stopping, status and the watchdog."""
 
 import os
 import socket
@@ -8,17 +8,17 @@ import anyio
 
 
 class Systemd:
-    """The notify socket of this service, if any."""
+    """Notify socket of this service. Does nothing outside systemd."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         watchdog = environ.get("WATCHDOG_USEC", "")
-        # Half the time that systemd allows, as its manual advises.
+        # Half of WATCHDOG_USEC, as the systemd manual recommends.
         self.watchdog_seconds = int(watchdog) / 2_000_000 if watchdog.isdigit() and int(watchdog) else None
 
     def say(self, *lines: str) -> None:
-        """Send e.g. `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=...`. A lost message is never worth a crash."""
+        """Send notifications, e.g. `READY=1`, `STOPPING=1`, `WATCHDOG=1` or `STATUS=...`. Ignores socket errors."""
         if not self._address:
             return
         try:
@@ -28,7 +28,7 @@ class Systemd:
             return
 
     async def keep_alive(self) -> None:
-        """Feed the watchdog from inside the event loop: a loop that hangs stops feeding it."""
+        """Feed the watchdog from the event loop, so that systemd restarts a process whose loop hangs."""
         if self.watchdog_seconds is None:
             return
         while True:

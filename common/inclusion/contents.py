@@ -1,11 +1,11 @@
-"""Contents of a block as its roots commit to them: transactions and their receipts, of types 0 to 4.
+"""Encode the transactions and receipts of a block, types 0 to 4, as the block's roots commit to them.
 
 0                   rlp([nonce, gas price, gas, to, value, data, v, r, s])
 1 (access list)     0x01 ‖ rlp([chain id, nonce, gas price, gas, to, value, data, access list, y, r, s])
 2 (EIP-1559)        0x02 ‖ rlp([chain id, nonce, tip, fee cap, gas, to, value, data, access list, y, r, s])
-3 (blobs)           0x03 ‖ as 2, and max fee per blob gas, blob hashes in front of y
-4 (delegations)     0x04 ‖ as 2, and the authorisations in front of y
-receipt             its type, unless 0 ‖ rlp([status, gas used so far, bloom, [[address, topics, data], …]])
+3 (blobs)           0x03 ‖ as 2, with max fee per blob gas and blob hashes before y
+4 (delegations)     0x04 ‖ as 2, with the authorisations before y
+receipt             type (if not 0) ‖ rlp([status, cumulative gas used, bloom, [[address, topics, data], …]])
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Log:
 
 @attrs.frozen(slots=True)
 class Receipt:
-    """Of one transaction, as far as it tells what a contract said."""
+    """Status and logs of one transaction."""
 
     succeeded: bool
     logs: tuple[Log, ...]
@@ -40,22 +40,26 @@ class Receipt:
 
 @attrs.frozen(slots=True)
 class Contents:
-    """A block's transactions and receipts as bytes, in order."""
+    """Encoded transactions and receipts of a block, in order."""
 
     transactions: tuple[bytes, ...]
     receipts: tuple[bytes, ...]
 
     @classmethod
     def of(cls, block: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]) -> "Contents":
-        """From eth_getBlockByHash with whole transactions and eth_getBlockReceipts. Refused where they do not make the
-        roots that the block's header names: nothing that is built on them could be proved."""
+        """Encode the results of eth_getBlockByHash, with full transactions, and eth_getBlockReceipts.
+
+        Refused if they do not reproduce the roots in the block's header, because no proof could be built then.
+        """
         made = cls(
             tuple(encode_transaction(each) for each in objects(block, "transactions")),
             tuple(encode_receipt(each) for each in receipts),
         )
         for values, name in ((made.transactions, "transactionsRoot"), (made.receipts, "receiptsRoot")):
             if trie_over(values).root != octets(block, name, 32):
-                raise Refused(f"the block's {name} is not of what the node says is in the block", name)
+                raise Refused(
+                    f"the block's {name} does not match the transactions or receipts that the node returned", name
+                )
         return made
 
 
@@ -63,34 +67,34 @@ def trie_over(values: Sequence[bytes]) -> Trie:
     return Trie({key_of(n): value for n, value in enumerate(values)})
 
 
-def encode_transaction(said: Mapping[str, Any]) -> bytes:
-    """Refused for a type that is not known here, or where the node's hash is not of these bytes."""
-    kind = _type(said)
-    to = b"" if said.get("to") is None else octets(said, "to", 20)
-    middle: list[Item] = [_integer(said, "gas"), to, _integer(said, "value"), octets(said, "input")]
-    signature: list[Item] = [_integer(said, "r"), _integer(said, "s")]
-    nonce = _integer(said, "nonce")
+def encode_transaction(fields: Mapping[str, Any]) -> bytes:
+    """Encode a transaction. Refused if its type is unsupported, or its hash does not match the encoding."""
+    kind = _type(fields)
+    to = b"" if fields.get("to") is None else octets(fields, "to", 20)
+    middle: list[Item] = [_integer(fields, "gas"), to, _integer(fields, "value"), octets(fields, "input")]
+    signature: list[Item] = [_integer(fields, "r"), _integer(fields, "s")]
+    nonce = _integer(fields, "nonce")
     items: list[Item]
     if kind == 0:
-        items = [nonce, _integer(said, "gasPrice"), *middle, _integer(said, "v"), *signature]
+        items = [nonce, _integer(fields, "gasPrice"), *middle, _integer(fields, "v"), *signature]
     else:
         names = ("gasPrice",) if kind == 1 else ("maxPriorityFeePerGas", "maxFeePerGas")
-        fees = [_integer(said, name) for name in names]
-        items = [_integer(said, "chainId"), nonce, *fees, *middle, _access_list(said), *_extra(said, kind)]
-        items += [_parity(said), *signature]
+        fees = [_integer(fields, name) for name in names]
+        items = [_integer(fields, "chainId"), nonce, *fees, *middle, _access_list(fields), *_extra(fields, kind)]
+        items += [_parity(fields), *signature]
     raw = _typed(kind, rlp.encode(items))
-    if keccak256(raw) != octets(said, "hash", 32):
-        raise Refused(f"the hash of a transaction of type {kind} is not of its fields", "hash")
+    if keccak256(raw) != octets(fields, "hash", 32):
+        raise Refused(f"the hash of a type {kind} transaction does not match its fields", "hash")
     return raw
 
 
-def encode_receipt(said: Mapping[str, Any]) -> bytes:
+def encode_receipt(fields: Mapping[str, Any]) -> bytes:
     logs: list[Item] = [
-        [octets(log, "address", 20), texts(log, "topics", 32), octets(log, "data")] for log in objects(said, "logs")
+        [octets(log, "address", 20), texts(log, "topics", 32), octets(log, "data")] for log in objects(fields, "logs")
     ]
-    outcome = _integer(said, "status") if said.get("status") is not None else octets(said, "root", 32)
-    items: list[Item] = [outcome, _integer(said, "cumulativeGasUsed"), octets(said, "logsBloom", 256), logs]
-    return _typed(_type(said), rlp.encode(items))
+    outcome = _integer(fields, "status") if fields.get("status") is not None else octets(fields, "root", 32)
+    items: list[Item] = [outcome, _integer(fields, "cumulativeGasUsed"), octets(fields, "logsBloom", 256), logs]
+    return _typed(_type(fields), rlp.encode(items))
 
 
 def read_receipt(raw: bytes, param: str | None = None) -> Receipt:
@@ -104,15 +108,15 @@ def read_receipt(raw: bytes, param: str | None = None) -> Receipt:
 
 def _log(item: Item, param: str | None) -> Log:
     if isinstance(item, bytes) or len(item) != 3 or isinstance(item[1], bytes):
-        raise Refused(f"{param or 'the receipt'} holds a log that is none", param)
+        raise Refused(f"{param or 'the receipt'} holds a malformed log", param)
     topics = tuple(rlp.text_of(each, param, 32) for each in item[1])
     return Log(rlp.text_of(item[0], param, 20), topics, rlp.text_of(item[2], param))
 
 
-def _type(said: Mapping[str, Any]) -> int:
-    kind = quantity(said, "type") if said.get("type") is not None else 0
+def _type(fields: Mapping[str, Any]) -> int:
+    kind = quantity(fields, "type") if fields.get("type") is not None else 0
     if kind > _HIGHEST_TYPE:
-        raise Refused(f"the block holds a transaction of type {kind}, which is not known here: up to 4 are", "type")
+        raise Refused(f"the block holds a transaction of type {kind}; types 0 to 4 are supported", "type")
     return kind
 
 
@@ -120,26 +124,26 @@ def _typed(kind: int, encoded: bytes) -> bytes:
     return bytes((kind,)) + encoded if kind else encoded
 
 
-def _integer(said: Mapping[str, Any], name: str) -> bytes:
-    return rlp.integer(quantity(said, name))
+def _integer(fields: Mapping[str, Any], name: str) -> bytes:
+    return rlp.integer(quantity(fields, name))
 
 
-def _parity(said: Mapping[str, Any]) -> bytes:
-    return _integer(said, "v" if said.get("yParity") is None else "yParity")
+def _parity(fields: Mapping[str, Any]) -> bytes:
+    return _integer(fields, "v" if fields.get("yParity") is None else "yParity")
 
 
-def _access_list(said: Mapping[str, Any]) -> list[Item]:
-    return [[octets(each, "address", 20), texts(each, "storageKeys", 32)] for each in objects(said, "accessList")]
+def _access_list(fields: Mapping[str, Any]) -> list[Item]:
+    return [[octets(each, "address", 20), texts(each, "storageKeys", 32)] for each in objects(fields, "accessList")]
 
 
-def _extra(said: Mapping[str, Any], kind: int) -> list[Item]:
+def _extra(fields: Mapping[str, Any], kind: int) -> list[Item]:
     if kind == 3:
-        return [_integer(said, "maxFeePerBlobGas"), texts(said, "blobVersionedHashes", 32)]
+        return [_integer(fields, "maxFeePerBlobGas"), texts(fields, "blobVersionedHashes", 32)]
     if kind != 4:
         return []
-    return [[_authorisation(each) for each in objects(said, "authorizationList")]]
+    return [[_authorisation(each) for each in objects(fields, "authorizationList")]]
 
 
-def _authorisation(said: Mapping[str, Any]) -> list[Item]:
-    parts = [_integer(said, "chainId"), octets(said, "address", 20), _integer(said, "nonce")]
-    return [*parts, _parity(said), _integer(said, "r"), _integer(said, "s")]
+def _authorisation(fields: Mapping[str, Any]) -> list[Item]:
+    parts = [_integer(fields, "chainId"), octets(fields, "address", 20), _integer(fields, "nonce")]
+    return [*parts, _parity(fields), _integer(fields, "r"), _integer(fields, "s")]

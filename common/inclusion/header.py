@@ -1,11 +1,10 @@
-"""Block headers: from what a node answers to the bytes whose keccak256 is the block's hash, and back.
+"""Encode a block header that a node returned as the bytes whose keccak256 is the block hash, and read such bytes.
 
     rlp([parent, uncles, miner, state root, transactions root, receipts root, bloom, difficulty, number, gas limit,
          gas used, time, extra data, mix hash, nonce,
          base fee?, withdrawals root?, blob gas used?, excess blob gas?, parent beacon root?, requests hash?])
 
-The optional ones came with London, Shanghai, Cancun (three) and Prague, and each needs those before it. Osaka added
-none.
+London, Shanghai, Cancun (three) and Prague added the optional fields, each of which requires those before it.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from common.inclusion.node_values import octets, quantity
 from common.keccak import keccak256
 from common.refusal import Refused
 
-# name in JSON-RPC, and the length of its bytes; None: an integer; 0: bytes of any length
+# name in JSON-RPC, and length in bytes (None: an integer, 0: any length)
 _FIELDS: Final[tuple[tuple[str, int | None], ...]] = (
     *(("parentHash", 32), ("sha3Uncles", 32), ("miner", 20), ("stateRoot", 32)),
     *(("transactionsRoot", 32), ("receiptsRoot", 32), ("logsBloom", 256), ("difficulty", None), ("number", None)),
@@ -26,14 +25,14 @@ _FIELDS: Final[tuple[tuple[str, int | None], ...]] = (
     *(("baseFeePerGas", None), ("withdrawalsRoot", 32), ("blobGasUsed", None), ("excessBlobGas", None)),
     *(("parentBeaconBlockRoot", 32), ("requestsHash", 32)),
 )
-_ALWAYS: Final = 15
-_FORKS: Final = frozenset({15, 16, 17, 20, 21})  # how many fields the headers of each age have
+_REQUIRED_FIELDS: Final = 15
+_FIELD_COUNTS: Final = frozenset({15, 16, 17, 20, 21})  # of the forks
 _TRANSACTIONS, _RECEIPTS, _NUMBER, _TIME = 4, 5, 8, 11
 
 
 @attrs.frozen(slots=True)
 class Header:
-    """`hash` is computed from the bytes."""
+    """Fields of a header. `hash` is computed from the header's bytes."""
 
     hash: bytes
     number: int
@@ -43,22 +42,24 @@ class Header:
 
 
 def encode_header(block: Mapping[str, Any]) -> bytes:
-    """From the answer to eth_getBlockBy…. Refused where that is no header, or its hash is not of these fields."""
+    """Encode the header of a block from JSON-RPC. Refused if it is malformed, or its hash does not match its fields."""
     items: list[rlp.Item] = []
     for n, (name, length) in enumerate(_FIELDS):
-        if n >= _ALWAYS and block.get(name) is None:
+        if n >= _REQUIRED_FIELDS and block.get(name) is None:
             break
         items.append(rlp.integer(quantity(block, name)) if length is None else octets(block, name, length or None))
     raw = rlp.encode(items)
     if keccak256(raw) != octets(block, "hash", 32):
-        raise Refused("the block's hash is not of its header: this chain's headers have fields of their own", "hash")
+        raise Refused(
+            "the block's hash does not match its header fields; this chain may use non-standard headers", "hash"
+        )
     return raw
 
 
 def read_header(raw: bytes, param: str | None = None) -> Header:
     items = rlp.decode_list(raw, param)
-    if len(items) not in _FORKS:
-        raise Refused(f"{param or 'the header'} has {len(items)} fields, as no header has", param)
+    if len(items) not in _FIELD_COUNTS:
+        raise Refused(f"{param or 'the header'} has {len(items)} fields; no fork has headers like this", param)
     for item, (_, length) in zip(items, _FIELDS, strict=False):
         if length is None:
             rlp.integer_of(item, param)

@@ -1,4 +1,4 @@
-"""Values in a node's answers: quantities, bytes, objects and lists of texts, each read strictly."""
+"""Strict readers of the values in a node's JSON-RPC results."""
 
 import re
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""RLP, Ethereum's encoding of byte strings and lists of them. An item has one spelling, and no other is read.
+"""RLP, Ethereum's encoding of byte strings and nested lists. Decoding accepts only canonical encodings.
 
 0x00…0x7f                    the byte itself
 0x80 + n ‖ n bytes           a string of up to 55 bytes
-0xb7 + k ‖ n (k) ‖ n bytes   a longer one; k bytes of length without leading zeros
-0xc0 + n, 0xf7 + k           lists, likewise: n counts the bytes of their encoded items
+0xb7 + k ‖ n (k) ‖ n bytes   a longer string; its length has k bytes, without leading zeros
+0xc0 + n, 0xf7 + k           a list, in the same way; n is the length of its encoded items
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from common.refusal import Refused
 
 Item: TypeAlias = bytes | Sequence["Item"]
 
-_DEEPEST: Final = 16  # access lists, the deepest of what is read here, nest three
+_MAX_DEPTH: Final = 16
 
 
 def encode(item: Item) -> bytes:
@@ -24,15 +24,15 @@ def encode(item: Item) -> bytes:
 
 
 def integer(value: int) -> bytes:
-    """An integer as the string that stands for it: big-endian, without leading zeros; zero is no bytes."""
+    """Return an integer as an RLP string: big-endian without leading zeros, empty for zero."""
     return value.to_bytes((value.bit_length() + 7) // 8, "big")  # OverflowError below zero
 
 
 def decode(raw: bytes, param: str | None = None) -> Item:
-    """The one item that `raw` is. Refused for anything else."""
+    """Decode a single item. Refused if `raw` is malformed or holds more bytes."""
     item, end = _item(raw, 0, len(raw), param, 0)
     if end != len(raw):
-        raise Refused(f"{_named(param)} goes on behind its end", param)
+        raise Refused(f"{_named(param)} has trailing bytes", param)
     return item
 
 
@@ -44,7 +44,7 @@ def decode_list(raw: bytes, param: str | None = None) -> list[Item]:
 
 
 def text_of(item: Item, param: str | None = None, length: int | None = None) -> bytes:
-    """A string among the items of a list, of `length` bytes where that is given."""
+    """Return an item that must be a string, of `length` bytes if given."""
     if not isinstance(item, bytes) or (length is not None and len(item) != length):
         raise Refused(f"{_named(param)} must hold a string{'' if length is None else f' of {length} bytes'}", param)
     return item
@@ -65,9 +65,9 @@ def _head(kind: int, length: int) -> bytes:
 
 
 def _item(raw: bytes, at: int, end: int, param: str | None, depth: int) -> tuple[Item, int]:
-    """The item that begins at `at`, and where it ends."""
-    if at >= end or depth > _DEEPEST:
-        raise Refused(f"{_named(param)} is no RLP", param)
+    """Return the item at `at`, and the position after it."""
+    if at >= end or depth > _MAX_DEPTH:
+        raise Refused(f"{_named(param)} is not valid RLP", param)
     first = raw[at]
     if first < 0x80:
         return raw[at : at + 1], at + 1
@@ -75,10 +75,10 @@ def _item(raw: bytes, at: int, end: int, param: str | None, depth: int) -> tuple
     start, length = _length(raw, at, end, kind, param)
     stop = start + length
     if stop > end:
-        raise Refused(f"{_named(param)} ends in the middle of an item", param)
+        raise Refused(f"{_named(param)} is truncated", param)
     if kind == 0x80:
         if length == 1 and raw[start] < 0x80:
-            raise Refused(f"{_named(param)} spells a byte in a longer way than it must", param)
+            raise Refused(f"{_named(param)} encodes a single byte with a length, which is not canonical", param)
         return raw[start:stop], stop
     items: list[Item] = []
     while start < stop:
@@ -88,7 +88,7 @@ def _item(raw: bytes, at: int, end: int, param: str | None, depth: int) -> tuple
 
 
 def _length(raw: bytes, at: int, end: int, kind: int, param: str | None) -> tuple[int, int]:
-    """Where the content of a string or list begins, and how long it is."""
+    """Return the start and the length of the content of a string or list."""
     short = raw[at] - kind
     if short < 56:
         return at + 1, short
@@ -96,7 +96,7 @@ def _length(raw: bytes, at: int, end: int, kind: int, param: str | None) -> tupl
     size = raw[at + 1 : min(start, end)]
     length = int.from_bytes(size, "big")
     if len(size) != short - 55 or size[0] == 0 or length < 56:
-        raise Refused(f"{_named(param)} spells a length in a way that it must not", param)
+        raise Refused(f"{_named(param)} encodes a length that is not canonical", param)
     return start, length
 
 

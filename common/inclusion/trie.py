@@ -1,15 +1,14 @@
-"""Merkle-Patricia tries: the roots that block headers carry, and proofs that a value stands under one.
+"""Merkle-Patricia tries: compute the roots in block headers, and build and check inclusion proofs.
 
     leaf       rlp([path with flag 2 or 3, value])
     extension  rlp([path with flag 0 or 1, child])
     branch     rlp([child for each of 16 digits, value])
 
-A path is hex digits, two in a byte, led by its flag: even ones (0, 2) are followed by a digit 0, odd ones (1, 3) are
-not.
-A child is its encoding where that is shorter than 32 bytes, else its keccak256. A proof is the encodings of the nodes
-from the root to the value, those that stand inside of another left out.
+A path holds two hex digits per byte. The first digit is the flag, and a zero digit follows flags 0 and 2.
+A child is the child's encoding if that is shorter than 32 bytes, otherwise its keccak256.
+A proof holds the encodings of the nodes from the root to the value, except nodes that are embedded in another one.
 
-In a block, the key of the n-th transaction, and of its receipt, is rlp(n).
+In a block, rlp(n) is the key of transaction n and of its receipt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,24 +25,24 @@ _Digits = tuple[int, ...]
 
 
 def key_of(index: int) -> bytes:
-    """The key of the transaction at `index` of a block."""
+    """Return the key of a transaction, or of its receipt, by its index in the block."""
     return rlp.encode(rlp.integer(index))
 
 
 class Trie:
-    """A trie over values that are all at hand. None of them may be empty: that is how a trie writes nothing."""
+    """Trie over given values, none of which may be empty: an empty string marks a missing value."""
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
         if not all(values.values()):
             raise ValueError("a trie holds no empty values")
         self._pairs = sorted((_digits(key), value) for key, value in values.items())
-        self._nodes: dict[bytes, bytes] = {}  # the encodings of those that are named by their hash
+        self._nodes: dict[bytes, bytes] = {}  # encodings by hash
         top = rlp.encode(self._built(self._pairs, 0)) if self._pairs else rlp.encode(b"")
         self.root = keccak256(top)
         self._nodes[self.root] = top
 
     def proof(self, key: bytes) -> list[bytes]:
-        """Of a key that is in it; KeyError for another."""
+        """Return the inclusion proof of a key. KeyError if the trie does not hold the key."""
         digits = _digits(key)
         if all(digits != path for path, _ in self._pairs):
             raise KeyError(key)
@@ -59,7 +58,7 @@ class Trie:
             child, digits = step
 
     def _built(self, pairs: Sequence[tuple[_Digits, bytes]], depth: int) -> Item:
-        """The node over these pairs, whose paths are alike in their first `depth` digits."""
+        """Return the node over these pairs, whose paths share their first `depth` digits."""
         first, last = pairs[0][0], pairs[-1][0]
         if len(pairs) == 1:
             return [_path(first[depth:], leaf=True), pairs[0][1]]
@@ -82,13 +81,13 @@ class Trie:
 
 
 def proved(root: bytes, key: bytes, proof: Sequence[bytes], param: str | None = None) -> bytes:
-    """The value that stands at `key` under `root`. Refused where the proof shows none, or more than it must."""
+    """Check a proof and return the value at `key`. Refused if the proof is wrong or holds unneeded nodes."""
     digits, left = _digits(key), list(proof)
     child: Item = root
     while True:
         if isinstance(child, bytes):
             if not left or len(child) != 32 or keccak256(left[0]) != child:
-                raise Refused(f"{param or 'the proof'} does not lead to its root", param)
+                raise Refused(f"{param or 'the proof'} does not match its root", param)
             child = rlp.decode(left.pop(0), param)
         try:
             step = _step(child, digits)
@@ -96,23 +95,23 @@ def proved(root: bytes, key: bytes, proof: Sequence[bytes], param: str | None = 
             raise Refused(f"{param or 'the proof'}: {wrong.message}", param) from None
         if isinstance(step, bytes):
             if left:
-                raise Refused(f"{param or 'the proof'} holds more nodes than lead to its value", param)
+                raise Refused(f"{param or 'the proof'} holds nodes that are not on the path to its value", param)
             return step
         child, digits = step
 
 
 def _step(node: Item, digits: _Digits) -> bytes | tuple[Item, _Digits]:
-    """The value at the end of the path, or the next node and what is left of the path."""
+    """Return the value if the path ends here, otherwise the next node and the remaining path."""
     if isinstance(node, bytes) or len(node) not in {2, 17}:
-        raise Refused("this is no node of a trie")
+        raise Refused("malformed trie node")
     if len(node) == 17:
         child = node[digits[0]] if digits else node[16]
         if not child:
-            raise Refused("nothing stands at its key")
+            raise Refused("the trie holds no value at this key")
         return (child, digits[1:]) if digits else rlp.text_of(child)
     path, leaf = _read_path(rlp.text_of(node[0]))
     if digits[: len(path)] != path or (leaf and len(path) != len(digits)):
-        raise Refused("nothing stands at its key")
+        raise Refused("the trie holds no value at this key")
     return rlp.text_of(node[1]) if leaf else (node[1], digits[len(path) :])
 
 
@@ -129,5 +128,5 @@ def _path(digits: _Digits, *, leaf: bool) -> bytes:
 def _read_path(path: bytes) -> tuple[_Digits, bool]:
     flag, *digits = _digits(path) or (16,)
     if flag > 3 or (flag % 2 == 0 and digits[0] != 0):
-        raise Refused("this is no path of a trie")
+        raise Refused("malformed path in a trie node")
     return tuple(digits[1 - flag % 2 :]), flag >= 2

@@ -1,4 +1,4 @@
-"""Structs that are signed to the escrow, in the domain `SVC Escrow`, which names no contract."""
+"""Structs that are signed for the escrow, in the domain `SVC Escrow`, which has no contract."""
 
 from struct import Struct
 from typing import ClassVar, Final
@@ -15,7 +15,7 @@ _HANDOVER_KEYS: Final = Struct(">32s 32s 24xQ 32s")
 
 @frozen(slots=True)
 class Release:
-    """The claiming provider asks for the payload key, sealed to `response_pubkey`."""
+    """Request of the claiming provider for the payload key, to be sealed to `response_pubkey`."""
 
     TYPE: ClassVar[str] = "Release(bytes32 jobId,bytes seedWrap,bytes32 ctHash,bytes32 responsePubkey,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -39,7 +39,7 @@ class Release:
 
 @frozen(slots=True)
 class HandoverAuth:
-    """A holder of an operator key asks a peer for the escrow keys, sealed to `channel_pubkey`."""
+    """Request of an instance for a peer's escrow keys, to be sealed to `channel_pubkey`. Signed by an operator key."""
 
     TYPE: ClassVar[str] = "HandoverAuth(bytes32 channelPubkey,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -53,7 +53,7 @@ class HandoverAuth:
 
 @frozen(slots=True)
 class HandoverKeys:
-    """The holder answers for the keys that it hands over, to this channel and this request."""
+    """Keys that the holder hands over, bound to the channel and the time of the request."""
 
     TYPE: ClassVar[str] = "HandoverKeys(bytes32 channelPubkey,uint64 issuedAt,bytes keys)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))

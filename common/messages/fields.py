@@ -1,8 +1,7 @@
-"""The value ranges of EIP-712 fields, as attrs validators.
+"""attrs validators for the value ranges of EIP-712 fields.
 
-A message that exists can be hashed: what would not fit its field, and would otherwise be packed over its
-neighbour or cut short, is refused where the message is made. Readers of foreign input refuse such values
-before, naming the request's field.
+They ensure that every message can be packed and hashed. Readers of requests reject such values earlier and name the
+field of the request.
 """
 
 from collections.abc import Callable
@@ -13,12 +12,12 @@ import attrs
 _Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 MASK64: Final = 2**64 - 1
-_TOLD: Final = "validator"
+_VALIDATOR: Final = "validator"
 
 
 def _uint(bits: int) -> _Validator:
     def check(_: object, field: "attrs.Attribute[Any]", value: int) -> None:
-        if value >> bits:  # below zero as well: the shift keeps the sign
+        if value >> bits:  # also true for negative values
             raise ValueError(f"{field.name} does not fit a uint{bits}")
 
     return check
@@ -32,15 +31,19 @@ def _fixed(length: int) -> _Validator:
     return check
 
 
-def told(validator: _Validator) -> Any:
-    """A field whose class checks all of its fields in one expression, and has `refuse_misfit` say which it was. For
-    the messages that are made for every line of a batch: a call for each field costs more than to hash them."""
-    return attrs.field(metadata={_TOLD: validator})
+def checked_by_class(validator: _Validator) -> Any:
+    """Declare a field whose class checks all fields in one expression.
+
+    Used for messages of batch lines, where calling one validator per field takes longer than hashing the message. If
+    the class's check fails, it calls `raise_misfit`.
+    """
+    return attrs.field(metadata={_VALIDATOR: validator})
 
 
-def refuse_misfit(message: "attrs.AttrsInstance") -> None:
+def raise_misfit(message: "attrs.AttrsInstance") -> None:
+    """Raise ValueError for the field that does not fit."""
     for field in attrs.fields(type(message)):
-        field.metadata[_TOLD](message, field, getattr(message, field.name))
+        field.metadata[_VALIDATOR](message, field, getattr(message, field.name))
 
 
 uint32: Final = _uint(32)

@@ -1,7 +1,7 @@
 """Structs that owners and providers sign for the job registry (domain `SVC Jobs`).
 
-Structs are packed by one `struct` call each: an integer of n bytes is its big-endian bytes behind 32 − n zero
-bytes, and a uint128 is two words of 64 bits.
+One `struct` call packs each message. An integer of n bytes follows 32 − n zero bytes, and a uint128 is packed as two
+64-bit integers.
 """
 
 from struct import Struct
@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from attrs import field, frozen
 
 from common.keccak import keccak256
-from common.messages.fields import MASK64, bytes32, refuse_misfit, told, uint32, uint64, uint128
+from common.messages.fields import MASK64, bytes32, checked_by_class, raise_misfit, uint32, uint64, uint128
 
 _ORDER: Final = Struct(">32s 32s 28xI 28xI 16xQQ 16xQQ 28xI 28xI 28xI 24xQ")
 _JOB_AND_TIME: Final = Struct(">32s 32s 24xQ")
@@ -19,7 +19,7 @@ _SETTLE: Final = Struct(">32s 32s 28xI 24xQ")
 
 @frozen(slots=True)
 class Order:
-    """Terms of a job. The container is covered through `c`, the task CID is not."""
+    """Terms of a job. The signature covers the container through `c`, but not the task CID."""
 
     TYPE: ClassVar[str] = (
         "Order(bytes32 c,uint32 modelId,uint32 slaSecs,uint128 rateIn,uint128 rateOut,"
@@ -27,15 +27,15 @@ class Order:
     )
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
 
-    c: bytes = told(bytes32)
-    model_id: int = told(uint32)
-    sla_secs: int = told(uint32)
-    rate_in: int = told(uint128)
-    rate_out: int = told(uint128)
-    units_in: int = told(uint32)
-    units_out: int = told(uint32)
-    designated: int = told(uint32)
-    expires_at: int = told(uint64)
+    c: bytes = checked_by_class(bytes32)
+    model_id: int = checked_by_class(uint32)
+    sla_secs: int = checked_by_class(uint32)
+    rate_in: int = checked_by_class(uint128)
+    rate_out: int = checked_by_class(uint128)
+    units_in: int = checked_by_class(uint32)
+    units_out: int = checked_by_class(uint32)
+    designated: int = checked_by_class(uint32)
+    expires_at: int = checked_by_class(uint64)
 
     def __attrs_post_init__(self) -> None:
         if (
@@ -44,7 +44,7 @@ class Order:
             or self.expires_at >> 64
             or len(self.c) != 32
         ):
-            refuse_misfit(self)
+            raise_misfit(self)
 
     def packed(self) -> bytes:
         return _ORDER.pack(
@@ -65,7 +65,7 @@ class Order:
 
 @frozen(slots=True)
 class Cancel:
-    """The owner takes an open job back."""
+    """The owner cancels an open job."""
 
     TYPE: ClassVar[str] = "Cancel(bytes32 jobId,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -79,7 +79,7 @@ class Cancel:
 
 @frozen(slots=True)
 class Claim:
-    """A provider takes an open job on."""
+    """A provider claims an open job."""
 
     TYPE: ClassVar[str] = "Claim(bytes32 jobId,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -93,7 +93,7 @@ class Claim:
 
 @frozen(slots=True)
 class Settle:
-    """The claimer delivers. The result CID is not covered."""
+    """The claiming provider delivers the result. The signature does not cover the result CID."""
 
     TYPE: ClassVar[str] = "Settle(bytes32 jobId,uint32 completionTok,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -108,7 +108,7 @@ class Settle:
 
 @frozen(slots=True)
 class Fail:
-    """The claimer gives up, and the owner is refunded."""
+    """The claiming provider gives up, and the owner gets a refund."""
 
     TYPE: ClassVar[str] = "Fail(bytes32 jobId,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))

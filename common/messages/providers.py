@@ -1,4 +1,7 @@
-"""Structs that providers sign about themselves and their prices (domains `SVC Providers` and `SVC Asks`)."""
+"""Structs that providers sign to publish their identity, capacity and prices.
+
+Their domains are `SVC Providers` and `SVC Asks`.
+"""
 
 from struct import Struct
 from typing import ClassVar, Final
@@ -16,7 +19,7 @@ _ASK_SNAPSHOT: Final = Struct(">32s 28xI 24xQ 32s")
 
 @frozen(slots=True)
 class SetIdentity:
-    """The X25519 key that designated orders are sealed to, and the evidence for it."""
+    """X25519 key that designated orders are sealed to, and the evidence for this key."""
 
     TYPE: ClassVar[str] = "SetIdentity(bytes32 boxKey,bytes evidence,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -31,7 +34,7 @@ class SetIdentity:
 
 @frozen(slots=True)
 class RequestCapacity:
-    """How many jobs the provider wants to hold at a time."""
+    """Number of jobs that the provider wants to hold at a time."""
 
     TYPE: ClassVar[str] = "RequestCapacity(uint32 n,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -45,7 +48,7 @@ class RequestCapacity:
 
 @frozen(slots=True)
 class Ask:
-    """One price of a snapshot; both rates 0 withdraw it. Signed only inside an `AskSnapshot`."""
+    """One price of a snapshot, or its withdrawal if both rates are 0. Signed only as part of an `AskSnapshot`."""
 
     TYPE: ClassVar[str] = "Ask(uint32 modelId,uint32 sla,uint128 rateIn,uint128 rateOut)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -69,7 +72,7 @@ class Ask:
 
 @frozen(slots=True)
 class AskSnapshot:
-    """Prices of one provider as of one moment."""
+    """Prices of one provider at one time."""
 
     TYPE: ClassVar[str] = "AskSnapshot(uint32 providerId,uint64 signedAt,Ask[] quotes)" + Ask.TYPE
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))

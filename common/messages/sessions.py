@@ -1,4 +1,4 @@
-"""Structs that a wallet signs to use the API: sign-in (`SVC Session`), and its result key (`SVC Results`)."""
+"""Structs that a wallet signs to sign in (`SVC Session`) and to derive its result key (`SVC Results`)."""
 
 from struct import Struct
 from typing import ClassVar, Final
@@ -14,7 +14,7 @@ _RESULT_KEY: Final = Struct(">32s 32s")
 
 @frozen(slots=True)
 class SvcSession:
-    """Opens a session for `address` with a nonce that the coordinator gave out."""
+    """Sign-in of `address` with a nonce from the coordinator."""
 
     TYPE: ClassVar[str] = "SvcSession(address address,string nonce)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -28,7 +28,7 @@ class SvcSession:
 
 @frozen(slots=True)
 class ResultKey:
-    """Never sent anywhere: its deterministic signature is the seed of the key that results are sealed to."""
+    """Seed of the key that results are sealed to: its deterministic signature, which is never sent."""
 
     TYPE: ClassVar[str] = "ResultKey(string purpose)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))

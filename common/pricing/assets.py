@@ -1,11 +1,11 @@
-"""Reference assets of an image or video request: what an input may carry, and what it declares about it.
+"""Reference assets of an image or video request, as its input declares them.
 
     image, end_image                    a still each
     video                               a clip
     reference_images, reference_videos, reference_audios     lists
 
 An asset is an object with `b64` and `media_type`; stills and clips declare `width` and `height`, clips also
-`duration_secs`. Prices follow what is declared; whether the content keeps to it is for its receiver to measure.
+`duration_secs`. Prices depend on the declared values. The provider checks them against the content.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from common.scalars import read_base64
 
 Kind = Literal["still", "clip", "audio"]
 
-MOST_PIXEL_ASSETS: Final = 12  # stills and clips of one request, all keys together
-MOST_PIXELS: Final = 8_294_400  # of one asset: a 4k frame
-MOST_CLIP_SECONDS: Final = 60
-MOST_AUDIO_BYTES: Final = 15 * 2**20  # of one audio
+MAX_STILLS_AND_CLIPS: Final = 12  # of one request, under all keys
+MAX_ASSET_PIXELS: Final = 8_294_400  # a 4k frame
+MAX_CLIP_SECONDS: Final = 60
+MAX_AUDIO_BYTES: Final = 15 * 2**20
 
-# Stills and clips first, in the order in which the first of them gives an `auto` aspect ratio.
+# In this order: the first still or clip gives the ratio for `auto`.
 _SINGLE: Final[tuple[tuple[str, Kind], ...]] = (("image", "still"), ("end_image", "still"), ("video", "clip"))
 _LISTS: Final[tuple[tuple[str, Kind, int], ...]] = (
     ("reference_images", "still", 9),
@@ -35,9 +35,9 @@ _LISTS: Final[tuple[tuple[str, Kind, int], ...]] = (
 
 @attrs.frozen(slots=True)
 class Asset:
-    """One asset as declared. `param` is its place in the input, `reference_images[2]` for one.
+    """Declared asset. `param` is its path in the input, e.g. `reference_images[2]`.
 
-    `seconds` is 1 for a still; an audio has no pixels and counts nothing.
+    `seconds` is 1 for a still. An audio has no pixels and costs no units.
     """
 
     param: str
@@ -58,10 +58,10 @@ class Asset:
 
 
 def read_assets(model_input: Input) -> tuple[Asset, ...]:
-    """Every asset of an input. Refuses malformed ones and what passes a limit, naming the asset."""
+    """Read all assets of an input. Refused, naming the asset, if one is malformed or above a limit."""
     assets = tuple(_assets(model_input))
-    if sum(asset.kind != "audio" for asset in assets) > MOST_PIXEL_ASSETS:
-        raise Refused(f"a request carries at most {MOST_PIXEL_ASSETS} stills and clips", assets[0].param)
+    if sum(asset.kind != "audio" for asset in assets) > MAX_STILLS_AND_CLIPS:
+        raise Refused(f"a request carries at most {MAX_STILLS_AND_CLIPS} stills and clips", assets[0].param)
     return assets
 
 
@@ -93,8 +93,8 @@ def _asset(value: object, param: str, kind: Kind) -> Asset:
         return Asset(param, kind, media_type, content)
     width = read_count(value.get("width"), f"{param}.width", least=1)
     height = read_count(value.get("height"), f"{param}.height", least=1)
-    if width * height > MOST_PIXELS:
-        raise Refused(f"{param} declares more than {MOST_PIXELS} pixels", param)
+    if width * height > MAX_ASSET_PIXELS:
+        raise Refused(f"{param} declares more than {MAX_ASSET_PIXELS} pixels", param)
     seconds = _seconds(value.get("duration_secs"), f"{param}.duration_secs") if kind == "clip" else 1
     return Asset(param, kind, media_type, content, width, height, seconds)
 
@@ -102,11 +102,11 @@ def _asset(value: object, param: str, kind: Kind) -> Asset:
 def _content(b64: object, param: str, kind: Kind) -> bytes:
     if not isinstance(b64, str) or not b64:
         raise Refused(f"{param} is required", param)
-    return read_base64(b64, MOST_AUDIO_BYTES if kind == "audio" else len(b64), param)
+    return read_base64(b64, MAX_AUDIO_BYTES if kind == "audio" else len(b64), param)
 
 
 def _seconds(value: object, param: str) -> int:
     seconds = read_count(value, param, least=1)
-    if seconds > MOST_CLIP_SECONDS:
-        raise Refused(f"{param}: a clip lasts at most {MOST_CLIP_SECONDS} s", param)
+    if seconds > MAX_CLIP_SECONDS:
+        raise Refused(f"{param}: a clip lasts at most {MAX_CLIP_SECONDS} s", param)
     return seconds

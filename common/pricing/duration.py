@@ -1,4 +1,4 @@
-"""Duration: the seconds of video that a request is priced at."""
+"""Duration in seconds at which a video request is priced."""
 
 import re
 from typing import Final
@@ -13,9 +13,10 @@ _DIGITS: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 def seconds_of(model_input: Input) -> int:
-    """From `duration_secs`, else `duration`: a number cut to whole seconds, digits, or `auto`.
+    """Return the seconds in `duration_secs`, or otherwise in `duration`.
 
-    Absent or not positive is 5. What does not fit these is refused rather than priced at a guess.
+    The value is a number, which is truncated, a string of digits, or `auto`. A missing or non-positive value counts as
+    5. Refused for any other value.
     """
     for param in DURATIONS:
         value = model_input.get(param)

@@ -1,11 +1,11 @@
-"""Frame: the pixels that one frame of an image or video request is priced at.
+"""Frame size at which an image or video request is priced.
 
-    explicit width × height, a missing side counts 1024
+    explicit width × height, with 1024 for a missing side
     otherwise a resolution tier at an aspect ratio
     otherwise 1024 × 1024
 
-A tier is the area of its 16:9 frame. At another ratio the frame keeps about that area, and both sides are rounded to
-the nearest even number. Encoders need even sides, and a rule without choices gives every implementation one table:
+A tier is named after its 16:9 frame. At another ratio the frame has about the same area, and both sides are rounded to
+the nearest even number, as encoders need:
 
     width = 2·round(√(area · a / b) / 2)      height = 2·round(√(area · b / a) / 2)
 """
@@ -40,7 +40,7 @@ ADAPTIVE: Final = "adaptive"
 
 
 def frame_of(tier: str, ratio: str) -> tuple[int, int]:
-    """Width and height of a tier at one of the six ratios."""
+    """Return width and height of a tier at one of the six ratios."""
     width, height = TIERS[tier]
     if ratio == WIDE:
         return width, height
@@ -50,17 +50,17 @@ def frame_of(tier: str, ratio: str) -> tuple[int, int]:
 
 
 def largest_frame(tier: str) -> tuple[int, int]:
-    """What `adaptive` is priced at: whatever the frame turns out to be, it is paid for."""
+    """Return the largest frame of a tier. `adaptive` is priced at it, because the model chooses the ratio."""
     return max((frame_of(tier, ratio) for ratio in RATIOS), key=_area)
 
 
 def closest_ratio(width: int, height: int) -> str:
-    """The ratio that a picture is nearest to, by the factor between the two; the first listed of equals."""
+    """Return the ratio closest to a picture's, by the quotient of the two ratios. The first listed wins a tie."""
     return min(RATIOS, key=lambda name: _factor(width * RATIOS[name][1], height * RATIOS[name][0]))
 
 
 def frame_pixels(model_input: Input, assets: tuple[Asset, ...]) -> int:
-    """Pixels of one frame. Refuses an unknown tier or ratio, whether the price depends on it or not."""
+    """Return the pixels of one frame. Refuses an unknown ratio or tier, even if the price does not depend on it."""
     ratio = _ratio(model_input.get("aspect_ratio"))
     tier = model_input.get("resolution")
     width, height = model_input.get("width"), model_input.get("height")
@@ -99,5 +99,5 @@ def _factor(one: int, other: int) -> Fraction:
 
 
 def _even_root(numerator: int, denominator: int) -> int:
-    """The even number nearest to √(numerator / denominator), in integers: floats round as they like."""
+    """Return the even integer closest to √(numerator / denominator), computed exactly."""
     return 2 * ((isqrt(numerator // denominator) + 1) // 2)

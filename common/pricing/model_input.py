@@ -1,11 +1,13 @@
-"""Parameters of a model's input: its whole numbers, and the modality that its parameters imply.
+"""Read the counts in a model's input, and derive the modality from its parameters.
 
-    text      names max_output_tokens, max_tokens or max_completion_tokens
-    video     otherwise, names duration or duration_secs
-    image     otherwise, names num_images, width or resolution, or carries a reference asset
+The first matching line decides:
+
+    text      has max_output_tokens, max_tokens or max_completion_tokens
+    video     has duration or duration_secs
+    image     has num_images, width, resolution or a reference asset
     text      otherwise
 
-A parameter that is null is not named. Embeddings are recognised by the endpoint, never by the input.
+A null parameter counts as missing. Embeddings are recognised by the endpoint, not by the input.
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ _LARGEST: Final = float(MAX_SAFE_INTEGER)
 
 
 def read_count(value: object, param: str, *, least: int = 0) -> int:
-    """A whole number of at least `least`. 8.0 is 8: canonical JSON writes the two alike, so both sides read one."""
+    """Read a whole number of at least `least`. Accepts 8.0, which canonical JSON writes as 8."""
     number = int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST else value
     if type(number) is not int or number < least or number > MAX_SAFE_INTEGER:
         raise Refused(f"{param} must be a whole number of at least {least}", param)
@@ -32,7 +34,7 @@ EMBEDDINGS_ENDPOINT: Final = "/v1/embeddings"
 IMAGES_ENDPOINT: Final = "/v1/images/generations"
 TEXT_ENDPOINTS: Final = frozenset({"/v1/responses", "/v1/chat/completions"})
 
-# In the order in which the first that is not zero decides the output units of a text request.
+# The first of these that is not zero decides the output units of a text request.
 OUTPUT_CAPS: Final = ("max_output_tokens", "max_tokens", "max_completion_tokens")
 DURATIONS: Final = ("duration_secs", "duration")
 _IMAGE_MARKS: Final = ("num_images", "width", "resolution")
@@ -42,10 +44,10 @@ _MARKS: Final = frozenset((*OUTPUT_CAPS, *DURATIONS, *_IMAGE_MARKS, *SINGLE_ASSE
 
 
 def modality_of(endpoint: str | None, model_input: Input) -> Modality:
-    """`endpoint`: where the request belongs, when it is known; only embeddings are told by it."""
+    """Return the modality of an input. `endpoint` is needed only to recognise embeddings."""
     if endpoint == EMBEDDINGS_ENDPOINT:
         return "embeddings"
-    if _MARKS.isdisjoint(model_input):  # as most texts are: one look instead of a dozen
+    if _MARKS.isdisjoint(model_input):  # fast path for most texts
         return "text"
     if _names(model_input, OUTPUT_CAPS):
         return "text"
@@ -57,7 +59,7 @@ def modality_of(endpoint: str | None, model_input: Input) -> Modality:
 
 
 def carries_assets(model_input: Input) -> bool:
-    """Whether there is a reference asset, well formed or not."""
+    """Return True if the input has a reference asset, even a malformed one."""
     return _names(model_input, SINGLE_ASSETS) or any(model_input.get(name) for name in ASSET_LISTS)
 
 

@@ -1,13 +1,13 @@
-"""Units that an order pays for: input units, and at most so many output units.
+"""Input units and maximum output units that an order pays for.
 
-    units_in    text, embeddings    one for every four bytes, begun or whole, of the input's canonical JSON, at least 1
-                image, video        Σ width × height × max(1, seconds) over the reference assets, as declared
+    units_in    text, embeddings    ⌈length of the input's canonical JSON / 4 bytes⌉, at least 1
+                image, video        Σ width × height × max(1, seconds) over the declared reference assets
     units_out   text                the first of the three caps that is not zero, else 4096
                 embeddings          0
                 image               frame pixels × num_images
                 video               frame pixels × seconds
 
-The client declares them in its order; the provider computes them again from what it opened.
+The client declares both in its order. The provider computes them again from the opened payload.
 """
 
 from typing import Final
@@ -23,35 +23,35 @@ from common.refusal import Refused
 
 DEFAULT_OUTPUT_TOKENS: Final = 4096
 BYTES_PER_UNIT: Final = 4
-_MOST: Final = 2**32 - 1
+MAX_UNITS: Final = 2**32 - 1  # uint32 in the order
 
 
 @attrs.frozen(slots=True)
 class Units:
-    """Both fit the order's uint32."""
+    """Units of an order. Both fit a uint32."""
 
     units_in: int
     units_out: int
 
 
 def units_of(modality: Modality, model_input: Input, *, units_out: int | None = None) -> Units:
-    """`units_out` overrides what the input says; embeddings have none whatever is said."""
+    """Return the units of an input. `units_out` overrides the input's output units, except for embeddings."""
     if modality in {"image", "video"}:
         assets = read_assets(model_input)
-        inward = sum(asset.units for asset in assets)
+        input_units = sum(asset.units for asset in assets)
         frame = frame_pixels(model_input, assets)
-        each = _images(model_input) if modality == "image" else seconds_of(model_input)
-        outward = frame * each
+        frames = _images(model_input) if modality == "image" else seconds_of(model_input)
+        output_units = frame * frames
     else:
-        inward = text_units(len(canonical(dict(model_input))))
-        outward = _output_tokens(model_input) if modality == "text" else 0
+        input_units = text_units(len(canonical(dict(model_input))))
+        output_units = _output_tokens(model_input) if modality == "text" else 0
     if units_out is not None and modality != "embeddings":
-        outward = read_count(units_out, "units_out")
-    return Units(_within(inward, "units_in"), _within(outward, "units_out"))
+        output_units = read_count(units_out, "units_out")
+    return Units(_check_units(input_units, "units_in"), _check_units(output_units, "units_out"))
 
 
 def text_units(canonical_bytes: int) -> int:
-    """Units of an input whose canonical JSON has so many bytes."""
+    """Return the units of an input whose canonical JSON has this many bytes."""
     return max(1, -(-canonical_bytes // BYTES_PER_UNIT))
 
 
@@ -65,7 +65,7 @@ def _images(model_input: Input) -> int:
     return 1 if value is None else read_count(value, "num_images", least=1)
 
 
-def _within(units: int, param: str) -> int:
-    if units > _MOST:
-        raise Refused(f"the request comes to {units} {param}, more than an order can hold ({_MOST})", param)
+def _check_units(units: int, param: str) -> int:
+    if units > MAX_UNITS:
+        raise Refused(f"the request needs {units} {param}; an order can hold at most {MAX_UNITS}", param)
     return units

@@ -44,7 +44,7 @@ def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, ser
     os.kill(manifest["processes"][service], signal.SIGKILL)
     assert devnet.process.wait(60) == 1
     (line,) = devnet.errors().splitlines()
-    assert line.startswith(f"devnet: {service} ended by itself")
+    assert line.startswith(f"devnet: {service} ended unexpectedly")
     wait_gone(below)
 
 

@@ -62,7 +62,7 @@ def test_address_book_of_another_devnet_is_refused(market: Market, start: Start,
     program = [str(Path(sys.executable).with_name("svc")), "quote", "demo/text-small", "hello", "--window", "1h"]
     refused = subprocess.run(program, env={**os.environ, **exported}, capture_output=True, text=True, check=False)
     assert refused.returncode == 3
-    assert f"chain id: known 31337, told {chain_id}" in refused.stderr
+    assert f"chain id: expected 31337, reported {chain_id}" in refused.stderr
 
 
 def interval_of(url: str) -> object:

@@ -32,7 +32,7 @@ def _ports_taken(room: Room) -> None:
                 require(
                     f":{number}/" not in "".join(f"{up.manifest[name]}/" for name in _ADDRESSES), f"{number} is used"
                 )
-                first_line(up.said, f"port {number} is taken: the ")
+                first_line(up.said, f"port {number} is in use: the ")
             values = exported(room, room.folder / "state")
             require(values["SVC_BASE_URL"] == up.manifest["base_url"], "devnet env leads elsewhere")
             require(values["SVC_RPC_URL"] == up.manifest["rpc_url"], "devnet env leads to another chain")
@@ -57,7 +57,7 @@ def _killed(room: Room) -> None:
             require(segment in seen, f"PostgreSQL runs without the shared memory {segment} that it names")
         os.kill(up.pid, signal.SIGKILL)
     with devnet_up(room, state) as again:  # at once: what was left may still be ending
-        first_line(again.said, "cleared what a run that was killed left")
+        first_line(again.said, "removed the files of a killed run from")
         again.require_answers()
     require_nothing_runs(room.folder)
     require(segment not in _segments(), f"shared memory was left: {segment}")

@@ -14,7 +14,7 @@ from common.api.fields import Choice, Several, Text, wire
 from common.api.webhooks import WANTED
 from common.daemon.secrets import Secret
 from common.refusal import Refused
-from common.webhooks import SECRET_MOST, SECRET_PREFIX, new_secret, read_secret, secret_text
+from common.webhooks import MAX_SECRET_BYTES, SECRET_PREFIX, new_secret, read_secret, secret_text
 from coordinatord.api.webhooks import endpoints_sql, fanout_sql
 from coordinatord.api.webhooks.addresses import MAX_URL_CHARACTERS, check_url
 from coordinatord.api.webhooks.endpoints_sql import Endpoint, NewEndpoint
@@ -25,7 +25,7 @@ from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.pins import objects_sql
 
 _NONCE_BYTES: Final = 24
-MAX_SECRET_CHARACTERS: Final = len(SECRET_PREFIX) + 4 * ((SECRET_MOST + 2) // 3)
+MAX_SECRET_CHARACTERS: Final = len(SECRET_PREFIX) + 4 * ((MAX_SECRET_BYTES + 2) // 3)
 
 
 @attrs.frozen(slots=True)

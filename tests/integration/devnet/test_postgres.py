@@ -42,13 +42,13 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @as_root
-@pytest.mark.parametrize("way", postgres.WAYS_OF_ROOT)
+@pytest.mark.parametrize("way", postgres.RUN_AS_WAYS)
 async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
     closed: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "namespace":
         in_namespace()
-    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", (way,))
+    monkeypatch.setattr(postgres, "RUN_AS_WAYS", (way,))
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         connection = await asyncpg.connect(server.url())
         try:
@@ -63,7 +63,7 @@ async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
 @as_root
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_namespace()
-    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account", "namespace"))
+    monkeypatch.setattr(postgres, "RUN_AS_WAYS", ("account", "namespace"))
     monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         assert server.child.program.run_as == "namespace"
@@ -75,16 +75,16 @@ async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")
-    monkeypatch.setattr(postgres, "WAYS_OF_ROOT", ("account",))
-    with pytest.raises(DevnetError, match=r"run as root.*account: there is no such.*as another user.*chmod o\+x "):
+    monkeypatch.setattr(postgres, "RUN_AS_WAYS", ("account",))
+    with pytest.raises(DevnetError, match=r"run as root.*account: account not found.*as another user.*chmod o\+x "):
         async with running_postgres(pick_free(), closed / "pg", closed / "logs"):
             pass
 
 
 def test_account_that_postgresql_refuses_is_known_by_name_or_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 54_321)
-    assert postgres.refusal_of_our_account() == "user 54321, who has no account"
+    assert postgres.find_refused_account() == "user 54321, who has no account"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert postgres.refusal_of_our_account() == "root"
+    assert postgres.find_refused_account() == "root"
     monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam(parent_watch.UNPRIVILEGED).pw_uid)
-    assert postgres.refusal_of_our_account() is None
+    assert postgres.find_refused_account() is None

@@ -37,7 +37,7 @@ def test_node_tells_its_own_content_and_its_links_in_order(old: bool) -> None:
 
 def test_bytes_of_another_block_are_refused() -> None:
     root, raw = node(cid_of(b"one"))
-    with pytest.raises(Refused, match="not the bytes of block"):
+    with pytest.raises(Refused, match="the bytes do not match block"):
         read_block(root, raw + b"\0")
 
 

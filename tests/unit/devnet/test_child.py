@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from devnet.child import Program, start
-from devnet.failure_causes import cause_of, closed_folder, telling_line
+from devnet.failure_causes import closed_folder, find_cause, find_error_line
 
 PLACE = Path("/market")
 
@@ -15,27 +15,27 @@ PLACE = Path("/market")
     [
         ("Error: Address already in use (os error 98)", ("port", "start again")),
         ('FATAL:  could not write to file "pg_wal/x": No space left on device', ("disk", "/market", "--state-dir")),
-        ("FATAL:  could not map anonymous shared memory: Cannot allocate memory", ("memory", "end other programs")),
+        ("FATAL:  could not map anonymous shared memory: Cannot allocate memory", ("memory", "close other programs")),
         ("initdb: error while loading shared libraries: libz.so.1: cannot open", ("libz.so.1", "install")),
-        ("/anvil: /lib/libc.so.6: version `GLIBC_2.34' not found (required by /anvil)", ("GLIBC_2.34", "newer system")),
-        ("OSError: [Errno 8] Exec format error: '/anvil'", ("kind of processor", "make clean")),
+        ("/anvil: /lib/libc.so.6: version `GLIBC_2.34' not found (required by /anvil)", ("GLIBC_2.34", "or later")),
+        ("OSError: [Errno 8] Exec format error: '/anvil'", ("another processor", "make clean")),
         ("OSError: [Errno 24] Too many open files", ("open files", "ulimit")),
         ("mkdir: Read-only file system", ("/market", "--state-dir")),
     ],
 )
 def test_symptom_of_a_program_is_answered_with_the_cause_and_the_remedy(said: str, words: tuple[str, ...]) -> None:
-    cause = cause_of(1, f"starting\n{said}\n", PLACE)
+    cause = find_cause(1, f"starting\n{said}\n", PLACE)
     assert cause is not None
     assert [word for word in words if word not in cause] == []
 
 
 def test_program_that_was_killed_is_answered_with_the_memory_that_is_left() -> None:
-    assert "memory" in str(cause_of(-9, "all is well\n", PLACE))
+    assert "memory" in str(find_cause(-9, "all is well\n", PLACE))
 
 
 def test_symptom_that_is_not_known_has_no_cause_made_up_for_it() -> None:
-    assert cause_of(1, "something else\n", PLACE) is None
-    assert cause_of(0, "", PLACE) is None
+    assert find_cause(1, "something else\n", PLACE) is None
+    assert find_cause(0, "", PLACE) is None
 
 
 def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
     first = closed_folder(closed / "within")
     assert first is not None
     assert closed.is_relative_to(first)  # it, or one on the way to where the tests run
-    assert str(first) in str(cause_of(1, "initdb: Permission denied", closed / "within"))
+    assert str(first) in str(find_cause(1, "initdb: Permission denied", closed / "within"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_line_that_is_shown_is_the_one_that_tells(log: str, line: str) -> None:
-    assert telling_line(log) == line
+    assert find_error_line(log) == line
 
 
 @pytest.mark.anyio

@@ -31,7 +31,7 @@ def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
 
 
 def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(DevnetError, match="make devnet starts one"):
+    with pytest.raises(DevnetError, match="start one with `make devnet`"):
         exports(tmp_path)
 
 

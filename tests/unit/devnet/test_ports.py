@@ -41,7 +41,7 @@ def test_port_of_a_devnet_that_does_not_listen_yet_is_left_to_it() -> None:
 
 def test_chosen_port_that_is_taken_is_named_with_its_service_and_its_flag(taken: int) -> None:
     with (
-        pytest.raises(DevnetError, match=rf"port {taken} for the chain is taken.*{CHAIN}"),
+        pytest.raises(DevnetError, match=rf"port {taken} for the chain is in use.*{CHAIN}"),
         held([WantedPort("chain", CHAIN, 1, taken)]),
     ):
         pass
@@ -50,7 +50,7 @@ def test_chosen_port_that_is_taken_is_named_with_its_service_and_its_flag(taken:
 def test_port_chosen_for_two_services_is_refused() -> None:
     number = pick_free()
     with (
-        pytest.raises(DevnetError, match=rf"port {number} is wanted by the chain and the pin store"),
+        pytest.raises(DevnetError, match=rf"port {number} is chosen for both the chain and the pin store"),
         held([WantedPort("chain", CHAIN, 1, number), WantedPort("pin store", STORE, 2, number)]),
     ):
         pass

@@ -43,7 +43,7 @@ def test_process_that_does_not_hold_the_directory_is_never_signalled(tmp_path: P
     """Its id is in the lock, and means another process: the holder is in another container."""
     with claimed(tmp_path), subprocess.Popen(["sleep", "60"]) as bystander:
         (tmp_path / "lock").write_text(f"{bystander.pid}\n")
-        with pytest.raises(DevnetError, match="stop it by hand"):
+        with pytest.raises(DevnetError, match="stop it there"):
             stop(tmp_path)
         assert bystander.poll() is None
         bystander.kill()

@@ -96,7 +96,7 @@ async def test_other_deployment_is_refused_showing_both(
     with pytest.raises(MarketChanged) as refused:
         await coordinator.client(known_markets=known, **pinned).prepare("demo/text", "hello")
     assert refused.value.code == "deployment_changed"
-    assert "known" in refused.value.message
+    assert "expected" in refused.value.message
     command = f"svc market accept --coordinator {URL} --deployment "
     assert (command in refused.value.message) is (by == "known")
     entry = known.get(URL)
@@ -111,7 +111,7 @@ async def test_book_pins_a_market_that_was_never_used_and_nobody_has_to_be_told(
     await coordinator.client(known_markets=known, addresses=TOLD, **_told(told)).chain()
     assert told == []
     coordinator.tell(CHAIN, _changed(chain_id=1))
-    with pytest.raises(MarketChanged, match="chain id: known 31337, told 1"):
+    with pytest.raises(MarketChanged, match="chain id: expected 31337, reported 1"):
         await coordinator.client(addresses=TOLD).chain()
 
 

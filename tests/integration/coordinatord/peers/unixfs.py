@@ -93,7 +93,7 @@ def test_blocks_by_the_importers_own_defaults_are_read_back_and_a_changed_one_is
     for cid, block in theirs["blocks"].items():
         changed = bytearray(base64.b64decode(block))
         changed[-1] ^= 1
-        with pytest.raises(Exception, match="not the bytes of block"):
+        with pytest.raises(Exception, match="the bytes do not match block"):
             _read_back(theirs["cid"], {**theirs["blocks"], cid: base64.b64encode(changed).decode()})
 
 

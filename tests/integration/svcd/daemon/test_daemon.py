@@ -73,7 +73,8 @@ async def test_coordinator_of_another_market_is_refused_before_anything_is_signe
     assert "WRONG  domains" in checked.stdout
     run = await scene.run("run")
     assert run.returncode == 1
-    assert "serves another deployment than addresses_file: chain id: known 1, told 31337" in run.stderr.splitlines()[-1]
+    error = run.stderr.splitlines()[-1]
+    assert "serves another deployment than addresses_file: chain id: expected 1, reported 31337" in error
 
 
 async def asks(scene: Scene) -> list[object]:

@@ -32,5 +32,5 @@ def test_header_of_the_main_networks_first_block_has_its_hash() -> None:
 
 
 def test_block_whose_fields_do_not_make_its_hash_is_refused() -> None:
-    with pytest.raises(Refused, match="not of its header"):
+    with pytest.raises(Refused, match="does not match its header"):
         encode_header(GENESIS | {"gasUsed": "0x1"})

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from common.pricing.assets import MOST_AUDIO_BYTES, read_assets
+from common.pricing.assets import MAX_AUDIO_BYTES, read_assets
 from common.refusal import Refused
 from common.scalars import base64_of
 
@@ -47,7 +47,7 @@ def test_every_key_is_read_with_its_place_and_its_units() -> None:
         {"reference_images": [STILL] * 9, "reference_videos": [CLIP] * 3},
         {"image": changed(STILL, width=3840, height=2160)},
         {"video": changed(CLIP, duration_secs=60)},
-        {"reference_audios": [changed(AUDIO, b64=base64_of(bytes(MOST_AUDIO_BYTES)))]},
+        {"reference_audios": [changed(AUDIO, b64=base64_of(bytes(MAX_AUDIO_BYTES)))]},
     ],
 )
 def test_assets_at_a_limit_are_taken(model_input: dict[str, object]) -> None:
@@ -66,7 +66,7 @@ def test_assets_at_a_limit_are_taken(model_input: dict[str, object]) -> None:
         ({"video": changed(CLIP, duration_secs=1.5)}, "video.duration_secs"),
         ({"video": STILL}, "video.duration_secs"),
         (
-            {"reference_audios": [AUDIO, changed(AUDIO, b64=base64_of(bytes(MOST_AUDIO_BYTES + 1)))]},
+            {"reference_audios": [AUDIO, changed(AUDIO, b64=base64_of(bytes(MAX_AUDIO_BYTES + 1)))]},
             "reference_audios[1].b64",
         ),
         ({"image": "https://example.org/cat.png"}, "image"),

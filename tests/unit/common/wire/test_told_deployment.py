@@ -54,5 +54,5 @@ def test_anything_else_is_refused(changed: dict[str, object]) -> None:
 )
 def test_any_other_fact_is_a_difference_that_shows_both(changed: dict[str, object]) -> None:
     (difference,) = BOOK.differences(attrs.evolve(BOOK, **changed))  # type: ignore[arg-type] # one field each
-    assert "known" in difference
-    assert "told" in difference
+    assert "expected" in difference
+    assert "reported" in difference

@@ -164,7 +164,7 @@ async def test_gateway_without_blocks_is_told_what_must_be_done() -> None:
 
 @pytest.mark.parametrize("forged", [LEAF, INNER, ROOT], ids=["leaf", "inner", "root"])
 async def test_each_block_is_held_against_its_own_id(forged: Cid) -> None:
-    with pytest.raises(ResultUnreadable, match=f"not the bytes of block {forged}"):
+    with pytest.raises(ResultUnreadable, match=f"the bytes do not match block {forged}"):
         await read(serving(BLOCKS | {str(forged): b"forged"}), A, cid=str(ROOT))
 
 

@@ -88,7 +88,7 @@ CASES = {
         "deployment", "another shape", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
     ),
     "another deployment": Case(
-        "domains", "chain id: known 1, told 31337", configured={"addresses": attrs.evolve(BOOK, chain_id=1)}
+        "domains", "chain id: expected 1, reported 31337", configured={"addresses": attrs.evolve(BOOK, chain_id=1)}
     ),
     "wallet is no provider's": Case(
         "session", "not a registered provider", market={"always": {"session": instead(error(403, "not_registered"))}}

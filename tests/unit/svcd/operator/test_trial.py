@@ -32,7 +32,7 @@ async def test_answer_comes_back_through_both_seals_with_what_it_would_have_earn
     ("name", "units_out", "words"),
     [
         ("demo/none", None, "'demo/none' is not configured; there are demo/text, demo/image"),
-        ("demo/image", 7, "would have been failed as media_input_refused: the request comes to 1048576 units_out"),
+        ("demo/image", 7, "would have been failed as media_input_refused: the request needs 1048576 units_out"),
     ],
 )
 async def test_job_that_would_be_failed_is_told_with_its_reason(
