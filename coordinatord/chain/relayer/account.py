@@ -19,7 +19,7 @@ from coordinatord.chain.rpc.errors import RpcError
 
 # Used when the node advises no tip.
 _DEFAULT_TIP: Final = 1_000_000_000
-# Blocks whose tips limit the node's advice.
+# Number of recent blocks that limit the node's advice by their tips.
 _HISTORY: Final = "0x10"
 _PERCENTILE: Final = 60
 # Refusals that are no verdict on the transaction's bytes.
