@@ -8,7 +8,7 @@ _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 build_info = Gauge("coordinatord_build_info", "1, by the version that runs", ["version"], registry=REGISTRY)
 unknown_variables = Gauge(
-    "coordinatord_unknown_variables", "Environment variables that look like settings and are none", registry=REGISTRY
+    "coordinatord_unknown_variables", "Environment variables that look like settings but are unknown", registry=REGISTRY
 )
 task_failures = Counter(
     "coordinatord_task_failures_total",
@@ -65,7 +65,7 @@ relay_replacements = Counter(
 )
 relay_given_up = Counter(
     "coordinatord_relay_given_up_total",
-    "Transactions that no node takes, given up for a self-transfer; their relays go again",
+    "Transactions that no node accepts, replaced by a self-transfer; their relays are sent again",
     ["reason"],
     registry=REGISTRY,
 )
@@ -232,7 +232,7 @@ rpc_requests = Histogram(
 node_up = Gauge(
     "coordinatord_node_up", "1 while the node answers; 0 after three failures in a row", ["node"], registry=REGISTRY
 )
-node_head = Gauge("coordinatord_node_head_block", "Head that the node tells", ["node"], registry=REGISTRY)
+node_head = Gauge("coordinatord_node_head_block", "Head reported by the node", ["node"], registry=REGISTRY)
 node_lag = Gauge(
     "coordinatord_node_lag_blocks",
     "Blocks that the node is behind the others (ahead of them: below 0); shown where there are several",
@@ -251,11 +251,9 @@ nodes_disagree = Gauge(
     ["of"],
     registry=REGISTRY,
 )
-nodes_agreed = Gauge(
-    "coordinatord_nodes_agreed", "Nodes that told the last blocks alike that were indexed", registry=REGISTRY
-)
+nodes_agreed = Gauge("coordinatord_nodes_agreed", "Nodes that agreed on the last indexed blocks", registry=REGISTRY)
 signer_failing = Gauge(
-    "coordinatord_signer_failing", "1 since the last signature asked for did not come", ["account"], registry=REGISTRY
+    "coordinatord_signer_failing", "1 while the last requested signature failed", ["account"], registry=REGISTRY
 )
 escrow_releases = Counter(
     "coordinatord_escrow_releases_total", "Releases answered, by outcome", ["outcome"], registry=REGISTRY

@@ -21,7 +21,7 @@ class CutShort(Exception):
 
 @attrs.frozen(slots=True)
 class StreamedResponse:
-    """Response whose body is produced while it is sent. `length` is None when it is unknown, as for events.
+    """Response with a body that is produced while it is sent. `length` is None if unknown, as for events.
 
     `content` opens the body. An error raised while it opens is answered instead.
     """

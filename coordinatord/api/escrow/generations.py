@@ -11,13 +11,12 @@ from typing import Final
 
 import attrs
 
-# Private members of PyNaCl: its public functions take and return `bytes`, which cannot be wiped. A test names them.
 from coordinatord.api.escrow.keys import KeyPair
 
 _DAY: Final = 86_400_000
 _MARGIN: Final = 3_600_000
-# After its retirement: a client may hold the key for a while before it posts, the order lives for a day at most, and
-# the window after its claim for another.
+# Time from the retirement of a key to its erasure. A client may keep the key for a while before it posts, the order
+# lives for up to a day, and the window after its claim for up to another day.
 RETENTION: Final = _DAY + _DAY + _MARGIN
 
 
@@ -66,7 +65,7 @@ class Generations:
         return fresh
 
     def announced(self, now: int) -> Generation | None:
-        """Return the newest generation whose time has come, or the first one if none has."""
+        """Return the newest generation that is due for announcement, or the first one if none is due."""
         begun = [generation for generation in self._held if generation.announced_from <= now]
         return begun[-1] if begun else next(iter(self._held), None)
 

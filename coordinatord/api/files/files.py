@@ -96,7 +96,7 @@ class FileStore:
         return self.pins.read(files_sql.object_key(row.id), first=first, last=last)
 
     async def remove(self, doomed: Doomed) -> None:
-        """Remove a file whose removal was leased, including an unfinished upload."""
+        """Remove a file after leasing its removal, including an unfinished upload."""
         key = files_sql.object_key(doomed.id)
         if doomed.upload_id is not None:
             await self.pins.abort(key, doomed.upload_id)

@@ -49,7 +49,7 @@ class FileRow:
 
 @attrs.frozen(slots=True)
 class Doomed:
-    """File whose removal was leased. `upload_id` is the store's unfinished upload, if any."""
+    """File with a leased removal. `upload_id` is the store's unfinished upload, if any."""
 
     id: str
     upload_id: str | None
@@ -188,7 +188,8 @@ async def attach(connection: Connection, file_id: str, retention_seconds: int, j
 
 
 async def shorten(connection: Connection, file_id: str, seconds: int) -> None:
-    """Limit a file's life to so many seconds from now. Only for files whose `expires_at` the owner has not read yet."""
+    """Limit a file's life to so many seconds from now. Only for files with an `expires_at` that the owner has not
+    read yet."""
     await connection.execute(
         "update files set expires_at = least(expires_at, clock_timestamp() + $2 * interval '1 second') where id = $1",
         file_id,

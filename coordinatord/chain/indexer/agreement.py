@@ -119,8 +119,8 @@ class CheckedSource:
         fit = [self._witnesses[node] for node in self._nodes.fit()]
         return [witness for witness in fit if witness.rests_until <= self._clock()] or fit[:1]
 
-    async def _agreed(self, ask: Callable[[Source], Awaitable[T]], told: Callable[[T], _Comparable], what: str) -> T:
-        """Return the answer that two nodes agree on. `told` extracts the part of an answer that must be equal.
+    async def _agreed(self, ask: Callable[[Source], Awaitable[T]], key: Callable[[T], _Comparable], what: str) -> T:
+        """Return the answer that two nodes agree on. `key` extracts the part of an answer that must be equal.
 
         Raise Retryable when several nodes are present but no two give the same answer.
         """
@@ -142,23 +142,23 @@ class CheckedSource:
                     failed.append(answer)
                 else:
                     heard.append((witness, answer))
-            taken = _majority(heard, told)
+            taken = _majority(heard, key)
             if taken is not None:
-                self._note_agreement(heard, taken, told, what)
+                self._note_agreement(heard, taken, key, what)
                 return taken
         raise _undecided(heard, failed, what)
 
     def _note_agreement(
-        self, heard: Sequence[tuple[_Witness, T]], taken: T, told: Callable[[T], _Comparable], what: str
+        self, heard: Sequence[tuple[_Witness, T]], taken: T, key: Callable[[T], _Comparable], what: str
     ) -> None:
         metrics.nodes_disagree.labels("index").set(0)
         metrics.nodes_agreed.set(2)
         for witness, answer in heard:
-            if told(answer) == told(taken):
+            if key(answer) == key(taken):
                 witness.strayed = 0
                 continue
             witness.strayed += 1
-            if told(answer).branch == told(taken).branch or witness.strayed >= _MAX_STRAYED_ANSWERS:
+            if key(answer).branch == key(taken).branch or witness.strayed >= _MAX_STRAYED_ANSWERS:
                 witness.node.doubt(what)
 
     async def _ask_all(
@@ -188,10 +188,10 @@ class CheckedSource:
         return answer
 
 
-def _majority(heard: Sequence[tuple[_Witness, T]], told: Callable[[T], _Comparable]) -> T | None:
+def _majority(heard: Sequence[tuple[_Witness, T]], key: Callable[[T], _Comparable]) -> T | None:
     """Return the answer that two nodes gave, or None."""
     for place, (_, answer) in enumerate(heard):
-        if any(told(answer) == told(other) for _, other in heard[:place]):
+        if any(key(answer) == key(other) for _, other in heard[:place]):
             return answer
     return None
 

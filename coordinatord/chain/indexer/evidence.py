@@ -96,7 +96,8 @@ def bloom_mask(address: str) -> int:
 
 
 def suspects(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
-    """Return the headers whose bloom filter matches one of the addresses. Some are false positives on a busy chain."""
+    """Return the headers with a bloom filter that matches one of the addresses. Some are false positives on a busy
+    chain."""
     found = []
     for header in silent:
         bloom = int(header.logs_bloom, 16)

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 MAX_UNKNOWN: Final = 256
 # Used when the node advises no tip.
 _DEFAULT_TIP: Final = 1_000_000_000
-# Blocks whose tips limit the node's advice.
+# Number of recent blocks that limit the node's advice by their tips.
 _HISTORY: Final = "0x10"
 _PERCENTILE: Final = 60
 # Refusals that are no verdict on the transaction's bytes.

@@ -16,7 +16,7 @@ from coordinatord.storage.database.prepared import PreparedConnection
 EARNS_FOR_DAYS: Final = 7
 # Limit of counted settled jobs per signer.
 MOST_EARNED: Final = 20_000
-# Stands in place of a signer, for the sum of all newcomers.
+# Signer used for the sum of all newcomers.
 ALL_NEWCOMERS: Final = b"\x00"
 _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
 _SUMS: Final = (

@@ -90,7 +90,7 @@ async def drop_carriers(connection: Connection, older_than_seconds: int, limit: 
         " where (t.block_number is not null or t.lost)"
         " and t.created_at < clock_timestamp() - $1 * interval '1 second'),"
         " done as (select t.id from oldest t where not exists (select 1 from relays r where r.tx_id = t.id)"
-        # The newest transaction of an account stays whatever its age, because it determines the next nonce.
+        # The newest transaction of an account is never deleted, because it determines the next nonce.
         " and t.nonce < (select max(u.nonce) from relay_txs u"
         "  where u.chain_id = t.chain_id and u.account = t.account)),"
         " versions as (delete from relay_tx_versions where tx_id in (select id from done))"

@@ -40,5 +40,5 @@ async def book(connection: Connection, mined: Sequence[MinedTx]) -> dict[str, in
 
 
 async def unbook(connection: Connection, tx_ids: Sequence[int]) -> None:
-    """Remove the bookings of transactions whose blocks are no longer part of the chain."""
+    """Remove the bookings of transactions in blocks that are no longer part of the chain."""
     await connection.execute("delete from gas_bookings where tx_id = any($1::bigint[])", tx_ids)

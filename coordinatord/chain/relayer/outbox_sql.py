@@ -166,7 +166,7 @@ async def is_under_way(connection: Connection, subject: bytes) -> bool:
 async def claims_under_way(
     connection: Connection, claims: Sequence[tuple[bytes, bytes]]
 ) -> dict[tuple[bytes, bytes], bool]:
-    """Return True for each pair of job and wallet whose claim is queued or signed."""
+    """Return, for each pair of job and wallet, True if a claim is queued or signed."""
     rows = await connection.fetch(
         "select exists (select from relays r where r.subject = c.job and r.state in ('queued', 'signed')"
         " and r.kind = $3 and r.signer = c.wallet) as live"

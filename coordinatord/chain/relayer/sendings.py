@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 def note_sendings(account: RelayerAccount, sendings: Sequence[Sending], now: float) -> list[PendingTx]:
-    """Apply the outcomes of a broadcast. Return the transactions whose `refusal` has changed."""
+    """Apply the outcomes of a broadcast. Return the transactions with a changed `refusal`."""
     changed = [sending.tx for sending in sendings if _note_refusal(sending)]
     for sending in sendings:
         # A newer version is due separately.

@@ -113,7 +113,7 @@ async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: 
 
 
 async def pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
-    """Return the transactions whose nonces are not known to be used, in nonce order."""
+    """Return the transactions with nonces not known to be used, in nonce order."""
     return await _stored(connection, chain_id, account, "t.block_number is null and not t.lost")
 
 

@@ -181,7 +181,7 @@ class Containers:
             log.warning("object left to the janitor", key=holding.key, reason=error.message)
 
     async def remove(self, key: str) -> None:
-        """Remove an object whose removal was leased."""
+        """Remove an object after its removal was leased."""
         await self._pins.delete(key)
         async with self._database.connection() as connection:
             await objects_sql.forget(connection, key)

@@ -148,7 +148,7 @@ async def set_cids(connection: Connection, cids: Mapping[str, str]) -> None:
 
 
 async def release_many(connection: Connection, keys: Sequence[str]) -> None:
-    """End holds whose posts are in the outbox. The outbox keeps their objects from now on."""
+    """End holds after their posts are stored in the outbox. The outbox keeps their objects from now on."""
     await connection.execute("update objects set holders = holders - 1 where key = any($1::text[])", keys)
 
 
@@ -164,7 +164,7 @@ _COMING: Final = (
 
 
 async def decide(connection: Connection, *, retention_seconds: int, unsettled_seconds: int) -> None:
-    """Shorten the life of attached objects whose job ended without a result or was never posted.
+    """Shorten the life of attached objects if their job ended without a result or was never posted.
 
     Nothing changes while the index is being rebuilt. When a reorg revives a job, its objects are kept as before. Files
     keep the `expires_at` that their owner was given.

@@ -50,20 +50,20 @@ function show(now, last) {
     table("Relays that wait, by priority", [
       { label: "Priority", cell: (each) => QUEUES[each.labels.priority] ?? each.labels.priority },
       { label: "Waiting", num: true, cell: (each) => whole(each.value) },
-    ], m.all("coordinatord_relay_queue_depth"), "This process does not relay: another one holds the role, or it has just begun."),
+    ], m.all("coordinatord_relay_queue_depth"), "This process does not relay. Another process holds the role, or this one has just started."),
     h("h2", {}, "Relays that ended"),
     table("Relays that ended, by kind and outcome", [
       { label: "Kind", cell: (each) => each.labels.kind },
       { label: "Outcome", cell: (each) => each.labels.outcome },
       { label: "Relays", num: true, cell: (each) => whole(each.value) },
-    ], m.all("coordinatord_relay_outcomes_total"), "None has ended since this process started."),
+    ], m.all("coordinatord_relay_outcomes_total"), "No relay has ended since this process started."),
     h("h2", {}, "Fees and funds"),
     table("Accounts", [
       { label: "Account", cell: (each) => hex(each.labels.account, { what: "account" }) },
       { label: "Balance", num: true, cell: (each) => coins(each.value) },
       { label: "Reserve", num: true, wide: true, cell: (each) => coins(m.of("coordinatord_relayer_reserve_wei", "account", each.labels.account)) },
       { label: "Role", cell: (each) => state(m.of("coordinatord_relayer_role", "account", each.labels.account), "has it", "missing") },
-    ], m.all("coordinatord_relayer_balance_wei"), "This process relays with no account now."),
+    ], m.all("coordinatord_relayer_balance_wei"), "This process is not relaying for any account."),
     facts(
       ["Base fee", gwei(m.one("coordinatord_relay_base_fee_wei"))],
       ["Above the ceiling", m.one("coordinatord_relay_fees_above_ceiling") === 1 ? "yes: only exits wait, the rest is refused" : "no"],
@@ -96,7 +96,7 @@ function show(now, last) {
       { label: "Node", cell: (each) => each.labels.node },
       { label: "Answers", cell: (each) => state(each.value, "yes", "no") },
       { label: "Head", num: true, cell: (each) => whole(m.of("coordinatord_node_head_block", "node", each.labels.node)) },
-    ], m.all("coordinatord_node_up"), "There is one node, and it is shown by the index."),
+    ], m.all("coordinatord_node_up"), "Only one node is configured. The index shows its state."),
     facts(
       ["Version", m.all("coordinatord_build_info")[0]?.labels.version ?? "–"],
       ["Connections to the database", m.all("coordinatord_database_connections").map((each) => `${whole(each.value)} ${each.labels.use}`).join(", ") || "–"],
@@ -108,15 +108,15 @@ function show(now, last) {
 
 function problems(m) {
   const found = [];
-  if (m.all("coordinatord_relayer_role").some((each) => each.value === 0)) found.push("The relayer’s account lacks its role: have it granted, or nothing is posted or settled.");
+  if (m.all("coordinatord_relayer_role").some((each) => each.value === 0)) found.push("The relayer’s account lacks the relayer role. Grant it: nothing is posted or settled without it.");
   for (const each of m.all("coordinatord_relayer_balance_wei")) {
     const reserve = m.of("coordinatord_relayer_reserve_wei", "account", each.labels.account);
     if (reserve !== null && each.value < reserve) found.push(`${each.labels.account} is below its reserve: send it native coin. Until then it relays only exits and cancels.`);
   }
   if (m.one("coordinatord_relay_fees_above_ceiling") === 1) found.push("Fees are above RELAY_MAX_FEE_GWEI: exits wait, the rest is refused.");
-  if (m.one("coordinatord_nodes_disagree") === 1) found.push("Nodes contradict each other: look at the log for which.");
+  if (m.one("coordinatord_nodes_disagree") === 1) found.push("Nodes contradict each other. The log names them.");
   for (const each of m.all("coordinatord_node_up")) if (each.value === 0) found.push(`Node ${each.labels.node} does not answer.`);
-  if (m.one("coordinatord_unknown_variables") > 0) found.push("Variables look like settings and are none: `coordinatord check` names them.");
+  if (m.one("coordinatord_unknown_variables") > 0) found.push("Some environment variables look like settings but are unknown. Run `coordinatord check` to list them.");
   return found;
 }
 

@@ -47,14 +47,14 @@ export async function readiness() {
 }
 
 export function remedy(error) {
-  if (!(error instanceof ApiError)) return "This is a fault of the page: reload it, and tell the operator if it stays.";
-  if (error.status === 0) return "Look at your network. The page asks again by itself.";
+  if (!(error instanceof ApiError)) return "The page failed. Reload it, and report it to the operator if it fails again.";
+  if (error.status === 0) return "Check your network. The page retries automatically.";
   if (error.status === 401) return "The session has ended or is not this coordinator’s: paste a new one.";
-  if (error.status === 404) return "Look at the id: it may be of another market, or not in a block yet.";
-  if (error.status === 429) return "Too many requests come from your address. The page asks again by itself.";
-  if (error.code === "not_ready") return "The index catches up with the chain. The page asks again by itself.";
-  if (error.status >= 500) return "The page asks again by itself. If it stays, the operator has to look.";
-  return "Change what was asked for.";
+  if (error.status === 404) return "Check the id. It may belong to another market, or not be in a block yet.";
+  if (error.status === 429) return "Too many requests from your address. The page retries automatically.";
+  if (error.code === "not_ready") return "The index is catching up with the chain. The page retries automatically.";
+  if (error.status >= 500) return "The page retries automatically. If the error stays, report it to the operator.";
+  return "Change the request.";
 }
 
 // The session token stays in this tab's memory. It is lost with the tab and never part of a URL.

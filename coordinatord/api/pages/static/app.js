@@ -31,7 +31,7 @@ const live = new Live();
 let current = null; // the view that is shown: {view, body, reading}
 
 function lost() {
-  return { title: "Not found", read: async () => null, show: () => h("p", { class: "empty" }, "There is no such page. The views are in the bar above.") };
+  return { title: "Not found", read: async () => null, show: () => h("p", { class: "empty" }, "Page not found. Choose a view in the bar above.") };
 }
 
 function open({ first = false } = {}) {

@@ -20,13 +20,13 @@ const MOMENTS = [["created_at", "Created"], ["in_progress_at", "First lines post
 export function batches(_, { open, refresh }) {
   return {
     title: "Batches",
-    lead: "Many jobs from one file of lines. They are shown to their owner alone.",
+    lead: "Many jobs from one file of lines. Only their owner can see them.",
     controls: session(refresh, open),
     async read() {
       return token() === null ? null : (await get("/v1/batches?limit=100", { session: true })).data;
     },
     show(rows) {
-      if (rows === null) return h("p", { class: "empty" }, "Paste the token of a session to see its batches. It is kept in this tab alone, and forgotten with it.");
+      if (rows === null) return h("p", { class: "empty" }, "Paste a session token to see its batches. The token stays in this tab and is lost when the tab closes.");
       return table("Batches, the newest first", [
         { label: "Batch", cell: (row) => h("a", { href: `#/batches/${row.id}`, title: row.id }, h("code", {}, `${row.id.slice(0, 14)}…`)) },
         { label: "Status", cell: badge },
@@ -51,7 +51,7 @@ export function batch([id], { open, refresh }) {
       return one;
     },
     show(one) {
-      if (one === null) return h("p", { class: "empty" }, "A batch is shown to its owner: paste the token of a session.");
+      if (one === null) return h("p", { class: "empty" }, "Only the owner can see a batch. Paste a session token.");
       const errors = one.errors?.data ?? [];
       return [
         h("p", { class: "headline" }, badge(one), " ", counts(one)),

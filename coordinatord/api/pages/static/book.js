@@ -87,7 +87,7 @@ export function book(_, { refresh, open }) {
           { label: "Window", num: true, wide: true, cell: (row) => windowOf(row.sla_secs) },
           { label: "Block", num: true, wide: true, cell: (row) => number(row.posted_block) },
         ], data.jobs, chosen.state || chosen.model || chosen.who
-          ? "No job fits these filters. Choose fewer of them." : "No job was ever posted here. The first one will show up by itself."),
+          ? "No job matches these filters. Remove some." : "No job has been posted yet. New jobs appear here automatically."),
         h("nav", { class: "pages", "aria-label": "Pages" },
           h("button", { id: "newer", type: "button", disabled: chosen.offset === 0, onclick: () => { chosen.offset = Math.max(0, chosen.offset - PAGE); refresh(); } }, "‹ Newer"),
           h("button", { id: "older", type: "button", disabled: data.jobs.length < PAGE, onclick: () => { chosen.offset += PAGE; refresh(); } }, "Older ›")),

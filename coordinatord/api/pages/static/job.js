@@ -6,11 +6,11 @@ import { clock, most, number, span, stateOf, tokens } from "./format.js";
 import { badge, modelLink, providerLink, rates, when, windowOf } from "./parts.js";
 
 const ENDS = {
-  1: ["Settled", "The provider settled it: it was paid for what it used, and the rest went back to the owner."],
-  2: ["Cancelled", "Its owner took it back while it was open."],
-  3: ["Failed", "The provider gave it up; the payment went back to the owner."],
-  4: ["Refunded", "The provider missed the window; the payment went back to the owner."],
-  5: ["Expired", "Nobody claimed it in time; the owner was charged nothing."],
+  1: ["Settled", "The provider delivered the result and was paid for what it used. The rest was refunded."],
+  2: ["Cancelled", "The owner cancelled it while it was open."],
+  3: ["Failed", "The provider gave up. The payment was refunded."],
+  4: ["Refunded", "The provider missed the window. The payment was refunded."],
+  5: ["Expired", "No provider claimed it in time. Nothing was charged."],
 };
 
 export function job([id]) {
@@ -81,9 +81,9 @@ function waiting(why) {
 }
 
 const HELP = {
-  rates: (value) => `Ordered anew at ${tokens(value.rate_in)} in and ${tokens(value.rate_out)} out for a million units`,
-  window: (value) => `Ordered anew with a window of ${span(value.sla_secs)}`,
-  designated: () => "Ordered anew for anybody, or for another provider",
+  rates: (value) => `Re-ordered at ${tokens(value.rate_in)} in and ${tokens(value.rate_out)} out for a million units`,
+  window: (value) => `Re-ordered with a window of ${span(value.sla_secs)}`,
+  designated: () => "Re-ordered for any provider, or for another one",
   funds: (value) => `With a balance of ${tokens(value.balance)} or more`,
 };
 
@@ -102,7 +102,7 @@ function deadline(row, told) {
 }
 
 function sentence(row, ends) {
-  if (row.state === 0) return h("span", {}, "Waits for a provider. Unclaimed, it expires in ", left(row.expires_at, "a moment"), "; nothing is charged then.");
+  if (row.state === 0) return h("span", {}, "Waits for a provider. Unclaimed, it expires in ", left(row.expires_at, "a moment"), "; then nothing is charged.");
   if (row.state === 1) return h("span", {}, providerLink(row.provider_id), " works on it. If it is not settled in ", left(ends, "a moment"), ", the payment goes back to its owner.");
   return h("span", {}, (ENDS[row.ended_because] ?? ["", "It has ended."])[1]);
 }

@@ -5,15 +5,15 @@ import { facts, h, hex, table } from "./dom.js";
 import { number, span, tokens } from "./format.js";
 
 const REASONS = {
-  ready: "The index stands at the chain’s head.",
-  cold_start: "Nothing is indexed yet: the first read of the chain goes on.",
-  trailing: "The index is behind the chain and catches up.",
-  reorg: "The index is rebuilt after a deep reorganisation.",
+  ready: "The index is at the chain’s head.",
+  cold_start: "Nothing is indexed yet. The first read of the chain is running.",
+  trailing: "The index is behind the chain and catching up.",
+  reorg: "The index is being rebuilt after a deep reorg.",
   chain_unreachable: "The coordinator’s node does not answer.",
 };
 const CODES = {
-  stopping: "This process ends; another one takes over.",
-  no_relayer_role: "The coordinator’s account may not post or settle: its operator has to have the role granted.",
+  stopping: "This process is stopping. Another one takes over.",
+  no_relayer_role: "The coordinator’s account may not post or settle. Its operator must get the relayer role granted.",
 };
 
 export function market() {
@@ -60,7 +60,7 @@ export function market() {
 }
 
 function trust(key) {
-  const always = h("p", {}, "An order for a named provider is sealed to that provider: nobody else can read it, the coordinator included.");
+  const always = h("p", {}, "An order for a named provider is sealed to that provider. Nobody else can read it, not even the coordinator.");
   if (key === null) return [h("p", {}, h("strong", {}, "No escrow."), " Open offers are not taken here: every order names its provider."), always];
   if ("measurement" in key) {
     return [h("p", {}, h("strong", {}, "Escrow for development."), " Open offers are sealed to keys that live in this coordinator’s memory, without hardware that proves it: whoever runs it can read them, and so can the provider that claims one."), always];

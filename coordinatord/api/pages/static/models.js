@@ -77,14 +77,14 @@ export function model([id]) {
           { label: "Provider", cell: (row) => providerLink(row.provider_id) },
           { label: "Window", num: true, cell: (row) => windowOf(row.sla) },
           { label: "In / out", num: true, cell: rates },
-        ], asks, "No listed provider asks a price for this model now. An open offer may still find one."),
+        ], asks, "No listed provider publishes a price for this model. An open offer may still be claimed."),
         h("h2", {}, "Latest jobs"),
         table("Latest jobs of this model", [
           { label: "Job", cell: (row) => jobLink(row.job_id) },
           { label: "State", cell: badge },
           { label: "In / out", num: true, wide: true, cell: rates },
           { label: "Provider", cell: (row) => providerLink(row.provider_id) },
-        ], jobs, "Nobody has ordered it yet."),
+        ], jobs, "No orders yet."),
       ];
     },
   };

@@ -59,7 +59,7 @@ export function provider([id]) {
           { label: "Model", cell: (row) => modelLink(row.model_id, catalogue) },
           { label: "Window", num: true, cell: (row) => windowOf(row.sla) },
           { label: "In / out", num: true, cell: rates },
-        ], asks, "It asks no prices now: it may still claim open offers."),
+        ], asks, "It publishes no prices. It may still claim open offers."),
         h("h2", {}, "Latest jobs"),
         table("Latest jobs of this provider", [
           { label: "Job", cell: (row) => jobAndModel(row, catalogue) },
@@ -69,7 +69,7 @@ export function provider([id]) {
         ], jobs, "It has claimed no job yet."),
         one.evidence !== null && [
           h("h2", {}, "Evidence"),
-          h("p", { class: "lead" }, "As the provider published it. The market does not check it: clients do."),
+          h("p", { class: "lead" }, "Published by the provider. The market does not verify it. Clients do."),
           h("pre", { class: "published", tabindex: "0", role: "region", "aria-label": "Evidence" }, shortened(one.evidence)),
         ],
       ];

@@ -108,7 +108,7 @@ def absent(fault: str) -> bool:
 async def test_a_job_is_followed_through_its_life(market: Market, browser: Browser) -> None:
     await browser.ask("open", market.url)
     await browser.see("h1", "The job book")
-    await browser.see(".empty", "No job was ever posted here")
+    await browser.see(".empty", "No job has been posted yet")
     await browser.see(".status[data-mode=live]", "live")  # by events, not by asking
     posted = await market.client.post()
     job: str = posted["job_id"]
@@ -122,7 +122,7 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await browser.see(".headline", "works on it")
     assert await browser.ask("count", "progress") == 1
     await market.settle(job)
-    await browser.see(".headline", "The provider settled it")
+    await browser.see(".headline", "The provider delivered the result")
     await browser.see(".facts", "0.003045")  # provider 1020, fee 25, relaying 2000
     await browser.see(".facts", "0.00203 came back")
     assert await browser.ask("count", ".timeline .hex") == 3
@@ -208,7 +208,7 @@ async def test_a_claim_that_a_reorganisation_took_back_is_taken_off_the_page(mar
 @LONG
 async def test_a_lost_connection_is_told_and_made_up_for(market: Market, browser: Browser) -> None:
     await browser.ask("open", market.url)
-    await browser.see(".empty", "No job was ever posted here")
+    await browser.see(".empty", "No job has been posted yet")
     market.coordinator.process.kill()
     market.coordinator.process.wait()
     await browser.see("#connection", "reconnecting")
