@@ -9,7 +9,7 @@ from common.api.states import meanings
 from common.api.words import WORDS
 
 ENDPOINT_KEYWORD: Final = "x-svc-endpoint"
-"""Annotation of a model's published schema: the registry has no other place for it."""
+"""Key in a model's published schema, because the registry has no field for the endpoint."""
 
 Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number and check it
 

@@ -1,6 +1,6 @@
 """Bodies of the messages that webhook endpoints receive.
 
-A message repeats what the event stream says: the index has new facts. It proves nothing, so read the job.
+A message is only a notification, like an event of the event stream. Read the job before acting.
 """
 
 from typing import Annotated, Literal

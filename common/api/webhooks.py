@@ -1,4 +1,4 @@
-"""Shapes of webhook endpoints, as their owner adds and reads them."""
+"""Shapes of webhook endpoints."""
 
 from typing import Annotated, Final, Literal
 
@@ -15,7 +15,7 @@ BatchMessageType = Literal[
     "batch.in_progress", "batch.cancelling", "batch.completed", "batch.failed", "batch.expired", "batch.cancelled"
 ]
 WANTED: Final[tuple[str, ...]] = (*JobMessageType.__args__, *BatchMessageType.__args__)  # type: ignore[attr-defined] # a Literal's words
-"""Events that an endpoint may name. What a reorganisation takes back, gaps and tests it gets unasked."""
+"""Events that an endpoint can select. Every endpoint also gets undone events, gaps and tests."""
 
 TIMESTAMP = said("time of the event in RFC 3339: of its block, or of the batch's change", "2027-01-15T08:00:30Z")
 
