@@ -41,7 +41,7 @@ class ProgressStep(Shape, Generic[N], frozen=True):
 
 
 class JobProgress(Shape, Generic[N], frozen=True):
-    """A job with all that is under way of it."""
+    """A job with all its ops, including unconfirmed ones."""
 
     job_id: Bytes32
     status: Annotated[

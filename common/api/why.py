@@ -66,7 +66,7 @@ class WhyReason(Shape, frozen=True):
 
 
 class WhyProvider(Shape, Generic[N], frozen=True):
-    """A provider that the model concerns, and how it stands to the job."""
+    """A provider of the model, and whether it would take the job."""
 
     provider_id: N
     takes: Annotated[
@@ -78,8 +78,7 @@ class WhyProvider(Shape, Generic[N], frozen=True):
 
 
 class WhyHelp(Shape, Generic[N], frozen=True):
-    """A change that would let providers take the job: of the order, which means to cancel it and order anew, or of the
-    owner's balance."""
+    """A change that would let providers take the job: another order (cancel this one first), or a higher balance."""
 
     change: Annotated[
         str,
