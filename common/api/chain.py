@@ -82,11 +82,11 @@ class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
     gateway_url: Omittable[str] = None
 
 
-_NO_BLOCK: Final = 0  # where a deployment begins is not told: it is no fact that anything is signed for
+_NO_BLOCK: Final = 0  # the API does not report the deploy block, and no signature depends on it
 
 
 def told_book(told: DeploymentFields[int]) -> AddressBook:
-    """The address book of the deployment that a coordinator tells. Raises Refused for one that is malformed."""
+    """Return the address book of the deployment that a coordinator reported. Raises Refused if it is malformed."""
     return AddressBook.of(
         {
             "chainId": told.chain_id,

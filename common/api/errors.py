@@ -1,7 +1,7 @@
 """Errors of the API: each code with its type, its cause and its remedy, and the errors of the contracts.
 
-Routes name the codes that they may answer; `/openapi.json` and `HTTP.md` take everything else from here. A test holds
-that each code that the coordinator raises stands here, and that each that stands here is raised and is a route's.
+Routes declare the codes that they return. `/openapi.json` and `HTTP.md` take cause and remedy from this module. A test
+checks that this table, the routes and the coordinator's code name the same codes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from common.api.error_bodies import ErrorType
 
 @attrs.frozen(slots=True)
 class KnownError:
-    """`code` is None for an error that its type tells alone; `types`: nearly always one."""
+    """Error with its cause and remedy. `code` is None if the specification defines only a type. Most have one type."""
 
     code: str | None
     types: tuple[ErrorType, ...]
@@ -23,7 +23,7 @@ class KnownError:
 
 
 TX_HASH: Final = "receipt_timeout"
-"""The error whose code is no word but the transaction's hash."""
+"""Type of the error whose code is the transaction's hash."""
 
 _AGAIN: Final = "send the same again, later"
 _SIGN: Final = "sign the values that you send, in the domain of GET /evm/chain, with the wallet they name"
@@ -49,7 +49,7 @@ def _typed(kind: ErrorType, cause: str, remedy: str) -> KnownError:
     return KnownError(None, (kind,), cause, remedy)
 
 
-# Errors without a code, by what routes call them: a status, or the type.
+# Errors without a code, by the status or type with which routes declare them.
 UNCODED: Final[Mapping[int | str, KnownError]] = {
     400: _typed(
         "invalid_request_error",
@@ -242,7 +242,7 @@ _ASKS_SAY: Final = "PUT /evm/asks says so by 400 with `param` and no code"
 
 CODED: Final[Mapping[str, KnownError]] = {error.code: error for error in _CODED if error.code is not None}
 
-# Lines of a batch that did not settle: codes of their own, beside those of POST /v1/jobs and the contracts' errors.
+# Codes of batch lines that did not settle. Lines also have the codes of POST /v1/jobs and of the contracts.
 LINE_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "invalid_json": ("the line is no JSON object", "write one object on each line"),
     "invalid_line": ("a field is missing or malformed, or the line wraps a body", "write a whole submission"),
@@ -265,7 +265,7 @@ LINE_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
 
 @attrs.frozen(slots=True)
 class ContractError:
-    """Errors of the contracts that have one cause; `said_of`: the calls that meet them."""
+    """Contract errors with the same cause. `said_of` lists the calls that return them."""
 
     names: tuple[str, ...]
     said_of: str
@@ -388,12 +388,12 @@ CONTRACT_ERRORS: Final = (
 
 
 def contract_errors(*calls: str) -> tuple[str, ...]:
-    """The names of the errors that these calls meet."""
+    """Return the names of the errors that these calls can return."""
     return tuple(name for error in CONTRACT_ERRORS if any(map(error.concerns, calls)) for name in error.names)
 
 
 def named(status: int, name: str | None) -> KnownError:
-    """The error that a route declares: by its code, by its type where it has none, or by its status alone."""
+    """Return the error that a route declares by code, by type (if it has no code), or by status only."""
     if name is None:
         return UNCODED[status]
     if name in UNCODED:

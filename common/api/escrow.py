@@ -18,17 +18,17 @@ class BoundEvidence(Shape, frozen=True):
 
 
 class EvidenceShape(BoundEvidence, frozen=True):
-    """Evidence as clients read it, of whatever type: they take or refuse it by what it says."""
+    """Evidence of any type, as clients read it."""
 
     type: Annotated[str, said("kind of the evidence", STATIC)]
 
 
 class StaticEvidence(BoundEvidence, frozen=True, tag_field="type", tag=STATIC):
-    """Evidence of an escrow whose key is its operator's."""
+    """Evidence of an escrow with its operator's key."""
 
 
 class MockEvidenceShape(BoundEvidence, frozen=True, tag_field="type", tag=MOCK):
-    """Evidence of a development instance: it proves nothing, and stands where a hardware's would."""
+    """Evidence of a development instance, which proves nothing."""
 
     measurement: BareBytes32
     tcb: str
@@ -42,7 +42,7 @@ class Key(Shape, Generic[E], frozen=True):
     """The key that open orders are sealed to, with its evidence."""
 
     escrow_public_key: BareBytes32
-    evidence: Annotated[E, said("what binds the key; hold `report_data` against the key before you seal to it")]
+    evidence: Annotated[E, said("evidence for the key; compare `report_data` with the key before you seal to it")]
     issued_at: Annotated[int, said("time of the answer, in Unix seconds", 1800000000)]
 
 

@@ -1,6 +1,6 @@
-"""Events of jobs on the wire: what the coordinator's event streams send, and webhooks carry.
+"""Job events, as event streams and webhooks send them.
 
-An event says that the index has learnt something, and is no proof of it: who acts on one reads the job and verifies it.
+An event is only a notification. A client must read and verify the job before it acts.
 """
 
 import enum
@@ -42,7 +42,7 @@ JOB_EVENTS: Final[dict[EventKind, JobEventName]] = {
     EventKind.RECLAIMED: "reclaimed",
     EventKind.EXPIRED: "expired",
 }
-# State and `ended_because` of a job after each.
+# State and `ended_because` of a job after each event.
 OUTCOMES: Final[dict[EventKind, tuple[JobState, EndedBecause]]] = {
     EventKind.POSTED: (JobState.OPEN, EndedBecause.NOT_ENDED),
     EventKind.CLAIMED: (JobState.CLAIMED, EndedBecause.NOT_ENDED),

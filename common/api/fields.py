@@ -1,8 +1,8 @@
-"""Kinds of request fields: one declaration reads the value, refuses what does not fit, and describes it.
+"""Kinds of request fields. Each kind validates a value and describes it as a JSON Schema.
 
-A body is an attrs class whose fields are made by `wire(...)`; `read_object` reads it, naming the field at fault, and
-`object_schema` writes the JSON Schema of the same class. Query parameters and path segments use the kinds directly.
-`null` counts as absent, as an empty value does in a query.
+A request body is an attrs class with fields from `wire(...)`. `read_object` reads and validates the body, and
+`object_schema` returns the JSON Schema. Query parameters and path segments use the kinds directly. `null` counts as
+missing, and so does an empty value in a query.
 """
 
 import functools
@@ -19,11 +19,11 @@ from common.refusal import Refused
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Schema = dict[str, Any]  # a JSON Schema
-_PLAIN_NUMBERS: Final = 64  # bits, up to which examples write integers as JSON numbers
+_MAX_JSON_NUMBER_BITS: Final = 64  # examples write wider integers as strings
 
 
 class Kind(Protocol[T_co]):
-    """One way to write a value."""
+    """Format of a value."""
 
     def read(self, value: object, param: str) -> T_co: ...
     def schema(self) -> Schema: ...
@@ -31,7 +31,7 @@ class Kind(Protocol[T_co]):
 
 @attrs.frozen(slots=True)
 class Uint:
-    """A JSON number in the safe range or a decimal string. `least` and `most` narrow it further."""
+    """Unsigned integer: a JSON number in the safe range, or a decimal string, from `least` to `most`."""
 
     bits: int
     least: int = 0
@@ -60,7 +60,7 @@ class Uint:
 
 @attrs.frozen(slots=True)
 class Decimal:
-    """The same as a query parameter or path segment, which has no JSON numbers."""
+    """Unsigned integer in a query parameter or path segment."""
 
     bits: int
     least: int = 0
@@ -152,7 +152,7 @@ class Text:
 
 @attrs.frozen(slots=True)
 class Visible:
-    """1 to `longest` visible ASCII characters: what a header can carry."""
+    """1 to `longest` visible ASCII characters, which a header can hold."""
 
     longest: int
 
@@ -168,7 +168,7 @@ class Visible:
 
 @attrs.frozen(slots=True)
 class Choice:
-    """One of a few words. `code`: the specification's name for any other."""
+    """One of a few words. `code` is the error code for any other word."""
 
     choices: tuple[str, ...]
     code: str | None = None
@@ -197,7 +197,7 @@ class Boolean:
 
 @attrs.frozen(slots=True)
 class Coded(Generic[T]):
-    """A kind whose malformed values have a code of their own."""
+    """Another kind, with an error code for malformed values."""
 
     kind: Kind[T]
     code: str
@@ -214,7 +214,7 @@ class Coded(Generic[T]):
 
 @attrs.frozen(slots=True)
 class StringPairs:
-    """An object of at most `most` strings under names of the caller's own."""
+    """An object of at most `most` strings, with names that the client chooses."""
 
     most: int
     longest_key: int
@@ -284,14 +284,14 @@ class Several(Generic[T]):
 
 
 def parse_sent(raw: bytes) -> object:
-    """JSON that somebody sent. Counted before it is read: what three bytes say may take a hundred when it is read."""
+    """Parse a request's JSON. Limit the number of values first, because each may take 100 bytes of memory."""
     if len(raw) > JSON_VALUES and _has_more_parts(raw, JSON_VALUES):
         raise Refused(f"too many JSON values (limit {JSON_VALUES})")
     return strict_json.parse(raw)
 
 
 def _has_more_parts(raw: bytes, most: int) -> bool:
-    """Looked for, not counted: a container of megabytes has none, and `count` takes seven times as long to say so."""
+    """Return True if the JSON may hold more than `most` values. Faster than `count` for a megabyte of base64."""
     for sign in (b",", b"[", b"{"):
         at = raw.find(sign)
         while at >= 0:
@@ -305,8 +305,7 @@ def _has_more_parts(raw: bytes, most: int) -> bool:
 def wire(
     kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None, example: Any = NOTHING
 ) -> Any:
-    """A field of a body. An optional one that is absent takes `default`. Sentence and example are those of `WORDS`
-    unless they are given here."""
+    """Declare a field of a body. `about` and `example` default to those in `WORDS`."""
     metadata = {"kind": kind, "about": about, "example": example}
     if optional:
         return attrs.field(default=default, kw_only=True, metadata=metadata)
@@ -314,7 +313,7 @@ def wire(
 
 
 def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
-    """The body as `shape`, or Refused naming every field at fault. Members it does not know are left alone."""
+    """Read a body as `shape`. Refused, naming every field at fault, if it is malformed. Ignores unknown members."""
     faults: list[Refused] = []
     read = _read(shape, values, prefix, faults)
     if faults:
@@ -323,7 +322,7 @@ def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") 
 
 
 def try_object(shape: type[T], values: Mapping[str, object]) -> T | list[Refused]:
-    """The body as `shape`, or the fault of each field."""
+    """Read a body as `shape`, or return the fault of each field."""
     faults: list[Refused] = []
     read = _read(shape, values, "", faults)
     return faults or shape(**read)
@@ -343,9 +342,9 @@ def _read(shape: type[T], values: Mapping[str, object], prefix: str, faults: lis
     return read
 
 
-@functools.lru_cache(maxsize=1024)  # prefixes hold positions in arrays, which are as many as bodies have room for
+@functools.lru_cache(maxsize=1024)  # bounded, because prefixes contain array positions of the client's choice
 def _readers(shape: type[Any], prefix: str) -> "tuple[tuple[str, str, Callable[[object, str], object], bool], ...]":
-    """Name, parameter, reader, and whether it must be there; made once, because batches read one for every line."""
+    """Return name, parameter, reader and required flag of each field. Cached for batch lines."""
     return tuple((f.name, prefix + f.name, f.metadata["kind"].read, f.default is attrs.NOTHING) for f in _fields(shape))
 
 
@@ -363,7 +362,7 @@ def object_schema(shape: type[object]) -> Schema:
 
 
 def object_example(shape: type[object], *without: str) -> dict[str, Any]:
-    """A body of the shape with all of its fields but those named, as a client writes it."""
+    """Return an example body, without the named fields."""
     return {
         field.name: example_of(field.metadata["kind"], field.name, field.metadata["example"])
         for field in _fields(shape)
@@ -372,7 +371,7 @@ def object_example(shape: type[object], *without: str) -> dict[str, Any]:
 
 
 def example_of(kind: Kind[Any], name: str, own: Any = NOTHING) -> Any:
-    """A value of the kind: its own, that of the word, or one put together from the parts."""
+    """Return an example value: `own`, that of the word, or one built from the parts."""
     match kind:
         case Nested():
             return object_example(kind.shape)
@@ -381,7 +380,7 @@ def example_of(kind: Kind[Any], name: str, own: Any = NOTHING) -> Any:
         case Choice() if own is NOTHING and (name not in WORDS or WORDS[name].example not in kind.choices):
             return kind.choices[0]
     value = WORDS[name].example if own is NOTHING else own
-    return int(value) if isinstance(kind, Uint | Decimal) and kind.bits <= _PLAIN_NUMBERS else value
+    return int(value) if isinstance(kind, Uint | Decimal) and kind.bits <= _MAX_JSON_NUMBER_BITS else value
 
 
 def _fields(shape: type[Any]) -> Iterable["attrs.Attribute[Any]"]:

@@ -9,7 +9,7 @@ Purpose = Literal["input", "result", "batch", "batch_output"]
 
 
 class FileDetails(Shape, frozen=True):
-    """What this market knows of a file."""
+    """Content id and number of lines of a file."""
 
     cid: str
     lines: Annotated[int, said("lines that are not blank, of a `batch` file; else 0", 1)]
@@ -32,7 +32,7 @@ class FileFields(Shape, frozen=True):
 
 
 class File(FileFields, frozen=True, tag_field="object", tag="file"):
-    """An uploaded file, or one that a batch yielded."""
+    """An uploaded file, or an output file of a batch."""
 
     status: Annotated[
         Literal["uploaded", "processed"], said("`uploaded`, or `processed` for what a batch yielded", "uploaded")

@@ -67,7 +67,7 @@ class JobAsOf(JobShape[Digits], frozen=True, kw_only=True):
 
 
 class PendingJobShape(Shape, frozen=True):
-    """A job whose post is under way, with what a provider needs to check it without the chain."""
+    """A job that is being posted, with all that a provider needs to check it without the chain."""
 
     job_id: Bytes32
     owner: Address
@@ -138,7 +138,7 @@ class CostPartsShape(Shape, Generic[N], frozen=True):
 
 
 class ClientJobDetails(Shape, Generic[N], frozen=True):
-    """The order and what became of it, as the chain has them."""
+    """The order and its outcome on the chain."""
 
     job_id: Bytes32
     owner: Address

@@ -1,13 +1,13 @@
-"""Limits of the API, as the specification sets them: sizes in bytes, counts, and windows in seconds."""
+"""Limits of the API from the specification: sizes in bytes, counts, and windows in seconds."""
 
 from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-# Heads of requests, on which the specification is silent.
+# Request heads. The specification does not limit them.
 HEAD_BYTES: Final = 16 * KIB
-HEAD_VALUE: Final = 7 * KIB  # one value in it, so that two of them fit beside the rest
+HEAD_VALUE: Final = 7 * KIB  # of one header, so that two long headers fit
 HEAD_FIELDS: Final = 100
 
 # JSON bodies, by route.
@@ -20,7 +20,7 @@ PLAIN_BODY: Final = MIB  # every other route
 
 INLINE_BYTES: Final = 15_679_488  # largest container or result inside a JSON body, decoded
 EVIDENCE_BYTES: Final = 32_768
-JSON_VALUES: Final = 1 << 14  # of one body: more than any request has, even with texts of nothing but commas
+JSON_VALUES: Final = 1 << 14  # of one body, far above any valid request
 
 # Pages.
 LARGEST_PAGE: Final = 1000
@@ -30,7 +30,7 @@ PAGE_BYTES: Final = 4 * MIB
 LARGEST_BATCH_PAGE: Final = 100
 DEFAULT_BATCH_PAGE: Final = 20
 
-LONGEST_WAIT: Final = 30  # seconds that a poll of a provider may be held
+LONGEST_WAIT: Final = 30  # seconds of a provider's long poll
 
 # Batches.
 BATCH_LINES: Final = 50_000
@@ -45,15 +45,15 @@ SNAPSHOT_QUOTES: Final = 64
 # Windows of orders and signatures.
 LONGEST_SLA: Final = 86_400
 ORDER_LIFE: Final = 86_400
-ISSUED_WITHIN: Final = 600  # claim, settle, fail, cancel and release, either side of the clock
-AHEAD_AT_MOST: Final = 3600  # identities, capacity requests and snapshots of asks
+ISSUED_WITHIN: Final = 600  # seconds before or after the clock: claim, settle, fail, cancel, release
+AHEAD_AT_MOST: Final = 3600  # seconds: identities, capacity requests, ask snapshots
 
 WEBHOOKS: Final = 10  # endpoints of one owner
 
-# Sessions, of one address.
+# Sessions of one address.
 NONCES: Final = 16
 NONCE_LIFE: Final = 300
 SESSIONS: Final = 32
 SESSION_LIFE: Final = 86_400
 
-RELIABILITY_SECS: Final = 7 * 86_400  # of jobs that ended, as a provider's reliability counts them
+RELIABILITY_SECS: Final = 7 * 86_400  # period of a provider's reliability

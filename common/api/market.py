@@ -9,7 +9,7 @@ from common.api.states import meanings
 from common.api.words import WORDS
 
 ENDPOINT_KEYWORD: Final = "x-svc-endpoint"
-"""Annotation of a model's published schema: the registry has no other place for it."""
+"""Key in a model's published schema, because the registry has no field for the endpoint."""
 
 Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number and check it
 
@@ -55,7 +55,7 @@ class ModelList(Shape, frozen=True):
 
 
 class Reliability(Shape, Generic[N], frozen=True):
-    """How the jobs that a provider claimed ended lately. A newcomer is told by its counts."""
+    """How the jobs that a provider claimed ended recently. A new provider has low counts."""
 
     window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_SECS))]
     settled: Annotated[N, said("jobs that it settled", "12")]
@@ -126,7 +126,7 @@ class AskList(Shape, frozen=True):
 
 
 class Floor(Shape, Generic[N], frozen=True):
-    """The lowest rates for a model and window: each by itself, perhaps of two providers."""
+    """The lowest rates for a model and window. The two rates may belong to different providers."""
 
     model_id: N
     sla: N
@@ -242,7 +242,7 @@ class TokenDomainShape(Shape, frozen=True):
 
 
 class Authorization(Shape, Generic[N, Zero], frozen=True):
-    """What the owner signs to pay: an EIP-3009 ReceiveWithAuthorization."""
+    """The payment that the owner signs: an EIP-3009 ReceiveWithAuthorization."""
 
     domain: TokenDomainShape
     to: Address

@@ -1,6 +1,6 @@
-"""Progress of a job: its ops from the moment that the coordinator has stored them, before the chain has.
+"""Progress of a job, including ops that the coordinator has stored and the chain has not confirmed.
 
-The chain alone decides. Until it has, what is told is provisional, and says what it rests on.
+Unconfirmed states are provisional, and `rests_on` says how far each op has come.
 """
 
 from typing import Annotated, Generic, Literal
@@ -41,7 +41,7 @@ class ProgressStep(Shape, Generic[N], frozen=True):
 
 
 class JobProgress(Shape, Generic[N], frozen=True):
-    """A job with all that is under way of it."""
+    """A job with all its ops, including unconfirmed ones."""
 
     job_id: Bytes32
     status: Annotated[

@@ -1,4 +1,4 @@
-"""Shapes of the answers that providers get to ops, simulated claims and asks."""
+"""Shapes of the responses to providers' ops, simulated claims and asks."""
 
 from typing import Annotated, Final, Literal
 

@@ -1,12 +1,12 @@
-"""Vocabulary of the API's shapes: the base of every body that the coordinator answers with, and its scalar types.
+"""Base class and scalar types of the API's response bodies.
 
-Each field of an answer is declared once, in one of the modules beside this one. Shapes are generic over their number
-type N: the coordinator writes `Digits`, because JSON's readers round integers above 2**53, and clients read `int`
-(msgspec with `strict=False`). A shape that clients read in part is declared as `...Fields`; the coordinator's full
-shape derives from it and narrows what it promises. Small enumerations are numbers on both sides.
+Each response field is declared once, in a module of this package. Shapes are generic over their number type N: the
+coordinator writes `Digits`, because many JSON parsers round integers above 2**53, and clients read `int` (msgspec with
+`strict=False`). If clients read only part of a shape, that part is `...Fields`, and the coordinator's full shape
+derives from it. Small enumerations are numbers on both sides.
 
-The types yield the OpenAPI document, so the documented shape is the one that is sent. Patterns document what is sent;
-readers do not enforce them, since a client verifies what it depends on against the chain or its own order.
+The OpenAPI document is generated from these types. Readers do not enforce the patterns, because clients verify the
+values that matter against the chain or their own order.
 """
 
 from typing import Annotated, Any, Final, TypeVar
@@ -29,19 +29,19 @@ Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 
 
 def said(about: str, *example: Any) -> Meta:
-    """Sentence, unit and value of a member that means something else here than `WORDS` says, or is here alone."""
+    """Describe a member, with an example, if it is not in `WORDS` or differs from the description there."""
     return Meta(description=about, examples=list(example) or None, extra_json_schema={SAID_HERE: True})
 
 
 SAID_HERE: Final = "said_here"
-"""Marks, in a generated schema, a member whose sentence is its shape's own."""
+"""Marks a member in a generated schema whose description comes from `said`, not from `WORDS`."""
 OMITTABLE: Final = "omittable"
-"""Marks, in a generated schema, a member that may be absent and is never null."""
+"""Marks a member in a generated schema that may be missing and is never null."""
 
-# A member that the coordinator leaves out instead of sending null; readers find None.
+# A member that the coordinator omits instead of sending null. Readers see None.
 Omittable = Annotated[T | None, Meta(extra_json_schema={OMITTABLE: True})]
 OMITTED: Final[Any] = UNSET
-"""The value of an `Omittable` member that is not sent."""
+"""Value of an `Omittable` member that is not sent."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ S = TypeVar("S", bound=Shape)
 
 
 def read_shape(kind: type[S], value: object) -> S:
-    """A parsed body that a client got; members that it does not know are left out. Raises Refused for another shape."""
+    """Read a parsed response body. Ignores unknown members. Raises Refused for another shape."""
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as odd:

@@ -1,4 +1,4 @@
-"""States of jobs and batches: the registry's numbers, and the words that the specification has for them."""
+"""States of jobs and batches: the registry's numbers and the specification's names."""
 
 import enum
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ Numbered = TypeVar("Numbered", bound=enum.IntEnum)
 
 
 def meanings(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
-    """A number of the wire and what each of its values says, as the API's description has it."""
+    """Describe an enumerated number and each of its values, for the OpenAPI document."""
     listed = "".join(f"\n- {number.value} {number.name}: {said}" for number, said in numbers.items())
     described: dict[str, Any] = {
         "enum": [number.value for number in numbers],
@@ -69,7 +69,7 @@ EndedBecauseNumber = Annotated[
     ),
 ]
 
-# Why a job that is not settled has ended, as batch error lines name it.
+# Codes in batch error lines for jobs that ended without a settle.
 ENDED_BECAUSE: Final[dict[int, str]] = {
     EndedBecause.CANCEL: "cancelled",
     EndedBecause.PROVIDER_FAIL: "provider_fail",
@@ -103,7 +103,7 @@ _FAILURES: Final = frozenset({EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM})
 
 
 def job_status(state: int, ended_because: int) -> JobStatus:
-    """The status of a job: failed by its provider or reclaimed is a failure, every other end a cancellation.
+    """Return the status of a job. `failed` means failed by the provider or reclaimed.
 
     >>> job_status(JobState.CANCELLED, EndedBecause.EXPIRY)
     'cancelled'

@@ -1,6 +1,6 @@
 """Bodies of the messages that webhook endpoints receive.
 
-A message repeats what the event stream says: the index has new facts. It proves nothing, so read the job.
+A message is only a notification, like an event of the event stream. Read the job before acting.
 """
 
 from typing import Annotated, Literal
@@ -40,14 +40,13 @@ class BatchMessage(Shape, frozen=True):
 
 
 class GapData(Shape, frozen=True):
-    """Where the events go on."""
+    """Position from which events continue."""
 
     id: EventId
 
 
 class GapMessage(Shape, frozen=True):
-    """Events that were not told, because the index was rebuilt or too many messages waited: read again what you
-    follow."""
+    """A gap: events were lost because the index was rebuilt or too many messages waited. Read your jobs again."""
 
     type: Literal["events.reset"]
     timestamp: Annotated[str, TIMESTAMP]
@@ -55,13 +54,13 @@ class GapMessage(Shape, frozen=True):
 
 
 class TestData(Shape, frozen=True):
-    """The endpoint that was asked to be tested."""
+    """The tested endpoint."""
 
     webhook_id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
 
 
 class TestMessage(Shape, frozen=True):
-    """A message that the owner asked for."""
+    """A test message that the owner requested."""
 
     type: Literal["webhook.test"]
     timestamp: Annotated[str, TIMESTAMP]

@@ -1,4 +1,4 @@
-"""Shapes of webhook endpoints, as their owner adds and reads them."""
+"""Shapes of webhook endpoints."""
 
 from typing import Annotated, Final, Literal
 
@@ -15,7 +15,7 @@ BatchMessageType = Literal[
     "batch.in_progress", "batch.cancelling", "batch.completed", "batch.failed", "batch.expired", "batch.cancelled"
 ]
 WANTED: Final[tuple[str, ...]] = (*JobMessageType.__args__, *BatchMessageType.__args__)  # type: ignore[attr-defined] # a Literal's words
-"""Events that an endpoint may name. What a reorganisation takes back, gaps and tests it gets unasked."""
+"""Events that an endpoint can select. Every endpoint also gets undone events, gaps and tests."""
 
 TIMESTAMP = said("time of the event in RFC 3339: of its block, or of the batch's change", "2027-01-15T08:00:30Z")
 
@@ -49,11 +49,11 @@ class Webhook(WebhookFields, frozen=True, tag_field="object", tag="webhook"):
 
 
 class NewWebhook(Webhook, frozen=True, kw_only=True, tag="webhook"):
-    """An endpoint with its secret, which is told this once."""
+    """An endpoint with its secret, which is returned only once."""
 
     secret: Annotated[
         str,
-        said("what its messages are signed with; not told again", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+        said("key that signs its messages; returned only here", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
     ]
 
 
@@ -65,14 +65,14 @@ class WebhookList(Shape, frozen=True):
 
 
 class WebhookRemoved(Shape, frozen=True):
-    """An endpoint that is gone, with what waited for it."""
+    """A removed endpoint. Its waiting messages are deleted."""
 
     id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
     object: Annotated[Literal["webhook.removed"], said("kind of the object", "webhook.removed")]
 
 
 class WebhookTested(Shape, frozen=True):
-    """A test that is on its way."""
+    """A test message that was queued."""
 
     id: Annotated[str, said("`webhook-id` of the message, whose type is `webhook.test`", MESSAGE_ID)]
     object: Annotated[Literal["webhook.test"], said("kind of the object", "webhook.test")]

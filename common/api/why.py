@@ -1,4 +1,4 @@
-"""Reasons that keep a provider from an open job: the codes of `GET /v1/jobs/{id}/why`, and the shape of its answer."""
+"""Codes and response shape of `GET /v1/jobs/{id}/why`, which explains why providers do not take an open job."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Generic
@@ -9,7 +9,7 @@ from common.api import shapes
 from common.api.shapes import Bytes32, Digits, N, Shape
 from common.api.states import JobStateNumber
 
-# Of the whole job: they keep everybody away. In the order in which they are told.
+# Reasons that affect all providers, in the order of the response.
 OF_THE_JOB: Final[Mapping[str, str]] = {
     "model_disabled": "cancel it; order a model that is `enabled` (GET /v1/models)",
     "escrow_key_lost": "cancel it; seal and order anew",
@@ -17,7 +17,7 @@ OF_THE_JOB: Final[Mapping[str, str]] = {
     "unfunded": "add to the owner's balance, or cancel other open jobs",
     "held_back": "wait: it is offered again by itself",
 }
-# Of one provider. In the order in which they are told: what nobody waits out comes before what passes.
+# Reasons that affect one provider, in the order of the response: permanent ones first.
 OF_A_PROVIDER: Final[Mapping[str, str]] = {
     "not_listed": "order of a listed provider",
     "model_not_allowed": "order of a provider that may run the model",
@@ -66,7 +66,7 @@ class WhyReason(Shape, frozen=True):
 
 
 class WhyProvider(Shape, Generic[N], frozen=True):
-    """A provider that the model concerns, and how it stands to the job."""
+    """A provider of the model, and whether it would take the job."""
 
     provider_id: N
     takes: Annotated[
@@ -78,8 +78,7 @@ class WhyProvider(Shape, Generic[N], frozen=True):
 
 
 class WhyHelp(Shape, Generic[N], frozen=True):
-    """A change that would let providers take the job: of the order, which means to cancel it and order anew, or of the
-    owner's balance."""
+    """A change that would let providers take the job: another order (cancel this one first), or a higher balance."""
 
     change: Annotated[
         str,

@@ -1,7 +1,7 @@
-"""Words of the wire: members that mean the same in every body, each with its sentence, its unit and one value.
+"""Members that mean the same in every body, each with a description, unit and example.
 
-The values are those of one order, the one of `ONE_ORDER.md`, once it is settled: put together they make the examples of
-`/openapi.json`. A member that means something else in one shape says so where that shape is declared.
+The examples belong to the settled order in `ONE_ORDER.md`, and appear in `/openapi.json`. A shape whose member differs
+has its own description (`common.api.shapes.said`).
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import msgspec
 
 from common.api import worked_order
 
-NOTHING: Final = msgspec.UNSET  # no example: one is put together from the parts
+NOTHING: Final = msgspec.UNSET  # no example: it is built from the parts
 
 
 @attrs.frozen(slots=True)

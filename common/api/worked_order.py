@@ -1,4 +1,4 @@
-"""Values of the order of `ONE_ORDER.md`, of which the API's examples are made. A test holds them to the vectors."""
+"""Values of the order in `ONE_ORDER.md`, used in the API's examples. A test compares them with the vectors."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ ORDER_SIGNATURE: Final = (
     "0xfbed051b49aa7e21f21c563a807383e911edb1cb582d1ab7f5e87f697aecb55057c413dc9dc3f7d197c1af46514f201ee09891ff6b249192"
     "ed48ea6ff3fc75e51b"
 )
-# Of what this order does not sign: to be told from a true one at sight.
+# Placeholder for signatures that are not part of this order.
 ANY_SIGNATURE: Final = "0x" + "11" * 64 + "1b"
 SETTLE_SIGNATURE: Final = (
     "0x3a51b6f7c9b9305a6e89090d3764565cb48c780a6b0b0727d6ec13be8952f29345ac3cc8ce54daba2e2f2551c51489c3f6fcf7b7516798137d"

@@ -38,9 +38,7 @@ def _check_media(modality: Modality, model_input: Mapping[str, object], units_in
         raise WorkFailed("media_input_refused", str(refusal)) from None
     for name, has, pays in (("in", needed.units_in, units_in), ("out", needed.units_out, units_out)):
         if has > pays:
-            raise WorkFailed(
-                "media_input_refused", f"the request needs {has} units_{name}, the order pays for {pays}"
-            )
+            raise WorkFailed("media_input_refused", f"the request needs {has} units_{name}, the order pays for {pays}")
 
 
 def committed(spool: Spool, c: bytes) -> Committed:

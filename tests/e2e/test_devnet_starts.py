@@ -88,7 +88,7 @@ def test_chosen_port_that_is_taken_is_answered_with_one_line(start: Start) -> No
         refused = start("--database-port", str(number))
         assert refused.process.wait(60) == 1
     (line,) = refused.errors().splitlines()
-    assert line.startswith(f"devnet: port {number} for the database is taken")
+    assert line.startswith(f"devnet: port {number} for the database is in use")
     assert "--database-port" in line
 
 
