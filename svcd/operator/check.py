@@ -33,7 +33,7 @@ from svcd.journal.journal import is_in_use
 from svcd.operator.findings import Checked
 from svcd.operator.market_comparison import kind_of, prices_beside
 from svcd.payload.gateway import PayloadGateways
-from svcd.stages.guard import POLLED
+from svcd.stages.guard import POLLED_RECENTLY
 from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
 
 _CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
@@ -149,7 +149,7 @@ class _Checks:
         if is_in_use(self.config.state_directory):
             return Checked("other daemons", None, "not to be told while svcd runs here: its log and /healthz say so")
         polled = await coordinator.is_polled_for(provider_id)
-        found = rival(provider_id, POLLED) if polled else f"none polls as provider {provider_id}"
+        found = rival(provider_id, POLLED_RECENTLY) if polled else f"none polls as provider {provider_id}"
         return Checked("other daemons", not polled, found)
 
     async def _models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[Checked]:

@@ -104,7 +104,9 @@ async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptio
     say(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
     say(f"gas {cost.gas}, at most {_coins(cost.max_cost)} of the native coin; the wallet has {_coins(cost.balance)}")
     if cost.balance < cost.max_cost:
-        raise Fatal(f"send {_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}")
+        raise Fatal(
+            f"send {_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}"
+        )
     if options.dry_run or not options.confirmed():
         say("not sent: it was tried only (--yes sends it)")
         return None

@@ -126,7 +126,7 @@ async def _opened(
     await spool.write(container)
     committed(spool, job.c)
     sealed = opened(spool, lambda: Opener.with_secret(box, book.chain_id, book.job_registry, job.owner), job.owner)
-    slot = Slots({model.name: 1}).take_anyway(model.name, job.job_id)
+    slot = Slots({model.name: 1}).take_unchecked(model.name, job.job_id)
     if slot is None:
         raise AssertionError("nothing is held here")
     window = max(_LEAST_WINDOW, *model.asks)

@@ -79,10 +79,10 @@ CASES = {
     ),
     "clock is off by more than is corrected": Case("clock", "1000 s ahead", market={"always": {"readyz": dated(1000)}}),
     "window is none that the market takes": Case(
-        "model demo/text", "takes no window of 600 s; it takes 60, 3600", market={"windows": [60, 3600]}
+        "model demo/text", "has no window of 600 s, only 60, 3600", market={"windows": [60, 3600]}
     ),
     "another daemon polls": Case(
-        "other daemons", "stop the other", market={"rival": True, "asks": {(1, 600): (100, 200)}}
+        "other daemons", "give this daemon another wallet", market={"rival": True, "asks": {(1, 600): (100, 200)}}
     ),
     "it is no coordinator": Case(
         "deployment", "another shape", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
