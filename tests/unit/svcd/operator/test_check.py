@@ -240,7 +240,7 @@ async def test_what_the_chain_has_otherwise_is_wrong_and_says_what_to_do(
 async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) -> None:
     (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
     assert row.right is None
-    assert "paid for and on which terms is the coordinator's word" in row.detail
+    assert "not verified on the chain, only reported by the coordinator" in row.detail
 
 
 async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
