@@ -76,7 +76,7 @@ class Poller:
     async def poll(self) -> bool:
         """Poll once. Return True if the next poll may follow at once.
 
-        This is so after a poll that the coordinator held in vain, and after pending jobs, which often come in series.
+        This is so after a held poll without jobs, and after pending jobs, which often come in series.
         """
         if self.health.withholds(self.model.name):
             # Polling makes this provider a candidate, and clients designate orders to candidates.
