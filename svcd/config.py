@@ -1,7 +1,4 @@
-"""The daemon's configuration: one TOML file, read once into one frozen value.
-
-The structs below are the file's tables; a key that none of them has is refused.
-"""
+"""Read the daemon's configuration, a TOML file, into a frozen value. Unknown keys are rejected."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -106,7 +103,7 @@ class Amount(Rate):
 
 
 class AheadTable(TomlTable, frozen=True, kw_only=True):
-    """Jobs of one model that may be run before their claim is in a block, as far as an owner has earned it."""
+    """Limits for running a model's jobs before their claim is in a block."""
 
     most_amount: Amount  # of one job
     most_in_flight: Amount  # of all at a time: what may be lost at most
@@ -114,7 +111,7 @@ class AheadTable(TomlTable, frozen=True, kw_only=True):
 
 
 class ModelConfig(TomlTable, frozen=True, kw_only=True):
-    """One model that is offered. No other SLA window than those of its asks is claimed."""
+    """Model to offer. Only the SLA windows of its asks are claimed."""
 
     name: Text
     serves: Annotated[frozenset[Modality], Meta(min_length=1)] = frozenset({"text"})
@@ -178,7 +175,7 @@ class DaemonConfig:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Whereabouts:
-    """Places of a daemon that can be known without its keys: its journal and its port."""
+    """Journal and port of a daemon, readable without its keys."""
 
     state_directory: Path
     metrics_host: str
@@ -186,7 +183,7 @@ class Whereabouts:
 
 
 def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonConfig:
-    """Fatal, as one line that names the file, the line and the key, when anything is wrong with it."""
+    """Read the configuration. Raise `Fatal` with the file, line and key of a mistake."""
     beside = path.absolute().parent / "credentials"
     if not environ.get("CREDENTIALS_DIRECTORY") and beside.is_dir():
         # Outside of the unit, for the commands of an operator: the files that it hands over.
@@ -195,7 +192,7 @@ def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonCo
 
 
 def read_whereabouts(path: Path) -> Whereabouts:
-    """Fatal like `read_config`, but for the few keys that it reads."""
+    """Read only the places. Raise `Fatal` like `read_config`."""
     file = read_file(path, lambda values: read_table(values, LocationFile))
     return Whereabouts(
         state_directory=file.state_directory, metrics_host=file.metrics.host, metrics_port=file.metrics.port

@@ -11,12 +11,12 @@ from svcd.base import metrics
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 
-_JITTER_SHARE: Final = 0.25  # jobs that fail together would otherwise come back together
+_JITTER_SHARE: Final = 0.25  # spreads the retries of jobs that failed together
 
 
 @attrs.frozen(slots=True)
 class TryAgain(Exception):
-    """An attempt failed where another may succeed. `after`: seconds that the server asked to be left alone."""
+    """Raised by an attempt when another one may succeed. `after` is the server's Retry-After in seconds."""
 
     detail: str
     after: float | None = None
@@ -27,7 +27,7 @@ class TryAgain(Exception):
 
 @attrs.define(slots=True)
 class Signs:
-    """An attempt that hears from its backend says so here: silence until the deadline is a fault, long work is none."""
+    """Signs of life from the backend. Silence until the deadline counts as a fault; long work does not."""
 
     of_life: bool = False
 
@@ -39,8 +39,11 @@ class Attempts:
     longest_backoff_seconds: float
 
     async def run(self, work: ModelWork, attempt: Callable[[Signs], Awaitable[WorkOutput]]) -> WorkOutput:
-        """Return the first output. Raise WorkFailed of an attempt at once. TryAgain is followed by a wait and another
-        attempt while there is one left (`backend_exhausted`) and time for it (`deadline_wait`)."""
+        """Return the first output, retrying after each `TryAgain`.
+
+        Raise `WorkFailed` at once if an attempt does, if no attempt is left (`backend_exhausted`) or if the next wait
+        would end past the deadline (`deadline_wait`).
+        """
         signs = Signs()
         retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(TryAgain),
@@ -62,7 +65,7 @@ class Attempts:
                     raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {last}", True) from None
                 raise WorkFailed("deadline_wait", f"{last}; a wait would end past the deadline", True) from None
         number = retry.statistics["attempt_number"]
-        # An attempt may be merely long. After a failure, or without any sign, the backend is not well.
+        # A first attempt with signs of life is only long. Otherwise the backend is at fault.
         fault = number > 1 or not signs.of_life
         raise WorkFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
 

@@ -1,4 +1,4 @@
-"""Interface of backends: one run of a model, and the probe of its load."""
+"""Interfaces of a backend and of its load probe."""
 
 from typing import Protocol
 
@@ -6,33 +6,32 @@ from svcd.journal.work import ModelWork, WorkOutput
 
 
 class Backend(Protocol):
-    """One model's way to its outputs. Its slots are counted above it: `run` is called at most that often at a time.
+    """Backend of one model. The caller limits concurrent calls of `run` to the model's slots.
 
-    `run` returns in time or raises `WorkFailed`:
+    `run` returns before the deadline or raises `WorkFailed`:
 
-    - `backend_error`: refused, and no attempt would help; `backend_fault` says whose fault it is
+    - `backend_error`: refused, and a retry would not help; `backend_fault` is True if the backend is to blame
     - `backend_exhausted`: every attempt failed
     - `deadline_wait`: the next wait or attempt would end past `work.deadline`
-    - `media_input_refused`: the request does not fit the backend or what was paid
+    - `media_input_refused`: the request does not fit the backend or the order
 
-    It may be cancelled at any point and then leaves nothing running.
+    A cancelled `run` stops its work on the backend.
     """
 
     async def run(self, work: ModelWork) -> WorkOutput: ...
 
     async def is_up(self) -> bool:
-        """A cheap look whether jobs would be taken: what opens the circuit again after a breaker closed it."""
+        """Return True if the backend accepts jobs. The breaker uses this cheap probe before it closes the circuit."""
         ...
 
     async def unknown_name(self, model: str) -> str | None:
-        """Why the server would refuse the name under which it is asked for this model of the market; None where it
-        knows the name, or says nothing about names."""
+        """Return why the server does not know its name for this model, or None if it does or has no list of names."""
         ...
 
 
 class LoadProbe(Protocol):
-    """How busy a backend is, seen from outside svcd (others may use it too)."""
+    """Probe of a backend's load, including load from outside svcd."""
 
     async def read(self) -> float | None:
-        """0 (idle) to 1 (full); None when there is no reading (counted, and the load is taken from our own slots)."""
+        """Return 0 (idle) to 1 (full), or None without a reading. The caller then uses the share of busy slots."""
         ...

@@ -25,7 +25,7 @@ _LONGEST_LOOK: Final = 15.0
 
 @attrs.define(slots=True)
 class Breaker:
-    """The state alone: no clock, no I/O. Jobs that were claimed before it opened still report how they ended."""
+    """State of the circuit, without clock or I/O. Jobs claimed before it opened still report their outcome."""
 
     _faults: int = 0
     _is_open: bool = False
@@ -34,12 +34,12 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """While it is, `free` is 0."""
+        """Return True while no jobs are claimed."""
         return self._is_open
 
     @property
     def backoff(self) -> float:
-        """Seconds until the next look at the backend."""
+        """Return the seconds until the next probe of the backend."""
         return self._backoff
 
     def succeeded(self) -> None:
@@ -56,8 +56,10 @@ class Breaker:
             self._opened.set()
 
     def looked(self, up: bool) -> None:
-        """The result of a look while it is open. The back-off grows with good looks too: a server that answers its
-        health check and fails every job is tried ever more rarely."""
+        """Record a probe's result while the circuit is open.
+
+        The backoff grows after successful probes too, because a server may pass its health check and fail every job.
+        """
         self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)
         if up:
             self._is_open = False
@@ -69,7 +71,7 @@ class Breaker:
 
 
 async def watch(breaker: Breaker, backend: Backend, model: str) -> None:
-    """Until cancelled: looks at the backend whenever the breaker is open, and closes it after a good look."""
+    """Probe the backend while the breaker is open, and close the breaker after a successful probe."""
     while True:
         await breaker.wait_open()
         log.warning("circuit opened: no claims", model=model, looks_again_in=breaker.backoff)

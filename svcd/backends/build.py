@@ -1,4 +1,4 @@
-"""From a backend's settings to the backend, ready for jobs."""
+"""Create a backend from its settings."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,9 +31,9 @@ _NO_LANDLOCK: Final = (
 
 @asynccontextmanager
 async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) -> AsyncIterator[Backend]:
-    """For as long as the context lasts. It opens no connection: `is_up` tells whether there is something to reach.
+    """Yield the backend, without connecting to it.
 
-    Programs are kept from what lies at the `private` paths. Fatal where this machine cannot do that.
+    Programs of an exec backend cannot reach the `private` paths. Raise `Fatal` if this machine cannot ensure that.
     """
     match settings:
         case OpenAISettings():
@@ -51,8 +51,8 @@ async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) 
 
 
 def _client(settings: ServerSettings) -> httpx.AsyncClient:
-    # Slots are counted above, so that connections need no limit of their own. Proxies of the environment would carry
-    # opened payloads elsewhere: none is taken without being configured.
+    # The slots already limit connections. Proxies from the environment are ignored, because they would see opened
+    # payloads.
     return httpx.AsyncClient(
         headers=settings.headers,
         timeout=httpx.Timeout(settings.read_seconds, connect=settings.connect_seconds),

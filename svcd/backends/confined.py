@@ -1,15 +1,15 @@
 """Starts a program that cannot reach given files: `python -I -S confined.py N PATH… COMMAND…` keeps it from N paths.
 
-The program runs as svcd's own user, to whom systemd's credentials, the journal and key files belong. Landlock takes
-what lies at those paths from it and from all its descendants, for good, and with that ptrace and /proc/PID/mem of every
-process outside of them, and (from Linux 6.12 on) signals to those. /proc/PID/environ of svcd it does not take: svcd
-closes that itself (`common/daemon/process.py`).
+The program runs as svcd's user, who owns systemd's credentials, the journal and the key files. Landlock permanently
+blocks those paths for the program and its descendants. It also blocks ptrace and /proc/PID/mem of all other processes
+and, from Linux 6.12, signals to them. It does not block /proc/PID/environ, which svcd closes in
+`common/daemon/process.py`.
 
-Landlock only grants. Everything is granted but the paths and the directories above them; of those, what is in them is
-granted one by one, as it is at the start. Names can be listed everywhere.
+Landlock can only grant access. This module grants everything except the given paths and their parent directories, and
+then grants the parents' other entries one by one, as they are at the start. Directories can be listed everywhere.
 
-This file is run by itself: it imports nothing of svcd, and nothing that is not Python's own. Exit status 126: the
-program was not started, standard error says why.
+This file runs as a script and imports only the standard library. It exits with 126, and the reason on standard error,
+if the program was not started.
 """
 
 import ctypes
@@ -29,17 +29,17 @@ _SIGNALS = 2  # a scope, from version 6 on
 
 
 class ConfinementFailed(Exception):
-    """Landlock is not there, or does not take what it is told."""
+    """Landlock is missing or refused a call."""
 
 
 def version() -> int:
-    """Of the kernel's Landlock; 0 where there is none."""
+    """Return the version of the kernel's Landlock, or 0 without one."""
     known: int = _libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
     return max(0, known)
 
 
 def confine(kept: Sequence[str]) -> None:
-    """For this thread and all that it starts."""
+    """Block the paths for this thread and every process it starts."""
     libc, known = _libc(), version()
     if known == 0:
         raise ConfinementFailed("this kernel has no Landlock (Linux 5.13 and lsm=landlock)")
@@ -58,8 +58,8 @@ def confine(kept: Sequence[str]) -> None:
 
 
 def granted(kept: Sequence[str]) -> Iterator[str]:
-    """Everything but the kept paths, as few paths as can say it."""
-    # A path may lead over links: the link's own place is kept as well as what it leads to.
+    """Yield the fewest paths that cover everything except the kept ones."""
+    # Block both a symbolic link and its target.
     whole = {os.path.abspath(path) for path in kept} | {os.path.realpath(path) for path in kept}
     yield from _beside("/", whole)
 
@@ -73,9 +73,9 @@ def _beside(directory: str, kept: set[str]) -> Iterator[str]:
     try:
         entries = list(os.scandir(directory))
     except OSError:
-        return  # what this user cannot look into is not granted
+        return  # unreadable directories are not granted
     for entry in entries:
-        # A link is granted where it leads to, by being reached from there; itself it is no place.
+        # A link needs no grant: access depends on its target.
         if not entry.is_symlink():
             yield from _beside(entry.path, kept)
 
@@ -84,7 +84,7 @@ def _grant(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # it went away, or is not ours to reach
+        return  # the path was removed, or this user cannot reach it
     try:
         if not os.path.isdir(path):
             rights &= _OF_FILES

@@ -19,8 +19,10 @@ class AskRates:
 
 @attrs.define(slots=True)
 class Discount:
-    """`most_percent` is the operator's floor (0 takes jobs at configured rates only), reached after `ramp_seconds`
-    without load. At a load of `busy_at` and above there is none; in between the most allowed falls in a line."""
+    """Discount that grows to `most_percent` after `ramp_seconds` without load.
+
+    Its limit falls linearly with the load, to 0 at a load of `busy_at`. With `most_percent` 0 there is no discount.
+    """
 
     model: str
     most_percent: int = attrs.field(validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(100)))
@@ -34,11 +36,11 @@ class Discount:
 
     @property
     def percent(self) -> int:
-        """Whole percents, as the metric shows them: what is claimed for is what can be seen."""
+        """Return the discount in whole percents, as applied and as shown in the metric."""
         return int(self._percent)
 
     def observe(self, load: float, now: float) -> None:
-        """A reading of the load (0 to 1) at a moment of a clock that does not go back."""
+        """Update the discount with a load from 0 to 1. `now` is a monotonic time."""
         elapsed = 0.0 if self._since is None else max(0.0, now - self._since)
         self._since = now
         allowed = self.most_percent * max(0.0, 1 - load / self.busy_at)
@@ -47,7 +49,7 @@ class Discount:
         self._show()
 
     def floor(self, ask: AskRates) -> AskRates:
-        """The lowest rates that the next poll asks for; rounded up, so that never more is given than is shown."""
+        """Return the lowest accepted rates, rounded up so that the discount never exceeds the shown one."""
         return AskRates(self._discounted(ask.rate_in), self._discounted(ask.rate_out))
 
     def _discounted(self, rate: int) -> int:

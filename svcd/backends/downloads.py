@@ -23,7 +23,7 @@ _DATA: Final = "data:"
 
 @attrs.define(slots=True)
 class Downloads:
-    """`longest` bounds all files of one output together, as the base64 that they are carried as."""
+    """Downloads for one output. `longest` limits the total base64 length of its files."""
 
     client: httpx.AsyncClient
     submit_url: str
@@ -31,8 +31,11 @@ class Downloads:
     _carried: int = 0
 
     async def carried(self, output: object) -> object:
-        """An address, an object with one under `url`, or a list of these; each becomes `{b64, media_type}`, the
-        object's other members kept."""
+        """Replace each address by `{b64, media_type}`.
+
+        `output` is an address, an object with an address under `url`, or a list of these. An object keeps its other
+        members.
+        """
         if isinstance(output, list):
             return [await self.carried(item) for item in output]
         if isinstance(output, dict) and isinstance(output.get(_KEY), str):
@@ -40,7 +43,7 @@ class Downloads:
             return kept | await self._fetch(output[_KEY])
         if isinstance(output, str):
             return await self._fetch(output)
-        raise WorkFailed("backend_error", "result_path leads to no address of a file", True)
+        raise WorkFailed("backend_error", "the value at result_path is not the address of a file", True)
 
     async def _fetch(self, url: str) -> dict[str, object]:
         if url[: len(_DATA)].lower() == _DATA:
@@ -58,11 +61,11 @@ class Downloads:
             finally:
                 await response.aclose()
         except httpx.RequestError as broken:
-            raise TryAgain(f"a result's file did not come: {type(broken).__name__}") from None
+            raise TryAgain(f"a file of the result could not be downloaded: {type(broken).__name__}") from None
         return self._carry(content, response.headers.get("content-type", ""))
 
     def _inline(self, url: str) -> dict[str, object]:
-        """A file that the address itself holds: `data:<type>;base64,<content>`; without `;base64` percent-encoded."""
+        """Return the content of a `data:` address, in base64 or percent-encoded."""
         head, comma, content = url[len(_DATA) :].partition(",")
         check_length(self._carried + len(content), self.longest)
         kind, marked, _ = head.rpartition(";base64")
@@ -71,7 +74,7 @@ class Downloads:
         except ValueError:
             raw = None
         if raw is None or not comma:
-            raise WorkFailed("backend_error", "the answer holds a data: address that is none", True)
+            raise WorkFailed("backend_error", "the answer has a malformed data: address", True)
         return self._carry(raw, kind if marked else head)
 
     def _carry(self, content: bytes, content_type: str) -> dict[str, object]:

@@ -1,19 +1,17 @@
-"""A program per job: JSON in on its standard input, JSON out on its standard output.
+"""Run a program per job, with JSON on its standard input and output.
 
     in      {"job_id", "model", "modality", "input", "units_in", "units_out", "seconds"}      seconds: time it has
     out     {"output", "completion_tok"?, "usage"?}
 
     exit 0     the output is on standard output
-    exit 65    the input is wrong in itself: the job fails, and the program is not to blame
-    exit 75    not now: another attempt may succeed
-    any other, or a signal: the job fails, and the program is to blame
+    exit 65    the input is invalid: the job fails, and this is not a backend fault
+    exit 75    temporary failure: the job is retried
+    any other, or a signal: the job fails with a backend fault
 
-It leads a process group of its own. However it ends, the whole group is ended with it: asked by SIGTERM first where it
-is given up, killed after `grace_seconds`. A descendant that leaves the group leaves this reach (systemd's control group
-still holds it).
+The program leads a process group, which is killed when the program ends. A cancelled program gets SIGTERM, and is
+killed after `grace_seconds`. A descendant that leaves the group is stopped only by systemd's control group.
 
-It runs as svcd's own user and must not reach what is svcd's alone (keys, credentials, journal, memory): `confined.py`
-starts it without them.
+The program runs as svcd's user. `confined.py` keeps it from svcd's keys, credentials, journal and memory.
 """
 
 import json
@@ -48,7 +46,7 @@ _PIECE: Final = 64 * 1024
 
 @attrs.define(slots=True)
 class _Heard:
-    """What the program has written so far."""
+    """Output of the program so far."""
 
     output: bytearray = attrs.field(factory=bytearray)
     complaint: bytearray = attrs.field(factory=bytearray)
@@ -57,7 +55,7 @@ class _Heard:
 
 @attrs.frozen(slots=True)
 class ExecBackend:
-    """`private`: what the programs are kept from."""
+    """Backend that runs programs without access to the `private` paths."""
 
     settings: ExecSettings
     private: Sequence[Path] = ()
@@ -72,7 +70,7 @@ class ExecBackend:
         return os.access(self.settings.command[0], os.X_OK)
 
     async def unknown_name(self, model: str) -> str | None:
-        return None  # it has no list of names
+        return None  # a program has no list of names
 
     async def _attempt(self, work: ModelWork, signs: Signs) -> WorkOutput:
         try:
@@ -82,7 +80,7 @@ class ExecBackend:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self.settings.directory,
-                # Nothing of svcd's own environment: keys and credentials may stand in it.
+                # svcd's own environment may contain keys and credentials.
                 env={"PATH": os.defpath} | self.settings.environment,
                 start_new_session=True,
             )
@@ -104,13 +102,13 @@ class ExecBackend:
         return [sys.executable, "-I", "-S", confined.__file__, str(len(kept)), *kept, *command]
 
     async def _converse(self, process: trio.Process, request: bytes, heard: _Heard) -> None:
-        """Until the program has ended and both of its outputs are read."""
+        """Send the request and read both outputs until the program ends."""
         async with trio.open_nursery() as readers:
             readers.start_soon(_tell, process, request)
             readers.start_soon(_hear, process, heard, self.settings.longest_answer_bytes)
             readers.start_soon(_hear_complaint, process, heard)
             await process.wait()
-            _signal_group(process, signal.SIGKILL)  # what it left running, which may hold the pipes open
+            _signal_group(process, signal.SIGKILL)  # remaining descendants may hold the pipes open
             readers.cancel_scope.deadline = trio.current_time() + _LAST_WORDS_SECONDS
 
     async def _end(self, process: trio.Process) -> None:
@@ -164,7 +162,7 @@ def _output(answer: dict[str, object], work: ModelWork) -> WorkOutput:
 
 
 def _units(answer: dict[str, object], output: object, work: ModelWork) -> int:
-    """The program's count; without one, the market's measure for text, and all that was paid for a shape."""
+    """Return the program's count, or else the market's measure for text and the order's `units_out` for media."""
     if "completion_tok" in answer:
         try:
             return read_count(answer["completion_tok"], "completion_tok")
@@ -180,7 +178,7 @@ async def _tell(process: trio.Process, request: bytes) -> None:
         async with process.stdin:
             await process.stdin.send_all(request)
     except trio.BrokenResourceError:
-        return  # it may end without having read, and says why by its exit code
+        return  # the program may exit without reading its input; its exit code has the reason
 
 
 async def _hear(process: trio.Process, heard: _Heard, longest: int) -> None:
@@ -200,6 +198,6 @@ async def _hear_complaint(process: trio.Process, heard: _Heard) -> None:
 
 def _signal_group(process: trio.Process, number: signal.Signals) -> None:
     try:
-        os.killpg(process.pid, number)  # a session's leader: its process id is the group's
+        os.killpg(process.pid, number)  # the program leads its session, so its pid is also the group's id
     except ProcessLookupError:
-        return  # nobody of the group is left
+        return  # the group has no processes left

@@ -1,11 +1,11 @@
-"""A server that takes a job, names it, and is asked for it until it is done: how image and video servers work.
+"""Submit a job to a server and poll it until it is done, as image and video servers work.
 
     POST submit_url        → {id, status, …}           under an Idempotency-Key, so that a repeated submit is one job
     GET poll_url {id}      → {status, …}               until the status is one of done, failed, rejected
-    the result's place     → the output, or addresses of files, which are fetched and carried as base64
-    cancel_url {id}        when the job is given up: nothing may run on for a client that is refunded
+    result_path            → the output, or addresses of files, which are downloaded as base64
+    cancel_url {id}        cancels a job that is given up, because its client is refunded
 
-The charge is `units_out`: an image or a video is declared by its shape, and comes in that shape or not at all.
+The charge is always `units_out`, because an image or a video has exactly the ordered shape.
 """
 
 import json
@@ -35,8 +35,11 @@ _CANCEL_SECONDS: Final = 5.0
 
 @attrs.define(slots=True)
 class _HttpSubmission:
-    """One job's way to the server. A submit whose answer was lost is repeated under its key; one whose job came into
-    being and failed is not: a server that knows the key would answer with the failure for ever."""
+    """Submission of one job.
+
+    A submit whose answer was lost is repeated with the same idempotency key. After a failed job the key changes,
+    because the server would repeat the failure for the old one.
+    """
 
     work: ModelWork
     body: bytes
@@ -49,7 +52,7 @@ class _HttpSubmission:
 
 @attrs.frozen(slots=True)
 class HttpBackend:
-    """`client` carries the headers and time-outs of the settings; whoever opened it closes it."""
+    """Backend of one server. `client` has the settings' headers and timeouts; the caller closes it."""
 
     settings: HttpSettings
     client: httpx.AsyncClient
@@ -64,13 +67,13 @@ class HttpBackend:
         try:
             url = self.settings.health_url or self.settings.submit_url
             async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
-                # Many servers answer a GET of submit_url with some 4xx. One that refuses the key takes no jobs.
+                # Many servers answer a GET of submit_url with a 4xx. Only 401 and 403 mean that jobs are rejected.
                 return response.status_code < 500 and response.status_code not in (401, 403)
         except httpx.RequestError:
             return False
 
     async def unknown_name(self, model: str) -> str | None:
-        return None  # it has no list of names
+        return None  # these servers have no list of names
 
     def _body(self, work: ModelWork) -> dict[str, object]:
         settings = self.settings
@@ -106,7 +109,7 @@ class HttpBackend:
         return str(address_in(settings.submit_url, url))
 
     async def _follow(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:
-        """The answer that says that the job is done. A poll without an answer is asked again, some times in a row."""
+        """Poll until the job is done, and return the last answer. Failed polls are retried a few times."""
         settings = self.settings
         pause, misses = settings.poll_seconds, 0
         while True:

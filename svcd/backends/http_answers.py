@@ -1,7 +1,6 @@
-"""Judging the answers of a provider's own servers: whose fault a status is, and what is read of a body.
+"""Classify the error answers of a provider's servers, and read bodies with a size limit.
 
-A server's message may quote the client's payload (validators do), and payloads are sealed for a reason: of an error
-body, only its short machine-readable code reaches the log.
+Only the short machine-readable code of an error is logged, because a server's message may quote the sealed payload.
 """
 
 import json
@@ -22,7 +21,7 @@ from svcd.base.end_reasons import WorkFailed
 from svcd.base.json_path import JsonPath
 from svcd.payload.sealable import sealable
 
-# The request is wrong in itself. Every other 4xx (401, 402, 404, …) says that the provider's configuration is.
+# The request is invalid. Every other 4xx (401, 402, 404, …) points to the provider's configuration.
 _CLIENT_FAULTS: Final = frozenset({400, 411, 413, 414, 415, 422, 431})
 _MAY_PASS: Final = frozenset({408, 409, 421, 423, 425, 429})
 _NEVER_PASS: Final = frozenset({501, 505})
@@ -34,7 +33,7 @@ _END_SECONDS: Final = 1.0
 
 
 async def read_error(response: httpx.Response) -> WorkFailed | TryAgain:
-    """What to raise for an answer that is not a success."""
+    """Return the exception to raise for an error answer."""
     try:
         body: object = json.loads(await read_body(response, _LONGEST_ERROR))
     except (ValueError, RecursionError, WorkFailed):
@@ -50,7 +49,7 @@ def judge(status: int, headers: Mapping[str, str], code: str) -> WorkFailed | Tr
 
 
 def error_code(body: object) -> str:
-    """The error's machine-readable name, or nothing."""
+    """Return the error's machine-readable code, or an empty string."""
     for place in _CODE_PLACES:
         code = place.first(body)
         if isinstance(code, str | int) and _CODE.fullmatch(str(code)):
@@ -59,7 +58,7 @@ def error_code(body: object) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds from now. A date is taken by the server's own clock where it tells that too."""
+    """Return the seconds to wait. A date is compared with the answer's `date` header if it has one."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = headers.get(name, "").strip()
         if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text, re.ASCII):
@@ -81,18 +80,18 @@ def _date(text: str | None) -> float | None:
 
 
 def address_in(answer_to: str, named: str) -> httpx.URL:
-    """Where an address leads that an answer names; it may be relative to what was asked."""
+    """Return the absolute form of an address in an answer. `answer_to` is the request's address."""
     try:
         url = httpx.URL(answer_to).join(named)
     except httpx.InvalidURL:
-        raise WorkFailed("backend_error", "the answer names an address that is none", True) from None
+        raise WorkFailed("backend_error", "the answer has a malformed address", True) from None
     if url.scheme not in ("http", "https"):
         raise WorkFailed("backend_error", "the answer names an address that is neither http nor https", True)
     return url
 
 
 async def read_body(response: httpx.Response, longest: int) -> bytes:
-    """The whole body, `WorkFailed` once it is longer than the provider allows for."""
+    """Return the whole body. Raise `WorkFailed` if it is longer than `longest`."""
     body = bytearray()
 
     def take(piece: bytes) -> bool:
@@ -105,15 +104,17 @@ async def read_body(response: httpx.Response, longest: int) -> bytes:
 
 
 async def read_answer(response: httpx.Response, take: Callable[[bytes], bool]) -> None:
-    """Hand the body's pieces to `take` until the answer ends. When `take` returns True, which is enough, the answer has
-    another second to end, so that its connection can be used again."""
+    """Pass the body's chunks to `take` until the answer ends or `take` returns True.
+
+    In the latter case the answer gets another second to end, so that its connection can be reused.
+    """
     try:
         with trio.CancelScope() as reading:
             async with pieces_of(response, math.inf, None) as pieces:
                 async for piece in pieces:
                     if take(piece):
                         reading.deadline = min(reading.deadline, trio.current_time() + _END_SECONDS)
-    except UnfitAnswer as encoded:  # the provider must configure its server not to
+    except UnfitAnswer as encoded:  # the provider must turn off its server's encoding
         raise WorkFailed("backend_error", str(encoded), True) from None
 
 
@@ -123,7 +124,7 @@ def check_length(length: int, longest: int) -> None:
 
 
 def read_object(raw: bytes) -> dict[str, object]:
-    """A JSON object; anything else is an attempt that failed."""
+    """Return the JSON object. Raise `TryAgain` for anything else."""
     try:
         value: object = json.loads(raw)
     except (ValueError, RecursionError):
@@ -134,7 +135,7 @@ def read_object(raw: bytes) -> dict[str, object]:
 
 
 def for_the_seal(value: object) -> object:
-    """What goes into a sealed result of it."""
+    """Return the value in the form that a sealed result allows."""
     try:
         return sealable(value)
     except Refused as refusal:

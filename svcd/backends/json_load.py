@@ -21,7 +21,7 @@ class JsonProbe:
 
 
 def load_in_json(raw: bytes, settings: JsonSettings) -> float | None:
-    """None where there is no number."""
+    """Return the load, or None without a number."""
     try:
         value = settings.path.first(json.loads(raw))
     except (ValueError, RecursionError):
@@ -30,6 +30,6 @@ def load_in_json(raw: bytes, settings: JsonSettings) -> float | None:
         return None
     try:
         load = float(value) / settings.full_at
-    except OverflowError:  # an integer of more digits than a float can stand for
+    except OverflowError:  # an integer too large for a float
         return None
     return max(0.0, min(1.0, load)) if math.isfinite(load) else None

@@ -1,4 +1,4 @@
-"""Load of a model's backend, read by a probe, or from the slots that are in use when no probe is configured."""
+"""Load of a model's backend, from a probe or from the slots in use."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,14 +27,14 @@ class SlotsProbe:
 
 @attrs.frozen(slots=True)
 class Load:
-    """The load of one model's backend; from the own slots where the probe has no reading."""
+    """Load of one model's backend. Falls back to the slots in use when the probe has no reading."""
 
     model: str
     probe: LoadProbe
     own: SlotsProbe
 
     async def read(self) -> float:
-        """0 to 1. Counted and shown on /metrics."""
+        """Return the load from 0 to 1, and update the metrics."""
         reading = await self.probe.read()
         if reading is None:
             metrics.load_probe_failures.labels(self.model).inc()
@@ -47,7 +47,7 @@ class Load:
 async def open_load(
     settings: ProbeSettings, *, model: str, slots: int, in_flight: Callable[[], int]
 ) -> AsyncIterator[Load]:
-    """`in_flight` says how many of the model's `slots` are taken now."""
+    """Open the probe. `in_flight` returns how many of the model's `slots` are in use."""
     own = SlotsProbe(slots, in_flight)
     match settings:
         case PrometheusSettings():

@@ -32,12 +32,12 @@ class JsonSettings(TomlTable, frozen=True, kw_only=True, tag="json", tag_field="
 
 
 class SlotsSettings(TomlTable, frozen=True, kw_only=True, tag="slots", tag_field="kind"):
-    """The load of svcd's own slots: no server is asked."""
+    """Use the share of busy slots as the load, without a request to a server."""
 
 
 ProbeSettings = PrometheusSettings | JsonSettings | SlotsSettings
 
 
 def read_probe(table: Mapping[str, object]) -> ProbeSettings:
-    """Raises `Mistake`, whose `param` is the key at fault."""
+    """Read the table. Raise `Mistake`, whose `param` is the key at fault."""
     return read_table({"kind": "slots", **table}, ProbeSettings)  # type: ignore[arg-type] # a union is a type

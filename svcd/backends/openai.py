@@ -1,4 +1,4 @@
-"""Any server with OpenAI's routes: responses, chat completions, embeddings, images."""
+"""Backend for servers with OpenAI's routes: responses, chat completions, embeddings, images."""
 
 import json
 from typing import Final
@@ -28,7 +28,7 @@ _LOOK_SECONDS: Final = 10.0
 
 @attrs.frozen(slots=True)
 class OpenAIBackend:
-    """`client` carries the headers and time-outs of the settings; whoever opened it closes it."""
+    """Backend of one server. `client` has the settings' headers and timeouts; the caller closes it."""
 
     settings: OpenAISettings
     client: httpx.AsyncClient
@@ -43,7 +43,7 @@ class OpenAIBackend:
         try:
             url = self.settings.root + self.settings.health_path
             async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
-                # A server without this route is up all the same; one that refuses the key takes no jobs either.
+                # A server without this route may still be up. One that rejects the API key accepts no jobs.
                 return response.is_success or response.status_code in (404, 405)
         except httpx.RequestError:
             return False
@@ -60,7 +60,7 @@ class OpenAIBackend:
 
     async def _attempt(self, work: ModelWork, body: bytes, signs: Signs) -> WorkOutput:
         settings = self.settings
-        signs.of_life = not settings.streams  # without a stream, silence is how work sounds
+        signs.of_life = not settings.streams  # without a stream, silence is normal
         try:
             async with opened(
                 self.client,
@@ -72,7 +72,7 @@ class OpenAIBackend:
                 signs.of_life = True
                 if not response.is_success:
                     raise await read_error(response)
-                # A server that cannot stream answers in one piece, whatever it was asked.
+                # A server that cannot stream ignores `stream` and sends one body.
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     assembler = ResponsesAssembler() if settings.api == "responses" else ChatAssembler()
                     answer = await self._assemble(response, assembler)

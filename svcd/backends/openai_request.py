@@ -15,12 +15,12 @@ from svcd.backends.settings import OpenAISettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork
 
-# They change how an answer travels or what is kept of it, not what it is: this side decides them.
+# Members that only affect transport or storage. The provider decides them, so the client's are removed.
 _TRANSPORT: Final = frozenset({"stream", "stream_options", "background", "store", "service_tier"})
 
 
 def request_body(settings: OpenAISettings, work: ModelWork) -> dict[str, object]:
-    """`WorkFailed` where no request of this kind can be made of the input."""
+    """Return the body of the request. Raise `WorkFailed` if the input does not fit the route."""
     _check(settings, work)
     body = {key: value for key, value in work.input.items() if key not in _TRANSPORT}
     match settings.api:
@@ -60,7 +60,7 @@ def _unfit(work: ModelWork, detail: str) -> WorkFailed:
 
 
 def _cap(body: dict[str, object], work: ModelWork, name: str, answers: int) -> None:
-    """The lowest of the client's limits and the order's, under the name that the route knows."""
+    """Set the limit `name` to the lower of the client's limits and the order's."""
     given = [_whole(body, key) for key in OUTPUT_CAPS]
     for key in OUTPUT_CAPS:
         body.pop(key, None)
@@ -71,7 +71,7 @@ def _cap(body: dict[str, object], work: ModelWork, name: str, answers: int) -> N
 
 
 def _whole(body: Mapping[str, object], key: str) -> int:
-    """A whole number; absent is zero, which is how a limit says that it is none."""
+    """Return a whole number, or 0 if the member is absent."""
     value = body.get(key)
     try:
         return 0 if value is None else read_count(value, key)
@@ -80,7 +80,7 @@ def _whole(body: Mapping[str, object], key: str) -> int:
 
 
 def _as_messages(body: dict[str, object]) -> None:
-    """A plain text, or a list of messages under the other route's name, becomes a conversation."""
+    """Convert `input` and `instructions` of the responses route to `messages`."""
     if "messages" in body:
         return
     given = body.pop("input", None)
@@ -102,7 +102,7 @@ def _is_message(item: object) -> bool:
 
 
 def _as_image_request(body: dict[str, object]) -> None:
-    """The market's names of what the images route calls `prompt`, `n` and `size`."""
+    """Convert the market's members to the `prompt`, `n` and `size` of the images route."""
     if "prompt" not in body and isinstance(body.get("input"), str):
         body["prompt"] = body.pop("input")
     if (number := body.pop("num_images", None)) is not None:
@@ -116,7 +116,7 @@ def _as_image_request(body: dict[str, object]) -> None:
 
 
 def _size(body: Mapping[str, object]) -> str | None:
-    """The frame that the order is priced at; where the client leaves the ratio open, the wide one."""
+    """Return the frame size that the order is priced at. Without a ratio this is the wide one."""
     width, height, tier = body.get("width"), body.get("height"), body.get("resolution")
     if width is not None or height is not None:
         return f"{_whole(body, 'width') or MISSING_SIDE}x{_whole(body, 'height') or MISSING_SIDE}"

@@ -1,7 +1,7 @@
-"""Putting an answer together from what a streaming server sends of it.
+"""Assemble an answer from the events of a streaming server.
 
-Each assembler is fed the events' JSON; `answer` is the body that the server would have sent without streaming, or None
-while it is not whole; `counted` is how many pieces carried output: a server sends a piece per token, or nearly so.
+`answer` is the body that the server would have sent without streaming, or None while incomplete. `counted` is the
+number of events with output, which is close to the number of tokens.
 """
 
 from typing import Final, Protocol
@@ -18,11 +18,11 @@ class Assembler(Protocol):
     def counted(self) -> int: ...
 
     def take(self, event: dict[str, object]) -> None:
-        """Raises what `judge` says of an error that came inside of the stream."""
+        """Add an event. Raise `WorkFailed` or `TryAgain` for an error event."""
         ...
 
     def end(self) -> None:
-        """The server said that nothing follows."""
+        """Record the server's end marker."""
         ...
 
     def answer(self) -> dict[str, object] | None: ...
@@ -30,7 +30,7 @@ class Assembler(Protocol):
 
 @attrs.define(slots=True)
 class ResponsesAssembler:
-    """`/v1/responses`: the last event carries the whole answer, so that the deltas need only be counted."""
+    """Assembler of `/v1/responses`, whose last event has the whole answer. Deltas are only counted."""
 
     counted: int = 0
     _answer: dict[str, object] | None = None
@@ -64,7 +64,7 @@ class _Choice:
 
 @attrs.define(slots=True)
 class ChatAssembler:
-    """`/v1/chat/completions`: texts are joined, tool calls put together by their index."""
+    """Assembler of `/v1/chat/completions`. Joins texts, and merges tool calls by index."""
 
     counted: int = 0
     _head: dict[str, object] = attrs.field(factory=dict)
@@ -80,7 +80,7 @@ class ChatAssembler:
             raise TryAgain("a piece of the stream nests too deep") from None
 
     def _take_chunk(self, event: dict[str, object]) -> None:
-        # The last chunk with a usage brings no choices; servers that count on the way send one with each chunk.
+        # Some servers send the usage in a last chunk without choices, and others with each chunk.
         self._head |= {key: value for key, value in event.items() if key != "choices" and value is not None}
         choices = event.get("choices")
         for chunk in choices if isinstance(choices, list) else ():
@@ -118,7 +118,7 @@ class ChatAssembler:
 
 
 class _Text(list[str]):
-    """A text that grows by pieces: joined once, at the end, or a long answer would be copied for each of its tokens."""
+    """Pieces of a text, joined only at the end to avoid copying a long answer for each token."""
 
 
 def _written_out(value: object) -> object:
@@ -155,7 +155,7 @@ def _join(into: dict[str, object], delta: dict[str, object]) -> None:
 
 
 def _join_items(items: list[object], pieces: list[object]) -> None:
-    """Items that carry an index (tool calls) grow piece by piece; others (log probabilities) are appended."""
+    """Merge items that have an index (tool calls), and append others (log probabilities)."""
     for piece in pieces:
         index = piece.get("index") if isinstance(piece, dict) else None
         if not isinstance(piece, dict) or index is None:
@@ -169,7 +169,7 @@ def _join_items(items: list[object], pieces: list[object]) -> None:
 
 
 def _stream_error(event: dict[str, object]) -> WorkFailed | TryAgain:
-    """A server that has sent its 200 already can only tell of an error in the stream, some with its status."""
+    """Return the exception for an error that the server reported inside the stream, after its status 200."""
     error = event.get("error")
     code = error.get("code") if isinstance(error, dict) else event.get("code")
     if isinstance(code, str) and code.isdecimal():

@@ -23,7 +23,7 @@ _IMAGES: Final = JsonPath.parse("data[*].b64_json")
 
 def output_of(api: str, work: ModelWork, answer: dict[str, object], counted: int) -> WorkOutput:
     if "model" in answer:
-        answer = answer | {"model": work.model}  # what a provider calls it inside is nobody's concern
+        answer = answer | {"model": work.model}  # hides the provider's internal name
     output = for_the_seal(answer)
     usage = for_the_seal(answer.get("usage"))
     usage = usage if isinstance(usage, dict) else {}
@@ -40,7 +40,7 @@ def output_of(api: str, work: ModelWork, answer: dict[str, object], counted: int
 
 
 def _image_units(work: ModelWork, answer: dict[str, object]) -> int:
-    """The order names its images by their pixels; those that did not come are not charged."""
+    """Return the units of the images in the answer. Missing images are not charged."""
     come = sum(1 for image in _IMAGES.find(answer) if isinstance(image, str) and image)
     if not come:
         raise WorkFailed("backend_error", "the answer holds no image as base64 (set extra.response_format)", True)

@@ -1,8 +1,7 @@
-"""References in a request to things outside it: addresses that the model server would fetch, and ids of what it stores.
+"""Find references in a request to data outside it: addresses to fetch, and ids of stored objects.
 
-A request that names `http://10.0.0.1/` lets a stranger reach into the provider's network through the server. A request
-that names a file's id reads what another client left there. Payloads therefore carry their data themselves, also in
-`data:` addresses.
+An address such as `http://10.0.0.1/` would let a client reach into the provider's network, and a file's id could belong
+to another client. Payloads must therefore include their data, for example in `data:` addresses.
 """
 
 from typing import Final
@@ -13,7 +12,7 @@ _KEPT_TYPES: Final = frozenset({"item_reference"})
 
 
 def outside_reference(value: object) -> str | None:
-    """The key (or the part's type) that points outside, the first one found; None where everything is inside."""
+    """Return the first key, or part type, that refers to outside data, or None."""
     if isinstance(value, list):
         return next((found for item in value if (found := outside_reference(item))), None)
     if not isinstance(value, dict):
@@ -21,7 +20,7 @@ def outside_reference(value: object) -> str | None:
     for key, inner in value.items():
         if key in _ADDRESSES and isinstance(inner, str) and not inner.startswith("data:"):
             return str(key)
-        # A tool's schema may well have properties of these names; their values are objects, never ids.
+        # A tool's schema may have properties with these names, but their values are objects and not ids.
         if key in _KEPT and isinstance(inner, str | list) and inner:
             return str(key)
         if key == "type" and isinstance(inner, str) and inner in _KEPT_TYPES:

@@ -1,6 +1,6 @@
-"""Model servers of OpenAI's routes, and the names of the models that they list.
+"""Read the list of models of a server with OpenAI's routes.
 
-vLLM, SGLang, llama.cpp, Ollama and LMDeploy are told apart by the owner that each puts beside its models.
+The `owned_by` of a model identifies vLLM, SGLang, llama.cpp, Ollama and LMDeploy.
 """
 
 import json
@@ -21,14 +21,14 @@ _OWNERS: Final = {
     "library": "Ollama",
     "lmdeploy": "LMDeploy",
 }
-# With one model loaded they answer for it whatever name they are asked for.
+# With a single model loaded, these servers ignore the requested name.
 _ANSWER_ANY_NAME: Final = frozenset({"SGLang", "llama.cpp"})
-_TAG: Final = ":latest"  # Ollama knows its models without it, too
+_TAG: Final = ":latest"  # optional for Ollama
 
 
 @attrs.frozen(slots=True)
 class ServedModels:
-    """Models that a server lists. `software` is None where it is none of those that are known."""
+    """Models that a server lists. `software` is None for an unknown server."""
 
     names: tuple[str, ...]
     software: str | None = None
@@ -47,7 +47,7 @@ class ServedModels:
 async def read_served(
     http: httpx.AsyncClient, root: str, seconds: float, headers: Mapping[str, str] | None = None
 ) -> ServedModels | None:
-    """None where nothing answers with a list of models."""
+    """Return the list of models, or None if the server has none."""
     try:
         async with opened(http, "GET", root + MODELS_ROUTE, timeout=seconds, headers=headers) as response:
             if not response.is_success:
@@ -58,7 +58,7 @@ async def read_served(
 
 
 def listed(raw: bytes) -> ServedModels | None:
-    """What a list holds, as far as it is one: unknown members are left alone."""
+    """Read a list of models, ignoring unknown members. Return None if the body is not such a list."""
     try:
         rows = json.loads(raw)["data"]
         models = [row for row in rows if isinstance(row["id"], str) and row["id"]]

@@ -23,7 +23,7 @@ PollSeconds = Annotated[float, Meta(ge=0.01, le=3600)]
 
 
 class ServerSettings(TomlTable, frozen=True, kw_only=True):
-    """A server of the provider's, and the patience with it. The job's deadline ends every attempt in any case."""
+    """Model server and its timeouts. The job's deadline also ends every attempt."""
 
     models: dict[str, str] = field(default_factory=dict)
     headers: Headers = Headers()  # with the API key, once the configuration is read
@@ -69,7 +69,7 @@ class OpenAISettings(ServerSettings, frozen=True, kw_only=True, tag="openai", ta
 
     @property
     def root(self) -> str:
-        """The address before the routes, without a slash at its end."""
+        """Return the address before the routes, without a trailing slash."""
         return self.base_url.rstrip("/")
 
     @property
@@ -136,13 +136,15 @@ BackendSettings = OpenAISettings | HttpSettings | ExecSettings | EchoSettings
 
 
 def read_backend(table: Mapping[str, object], environment: Mapping[str, str]) -> BackendSettings:
-    """Raises `Mistake`, whose `param` is the key at fault. What `*_env` names, and where systemd's credentials are, is
-    looked up in `environment`."""
+    """Read the table. Raise `Mistake`, whose `param` is the key at fault.
+
+    Variables named by `*_env` and systemd's credentials are looked up in `environment`.
+    """
     return with_api_key(read_table(table, BackendSettings), environment)  # type: ignore[arg-type] # a union is a type
 
 
 def with_api_key(settings: BackendSettings, environment: Mapping[str, str]) -> BackendSettings:
-    """The settings with the API key among their headers. A key does not stand in the configuration itself."""
+    """Return the settings with the API key, which is stored outside the configuration, among the headers."""
     if not isinstance(settings, OpenAISettings | HttpSettings):
         return settings
     source = KeySource("api_key", settings.api_key_file, settings.api_key_env, settings.api_key_credential)

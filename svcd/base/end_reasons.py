@@ -1,4 +1,4 @@
-"""Reasons for which a job ended without a settle. /metrics counts them and the log names them.
+"""Reasons why a job ended without a settle, as in /metrics and the log.
 
 A stage ends a job by raising `WorkFailed`. The reason decides whether a signed `fail` refunds the client at once. The
 error also says whether the backend's circuit breaker counts it.
@@ -9,10 +9,10 @@ from typing import Final, Literal, get_args
 import attrs
 
 # Reasons under which no `fail` is sent: the job is left to be reclaimed.
-UNPAID: Final = "unpaid"  # run ahead of a claim that was refused: nobody holds the job, so nothing is left to fail
+UNPAID: Final = "unpaid"  # the job ran ahead and its claim was refused, so there is no claim to fail
 _WITHOUT_FAIL: Final = frozenset({"sla_abandon", "internal_error", UNPAID})
-# Of the reasons that begin with `settle_`, those that are not a contract's error. After a contract's error no `fail`
-# is sent: the chain has ended the job already, or refuses us in any case.
+# Reasons that begin with `settle_` but are not contract errors. After a contract error no `fail` is sent, because the
+# job has already ended or the chain would refuse the fail as well.
 _SETTLE_TROUBLE: Final = frozenset(
     {
         "settle_rejected",
@@ -23,7 +23,7 @@ _SETTLE_TROUBLE: Final = frozenset(
     }
 )
 
-# Every reason whose name is known beforehand. (The chain and the coordinator may have further names of their own.)
+# The chain and the coordinator may add further reasons.
 KNOWN_REASONS: Final = (
     *("backend_error", "backend_exhausted", "deadline_wait", "media_input_refused", "sla_abandon", "internal_error"),
     *("too_short", "bad_version", "commitment_mismatch", "bad_container"),
@@ -32,7 +32,7 @@ KNOWN_REASONS: Final = (
     # the escrow's own codes
     *("stale_issued_at", "wrap_mismatch", "wrong_wallet", "no_claim", "not_claimed", "escrow_key_lost"),
     *("modality_unknown", "task_unresolved", "claim_expired", "unservable", UNPAID),
-    # what the job registry can say to a settle
+    # the job registry's errors for a settle
     *("settle_SlaExpired", "settle_NotClaimed", "settle_NotTheClaimer", "settle_StaleOp", "settle_TooManyUnits"),
     *("settle_UnknownJob", "settle_UnknownProvider", "settle_InvalidSignature", "settle_InvalidCid"),
     *sorted(_SETTLE_TROUBLE),
@@ -47,7 +47,7 @@ HOLD_REASONS: Final[tuple[HoldReason, ...]] = get_args(HoldReason)
 
 @attrs.frozen(slots=True)
 class WorkFailed(Exception):
-    """This job will not be settled by us. `reason` is one of the specification's, `detail` is for the log."""
+    """Raised to end a job without a settle. `reason` is one of the specification's; `detail` is logged."""
 
     reason: str
     detail: str = ""

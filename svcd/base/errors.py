@@ -1,14 +1,14 @@
-"""Errors outside this daemon. Answers to expect (a refused claim, an unknown job) are values instead."""
+"""Errors of other services. Expected answers, such as a refused claim, are values instead."""
 
 import attrs
 
 
 @attrs.frozen(slots=True)
 class Unavailable(Exception):
-    """A read that did not come through: no answer, or one that says to come back later. Nothing took effect."""
+    """A read failed: there was no answer, or it was an error."""
 
     what: str
-    status: int | None = None  # None: there was no answer at all
+    status: int | None = None  # None without an answer
 
     def __str__(self) -> str:
         return self.what

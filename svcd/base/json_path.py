@@ -1,7 +1,7 @@
 """Path into a JSON value: `data.items[0].status`, `output[*].url`, `$` for the whole.
 
-Names are separated by dots and stand for object members (`["odd name"]` where a name holds other signs); `[n]` is
-a list's item (negative from its end), `[*]` all of them.
+Names separated by dots select object members, or `["odd name"]` for names with other characters. `[n]` selects a
+list's item (negative from its end), and `[*]` every item.
 """
 
 import re
@@ -48,24 +48,24 @@ class JsonPath:
 
     @property
     def is_single(self) -> bool:
-        """True when it names one place at most."""
+        """Return True if the path selects at most one value."""
         return None not in self.steps
 
     def find(self, value: object) -> list[object]:
-        """Every value that is there, in order; where a step does not fit, nothing."""
+        """Return the selected values, in order."""
         found = [value]
         for step in self.steps:
             found = [inner for outer in found for inner in _inside(outer, step)]
         return found
 
     def first(self, value: object) -> object | None:
-        """The first value found; None also stands for null and for nothing there."""
+        """Return the first selected value, or None if it is null or missing."""
         found = self.find(value)
         return found[0] if found else None
 
 
 class SinglePath(JsonPath):
-    """A path that names one place at most."""
+    """Path that selects at most one value."""
 
     __slots__ = ()
 

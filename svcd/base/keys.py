@@ -23,7 +23,7 @@ _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
 
 @attrs.frozen(slots=True)
 class KeySource:
-    """The keys `<name>_file`, `<name>_env` and `<name>_credential` of a table, one of which names a secret's place."""
+    """Place of a secret: one of the keys `<name>_file`, `<name>_env` and `<name>_credential` of a table."""
 
     name: str
     file: Path | None
@@ -32,7 +32,7 @@ class KeySource:
 
 
 def read_secret(source: KeySource, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The key that is given and the text that it leads to; None when none is given. Raises `Mistake`."""
+    """Return the configured key and the secret's text, or None if no key is set. Raise `Mistake`."""
     places = (("file", source.file), ("env", source.variable), ("credential", source.credential))
     given = [f"{source.name}_{kind}" for kind, place in places if place is not None]
     if not given:
@@ -51,7 +51,7 @@ def read_secret(source: KeySource, environ: Mapping[str, str]) -> tuple[str, str
 
 
 def read_key(source: KeySource, environ: Mapping[str, str], make: Callable[[bytes], T]) -> T | None:
-    """The key of 32 bytes that is given, if any. Raises `Mistake`."""
+    """Return the configured key of 32 bytes, or None. Raise `Mistake`."""
     found = read_secret(source, environ)
     if found is None:
         return None
@@ -65,7 +65,7 @@ def read_key(source: KeySource, environ: Mapping[str, str], make: Callable[[byte
 
 
 def read_wallet(source: KeySource, password: KeySource, environ: Mapping[str, str]) -> Wallet | None:
-    """The wallet whose key is given, in hex or as an encrypted keystore behind the password that is given."""
+    """Return the wallet from a key in hex, or from an encrypted keystore and its password."""
     found = read_secret(source, environ)
     if found is None or not found[1].startswith("{"):
         return read_key(source, environ, Wallet)
@@ -100,8 +100,8 @@ def _credentials(environ: Mapping[str, str], key: str) -> Path:
     if not directory:
         raise _mistake(
             key,
-            "CREDENTIALS_DIRECTORY is not set, as systemd sets it for the service (LoadCredential=), and there is no"
-            " folder `credentials` beside the configuration",
+            "no credentials: create a folder `credentials` beside the configuration, or set CREDENTIALS_DIRECTORY as"
+            " systemd does with LoadCredential=",
         )
     return Path(directory)
 
@@ -113,14 +113,14 @@ BOX_FILE = "box.key"  # the X25519 key that orders are sealed to
 
 @attrs.frozen(slots=True)
 class Identity:
-    """What the provider publishes of itself."""
+    """Public identity of a provider."""
 
     operator: bytes
     box_key: PublicKey
 
 
 def create_identity(directory: Path) -> Identity:
-    """Fresh keys in `directory`, one file each, readable by their owner alone. Never overwrites."""
+    """Create new keys in `directory`, readable only by their owner. Existing files are not overwritten."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (WALLET_FILE, BOX_FILE):
         if (directory / name).exists():
@@ -133,14 +133,14 @@ def create_identity(directory: Path) -> Identity:
 
 
 def create_box(directory: Path) -> PublicKey:
-    """A fresh box key in `directory`."""
+    """Create a new box key in `directory`."""
     secret = secrets.token_bytes(32)
     store_secret(directory / BOX_FILE, hex_of(secret) + "\n")
     return SecretKey(secret).public
 
 
 def store_secret(path: Path, text: str) -> None:
-    """A new file that its owner alone can read."""
+    """Write the text to a new file that only its owner can read."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write(text)
         file.flush()

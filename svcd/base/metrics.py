@@ -1,4 +1,4 @@
-"""Metrics of /metrics: the specification's series and one of our own, all there from the start (`start_at_zero`)."""
+"""Prometheus metrics of the daemon."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
 
-disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each, which nobody asks for
+disable_created_metrics()  # type: ignore[no-untyped-call] # would double the number of series
 
 REGISTRY: Final = CollectorRegistry()
 
@@ -76,8 +76,10 @@ def count_task_failures(task: str, number: int) -> None:
 
 
 def start_at_zero(models: Iterable[str]) -> None:
-    """Every series there is, before anything happened: a counter that comes into being at 1 has not risen for
-    Prometheus, and an alert on its rise stays silent about the first job that was lost."""
+    """Create every series at 0.
+
+    Prometheus sees no increase in a counter that first appears at 1, so an alert would miss the first failure.
+    """
     for reason in KNOWN_REASONS:
         jobs_failed.labels(reason)
     for reason in HOLD_REASONS:

@@ -1,6 +1,6 @@
 """Recent durations of claims, runs and relays, from which deadlines are computed.
 
-Before anything was measured the configured figures stand alone; measured ones only ever make us more careful.
+Measurements only increase the configured margins, never lower them.
 """
 
 from collections import defaultdict, deque
@@ -10,9 +10,9 @@ import attrs
 import trio
 
 _REMEMBERED: Final = 64
-_USUALLY: Final = 0.9  # the share of past runs that an estimate would have covered
-# Seconds for which a measurement counts. What keeps windows from being claimed keeps new measurements from being made:
-# without an end to the old ones, a chain that was slow for a minute would end short windows for good.
+_USUALLY: Final = 0.9  # quantile of the recent durations
+# Measurements expire after these seconds. High ones stop claims, and without claims there are no new measurements, so
+# without expiry a chain that was slow for a minute would exclude short windows for ever.
 _NETWORK_CHANGES: Final = 120.0
 _BACKEND_CHANGES: Final = 3600.0
 
@@ -26,7 +26,7 @@ class _Recent:
         self.values.append((trio.current_time(), seconds))
 
     def usual(self) -> float:
-        """Enough for nine in ten of the recent ones; 0 when there are none."""
+        """Return the 90 % quantile of the recent durations, or 0 without any."""
         since = trio.current_time() - self.lasting
         ranked = sorted(seconds for when, seconds in self.values if when >= since)
         return ranked[min(len(ranked) - 1, int(_USUALLY * len(ranked)))] if ranked else 0.0
@@ -34,7 +34,7 @@ class _Recent:
 
 @attrs.define(slots=True)
 class Timings:
-    """Seconds, per kind: a relayed op from request to answer, the fetch of a payload, a model's runs."""
+    """Recent durations in seconds of relayed ops, payload fetches and each model's runs."""
 
     _relay: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_CHANGES))
     _fetch: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_CHANGES))
@@ -50,10 +50,10 @@ class Timings:
         self._backend[model].add(seconds)
 
     def margin(self, configured: float) -> float:
-        """What must be left of the SLA when the backend is done: two relays, so that a lost one can be repeated."""
+        """Return the time to leave after the run: enough for two relays, in case one is lost."""
         return max(configured, 2 * self._relay.usual())
 
     def needed(self, model: str, configured_margin: float) -> float:
-        """The shortest SLA worth claiming: claim, fetch, run, and the margin."""
+        """Return the shortest SLA worth claiming: the time for claim, fetch and run, and the margin."""
         before = self._relay.usual() + self._fetch.usual() + self._backend[model].usual()
         return before + self.margin(configured_margin)

@@ -1,4 +1,4 @@
-"""TOML read into typed structs. An error names the file, the key and what the key must be."""
+"""Read TOML into typed structs. An error names the file, the key and the expected value."""
 
 import re
 import tomllib
@@ -38,7 +38,7 @@ class _Readable(Protocol):
 
 
 class Url(str):
-    """An http:// or https:// address, as requests will read it: a mistake shows now, and not at the first request."""
+    """An http:// or https:// address, validated as requests will parse it."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class Url(str):
 
 
 class HiddenTexts(dict[str, str]):
-    """A table of strings that may be secrets: it is never printed."""
+    """Table of strings that may be secrets. Its `repr` hides them."""
 
     @classmethod
     def from_toml(cls, value: object) -> "HiddenTexts":
@@ -76,7 +76,7 @@ class Headers(HiddenTexts):
 
 @attrs.frozen(slots=True)
 class Mistake(Refused):
-    """A value that cannot stand at `path`, which `param` writes with dots."""
+    """Raised for an invalid value at `path`, which `param` writes with dots."""
 
     path: KeyPath = ()
 
@@ -85,12 +85,12 @@ class Mistake(Refused):
         return cls(message, param=dotted(path), path=path)
 
     def below(self, path: KeyPath) -> "Mistake":
-        """The same mistake, seen from a table further up."""
+        """Return the mistake with `path` prepended."""
         return Mistake.at((*path, *self.path), self.message)
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as messages write it: `model[1].slots`."""
+    """Return the path as messages write it: `model[1].slots`."""
     written = ""
     for part in path:
         written += f"[{part}]" if isinstance(part, int) else f".{part}" if written else part
@@ -117,7 +117,7 @@ def read_file(path: Path, read: Callable[[Mapping[str, object]], T]) -> T:
 
 
 def read_table(values: Mapping[str, object], kind: type[T]) -> T:
-    """The values as `kind`; raises `Mistake`."""
+    """Return the values as `kind`. Raise `Mistake`."""
     try:
         return msgspec.convert(values, kind, dec_hook=_read_custom)
     except msgspec.ValidationError as error:
@@ -167,7 +167,7 @@ def _key_of(path: KeyPath) -> str:
 
 
 def _type_at(path: KeyPath, value: object, kind: type) -> inspect.Type:
-    """The type that a struct declares for a place, following the values where it offers several structs."""
+    """Return the declared type of a place. The values choose between several possible structs."""
     found: inspect.Type = inspect.type_info(kind)
     for part in path:
         found = _chosen(found, value)

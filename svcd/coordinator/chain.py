@@ -1,9 +1,9 @@
-"""Claims read from the chain itself, through a node of the provider's own: what is run is paid for, on the terms told.
+"""Verify claims on the chain through the provider's own node, so that svcd runs only jobs that are paid for.
 
-Read are the registry's view `job`, its event JobPosted, and the token's `authorizationState`: the registry calls a job
-claimed only once it has collected its payment, the payment's signature says how much that is, and the token says that
-it was used. How the registry stores a job does not matter here: values are read by name (`common/contract_events.py`).
-For `svcd check` the contracts' code and signing domains are read, and how this provider is registered.
+The registry's view `job` shows a claim only after it collected the payment. The event JobPosted has the terms and the
+payment's signature, which covers the amount. The token's `authorizationState` shows that the payment was used. Values
+are read by name (`common/contract_events.py`), independent of the storage layout. `svcd check` also reads the
+contracts' code, their signing domains and the provider's registration.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,9 +36,9 @@ _DOMAIN_SEPARATOR: Final = abi.selector("DOMAIN_SEPARATOR()")
 _AUTHORIZATION_STATE: Final = abi.selector("authorizationState(address,bytes32)")
 _BALANCE_OF: Final = abi.selector("balanceOf(address)")
 _MAX_ANSWER_BYTES: Final = 4 << 20
-_SECONDS: Final = 15.0  # for an answer, with the wait for a turn
-_MAX_REQUESTS: Final = 8  # at a time: a block may have hundreds of claims, and hosted nodes limit the rate
-_NEAR: Final = 128  # blocks: a reorganisation may have moved a post so far from where the coordinator saw it
+_NODE_TIMEOUT_S: Final = 15.0  # including the wait for a free request
+_MAX_REQUESTS: Final = 8  # at a time: hosted nodes limit the rate, and a block may have hundreds of claims
+_MAX_REORG_BLOCKS: Final = 128  # a reorg may move a post this far from the reported block
 _TERMS: Final = (
     *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
     *("units_in", "units_out", "designated", "expires_at"),
@@ -47,19 +47,19 @@ _TERMS: Final = (
 
 @attrs.frozen(slots=True)
 class Claimed:
-    """By us and paid for, on the terms that the coordinator told."""
+    """Claimed by this provider and paid for, on the terms that the coordinator reported."""
 
 
 @attrs.frozen(slots=True)
 class NotClaimed:
-    """Not claimed by us, as far as the node has followed the chain."""
+    """Not claimed by this provider at the node's current block."""
 
     why: str
 
 
 @attrs.frozen(slots=True)
 class Contradicted:
-    """The coordinator told other terms, or the payment is not what it should be. Looking again changes nothing."""
+    """The chain has other terms than the coordinator reported, or a wrong payment. A retry would not help."""
 
     why: str
 
@@ -69,7 +69,7 @@ Standing = Claimed | NotClaimed | Contradicted
 
 @attrs.frozen(slots=True)
 class Registered:
-    """A provider as the registry has it."""
+    """Provider in the registry."""
 
     provider_id: int
     listed: bool
@@ -78,7 +78,7 @@ class Registered:
 
 @attrs.frozen(slots=True, eq=False)
 class ChainReader:
-    """`url` may carry a key: it is in no message and no log."""
+    """Reader of the provider's node. Its address may contain a key, so no message or log shows it."""
 
     http: httpx.AsyncClient
     url: str = attrs.field(repr=False)
@@ -90,7 +90,7 @@ class ChainReader:
     _turns: trio.CapacityLimiter = attrs.field(init=False, factory=lambda: trio.CapacityLimiter(_MAX_REQUESTS))
 
     async def standing(self, job: Job) -> Standing:
-        """Raises Unavailable where the node does not answer, or not with what it was asked for."""
+        """Compare the job with the chain. Raise `Unavailable` for a missing or malformed answer."""
         used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
             registered, logged, collected = await self.ask_together(
@@ -117,7 +117,7 @@ class ChainReader:
             raise Unavailable(f"the node: {odd.message}") from None
 
     async def wrong_contracts(self) -> list[str]:
-        """The contracts of the address book that are not there, or have another signing domain, in words."""
+        """Describe the address book's contracts that are missing or have another signing domain."""
         domains, found = Domains.of(self.book), []
         try:
             for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
@@ -154,12 +154,12 @@ class ChainReader:
         return {
             "address": hex_of(self.book.job_registry),
             "topics": [hex_of(event_topic(_JOBS, "JobPosted")), hex_of(job.job_id)],
-            "fromBlock": hex(max(0, job.posted_block - _NEAR)),
-            "toBlock": hex(job.posted_block + _NEAR),
+            "fromBlock": hex(max(0, job.posted_block - _MAX_REORG_BLOCKS)),
+            "toBlock": hex(job.posted_block + _MAX_REORG_BLOCKS),
         }
 
     def _paid(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> Standing:
-        """Whether the owner's payment is for the order's whole amount, and was collected."""
+        """Check that the owner's payment covers the whole order and was collected."""
         terms = quotes.FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
         amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
@@ -170,7 +170,7 @@ class ChainReader:
         return Claimed()
 
     async def lacks_funds(self, owner: bytes, job_id: bytes, amount: int) -> str | None:
-        """Why a claim could not collect the payment now, in words; None when it could."""
+        """Return why a claim could not collect the payment now, or None."""
         token = self.book.paytoken
         try:
             used = abi.call(_AUTHORIZATION_STATE, abi.address(owner), abi.bytes32(job_id))
@@ -190,14 +190,16 @@ class ChainReader:
         return await self._in_turn(lambda: self._node.call(method, *params))
 
     async def ask_together(self, *calls: Call) -> list[Any]:
-        """Return the node's answers to several calls, in one request where the node accepts that. Raises Unavailable
-        when one of them failed."""
+        """Return the node's answers to several calls, batched if the node supports it.
+
+        Raise `Unavailable` if one of the calls failed.
+        """
         results = await self._in_turn(lambda: self._node.call_all(calls))
         return results if results is not None else [await self.ask(method, *params) for method, params in calls]
 
     async def _in_turn(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
-            with trio.fail_after(_SECONDS):
+            with trio.fail_after(_NODE_TIMEOUT_S):
                 async with self._turns:
                     return await ask()
         except trio.TooSlowError:

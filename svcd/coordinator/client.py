@@ -165,7 +165,7 @@ class MarketReads:
 
 @attrs.frozen(slots=True)
 class Handed:
-    """Jobs that a poll was given. `pending`: those whose post is under way; `block`: of the coordinator's index."""
+    """Jobs that a poll returned. `pending` ones have no mined post yet. `block` is that of the index."""
 
     jobs: list[Job]
     pending: list[PendingOffer] = attrs.field(factory=list)
@@ -179,10 +179,10 @@ class Coordinator(MarketReads):
     sessions: Sessions
 
     async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> Handed:
-        """Report that we are live with `free` slots. Return the jobs that are leased to us, at most so many.
+        """Report `free` slots, and return at most that many leased jobs.
 
-        `rates`: the lowest `rate_in` and `rate_out` worth having. `wait`: seconds for which a coordinator that knows
-        the parameter holds an answer without jobs.
+        `rates` has the lowest accepted `rate_in` and `rate_out`. The coordinator may hold an empty answer for `wait`
+        seconds.
         """
         query = {
             "state": "Open",
@@ -213,14 +213,16 @@ class Coordinator(MarketReads):
         return Handed(jobs, [PendingOffer.read(row) for row in pending], block)
 
     async def run(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
-        """Send an op and wait for its end. Sending it again is safe: the same signed op is one transaction. After
-        `Unanswered` it may still take effect."""
+        """Send an op and wait for its outcome.
+
+        Resending is safe, because the same signed op is one transaction. After `Unanswered` the op may still take
+        effect.
+        """
         outcome = await self._op(op, deadline, resend=resend)
         return CoordinatorRefusal(202, None) if isinstance(outcome, OpStored) else outcome
 
     async def store(self, op: Body, deadline: float) -> OpOutcome | OpStored:
-        """Hand an op over without waiting for its block. A coordinator that does not support this waits for the block,
-        and returns the op's end."""
+        """Send an op without waiting for its block. A coordinator that cannot do so waits and returns the outcome."""
         return await self._op(op, deadline, headers={"prefer": "respond-async"})
 
     async def _op(

@@ -1,4 +1,4 @@
-"""Outcomes of a signed op, an upload, a release or a publication, as far as the coordinator told."""
+"""Outcomes of a signed op, an upload, a release or a publication, as reported by the coordinator."""
 
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ class OpMined:
 
 @attrs.frozen(slots=True)
 class OpStored:
-    """The coordinator has it, and will send it; how it ends is told to who sends the same again."""
+    """The coordinator stored the op and will send it. Sending the same op again returns its outcome."""
 
 
 @attrs.frozen(slots=True)
@@ -36,14 +36,14 @@ class ChainRefused:
 
 @attrs.frozen(slots=True)
 class OpPending:
-    """Broadcast and not mined within the coordinator's patience: it may take effect yet."""
+    """The op was broadcast but not mined within the coordinator's timeout. It may still take effect."""
 
     tx_hash: str
 
 
 @attrs.frozen(slots=True)
 class CoordinatorRefusal:
-    """Any other answer that is no success."""
+    """Any other error answer."""
 
     status: int
     code: str | None
@@ -56,14 +56,14 @@ class Published:
 
 @attrs.frozen(slots=True)
 class Uploaded:
-    """`cid` is None when the answer named none."""
+    """The file was uploaded. `cid` is None if the answer has none."""
 
     cid: str | None
 
 
 @attrs.frozen(slots=True)
 class ReleasedKey:
-    """The payload key, sealed to the key that was asked for."""
+    """Payload key, sealed to the public key of the request."""
 
     dek_sealed: bytes
 
@@ -75,7 +75,7 @@ ReleaseOutcome: TypeAlias = ReleasedKey | CoordinatorRefusal | Unanswered
 
 
 def describe(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
-    """For a log line."""
+    """Return the outcome as text for the log."""
     match outcome:
         case ChainRefused():
             return outcome.reason

@@ -12,7 +12,7 @@ from svcd.coordinator.op_signer import OpSigner
 
 @attrs.frozen(slots=True)
 class ProviderSession:
-    """A session, and the provider that it is for."""
+    """Session of a provider."""
 
     session: SessionShape = attrs.field(repr=False)
     provider_id: int
@@ -20,7 +20,7 @@ class ProviderSession:
 
 @attrs.frozen(slots=True)
 class SignInRefused:
-    """No session. `status`: that of the answer that refused it; None without an answer."""
+    """Sign-in failed. `status` is of the error answer, or None without an answer."""
 
     status: int | None
     detail: str

@@ -1,4 +1,4 @@
-"""Row of the job book, read strictly: a coordinator's answer has exactly this form, or it is rejected as `Refused`."""
+"""Rows of the job book. A row of any other form is rejected as `Refused`."""
 
 from typing import Final, Self
 
@@ -21,7 +21,7 @@ from common.api.states import JobState
 from common.messages.jobs import Order
 from common.refusal import Refused
 
-_LONGEST_CID: Final = 1 << 20  # the answer that holds it has a limit of its own
+_MAX_CID_LENGTH: Final = 1 << 20  # the size of the whole answer is limited elsewhere
 
 
 @attrs.frozen(slots=True)
@@ -40,6 +40,8 @@ class _State:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Job:
+    """Job as the coordinator's book has it."""
+
     job_id: bytes = wire(BYTES32)
     owner: bytes = wire(ADDRESS)
     c: bytes = wire(BYTES32)
@@ -54,12 +56,12 @@ class Job:
     provider_id: int = wire(UINT32, "0 until claimed")
     claimed_at: int = wire(UINT64)
     state: JobState = wire(_State())
-    task_cid: str = wire(Text(_LONGEST_CID))
+    task_cid: str = wire(Text(_MAX_CID_LENGTH))
     posted_block: int = wire(UINT64, "where the coordinator saw the post", optional=True, default=0)
 
     @classmethod
     def read(cls, row: object) -> Self:
-        """`Refused` for what is no row of the book."""
+        """Read a row. Raise `Refused` if it is malformed."""
         if not isinstance(row, dict):
             raise Refused("a job must be an object")
         if row.get("posted_block", 0) is None:
@@ -72,13 +74,13 @@ class Job:
         return Order(**{field.name: getattr(self, field.name) for field in attrs.fields(Order)})
 
     def as_row(self) -> dict[str, object]:
-        """The JSON values that `read` reads back."""
+        """Return the JSON values of the row, as `read` expects them."""
         return {name: _written(value) for name, value in attrs.asdict(self).items()}
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class PendingOffer:
-    """A job whose post is not in a block yet, offered to us for a moment, and what its owner signed."""
+    """Job offered before its post is in a block, with the owner's signatures."""
 
     job_id: bytes = wire(BYTES32)
     owner: bytes = wire(ADDRESS)
@@ -91,7 +93,7 @@ class PendingOffer:
     units_in: int = wire(UINT32)
     units_out: int = wire(UINT32)
     expires_at: int = wire(UINT64)
-    task_cid: str = wire(Text(_LONGEST_CID))
+    task_cid: str = wire(Text(_MAX_CID_LENGTH))
     signature: bytes = wire(SIGNATURE)
     auth_sig: bytes = wire(SIGNATURE)
     amount: int = wire(UINT256)
@@ -103,7 +105,7 @@ class PendingOffer:
         return read_object(cls, row)
 
     def job(self, block: int) -> Job:
-        """As the book will have it; its post is looked for from this block on."""
+        """Return the job as the book will have it, with its post searched from `block` on."""
         return Job(
             job_id=self.job_id,
             owner=self.owner,

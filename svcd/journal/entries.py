@@ -1,4 +1,4 @@
-"""Journal entries in SQLite: one table of jobs, one of numbers that must only grow.
+"""Journal entries in SQLite: jobs, and the latest value of counters that only grow.
 
     claiming ──► claimed ──► sealed ──► settled
         │           │           │
@@ -8,11 +8,11 @@
 
 A job that runs ahead of its claim goes from `claiming` directly to `sealed`, `failing` or `given_up` (`unpaid`).
 
-A state is written before the step that it names: `claiming` before the claim is sent, `sealed` (with the result) before
+Each state is written before its step is taken: `claiming` before the claim is sent, `sealed` (with the result) before
 the settle, `failing` (with the reason) before the fail.
 
-Writers return statements, so that several share one commit. The module is synchronous, and one thread uses it at a time
-(`svcd.journal.journal`).
+Writers return statements, so that one commit can include several. `svcd.journal.journal` runs this synchronous module
+in one thread at a time.
 """
 
 import json
@@ -30,14 +30,14 @@ from svcd.journal.book_row import Job
 JournalState = Literal["claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up", "not_claimed"]
 
 LIVE: Final[tuple[JournalState, ...]] = ("claiming", "claimed", "sealed", "failing")
-# Of a job that is not claimed anew. One whose claim came to nothing is; and one that was claimed, and has no result
-# yet: a reorganisation took the claim.
-NOT_AGAIN: Final[tuple[JournalState, ...]] = ("sealed", "failing", "settled", "failed", "given_up")
+# States after which a job is never claimed again. A job without a result can be: its claim failed, or a reorg removed
+# the claim.
+NOT_RECLAIMABLE: Final[tuple[JournalState, ...]] = ("sealed", "failing", "settled", "failed", "given_up")
 
 
 Statement = tuple[str, tuple[object, ...]]
 
-# Of the tables below. A change that an older svcd could not live with raises it, and brings older journals along.
+# Version of the schema below. Raise it, and migrate older journals, on a change that an older svcd cannot read.
 _VERSION: Final = 1
 _SCHEMA: Final = """
 create table if not exists jobs (
@@ -59,8 +59,8 @@ create table if not exists home (chain_id integer not null, job_registry text no
 create table if not exists owners (
     owner text primary key,
     settled integer not null,           -- jobs, ever
-    unpaid integer not null,            -- jobs that were run ahead for nothing
-    settled_since integer not null      -- the last of these
+    unpaid integer not null,            -- jobs run ahead and not paid
+    settled_since integer not null      -- jobs settled since the last unpaid one
 ) strict;
 create trigger if not exists owner_settled after update of state on jobs
 when new.state = 'settled' and old.state <> 'settled' begin
@@ -74,15 +74,15 @@ when new.reason = 'unpaid' and new.state = 'given_up' and old.state <> 'given_up
 end;
 """
 _LIVE: Final = ", ".join(f"'{state}'" for state in LIVE)
-# Put together from this package's constants; values are parameters.
-_FORGET: Final = f"delete from jobs where updated < ? and state not in ({_LIVE})"  # noqa: S608
-_NOT_AGAIN: Final = ", ".join(f"'{state}'" for state in NOT_AGAIN)
-_NEW: Final = "insert into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)"
+# Built from this module's constants; values are parameters.
+_DELETE_OLD: Final = f"delete from jobs where updated < ? and state not in ({_LIVE})"  # noqa: S608
+_NOT_RECLAIMABLE: Final = ", ".join(f"'{state}'" for state in NOT_RECLAIMABLE)
+_INSERT_JOB: Final = "insert into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)"
 _CLAIMING: Final = (
-    f"{_NEW} on conflict (job_id) do update set model = excluded.model, row = excluded.row, state = excluded.state,"
-    " claim_sent = excluded.claim_sent, updated = excluded.updated, completion_tok = null, result = null,"
-    " result_length = null, result_cid = null, reason = null"
-    f" where jobs.state not in ({_NOT_AGAIN})"
+    f"{_INSERT_JOB} on conflict (job_id) do update set model = excluded.model, row = excluded.row,"
+    " state = excluded.state, claim_sent = excluded.claim_sent, updated = excluded.updated, completion_tok = null,"
+    " result = null, result_length = null, result_cid = null, reason = null"
+    f" where jobs.state not in ({_NOT_RECLAIMABLE})"
 )
 _COLUMNS: Final = "row, model, state, claim_sent, completion_tok, result_length, result_cid, reason"
 _READ_LIVE: Final = f"select {_COLUMNS} from jobs where state in ({_LIVE}) order by claim_sent"  # noqa: S608
@@ -90,7 +90,7 @@ _READ_LIVE: Final = f"select {_COLUMNS} from jobs where state in ({_LIVE}) order
 
 @attrs.frozen(slots=True)
 class JobEntry:
-    """One job. `result` is None when it lies in a file of its own, or is not there (any more)."""
+    """Entry of one job, without its result."""
 
     job: Job
     model: str
@@ -104,7 +104,7 @@ class JobEntry:
 
 @attrs.frozen(slots=True)
 class Home:
-    """Whose jobs these are: of one wallet, at one market. Elsewhere they mean nothing, and would be given up."""
+    """Wallet and market that the journal belongs to."""
 
     chain_id: int
     job_registry: str
@@ -116,7 +116,7 @@ class Home:
 
 @attrs.frozen(slots=True)
 class OwnerRecord:
-    """How an owner's jobs ended here. `settled_since`: since the last that was run ahead for nothing."""
+    """Counts of one owner's jobs. `settled_since` counts from the last unpaid job."""
 
     settled: int = 0
     unpaid: int = 0
@@ -124,9 +124,9 @@ class OwnerRecord:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open the journal's database. Every commit is on the disk when it returns.
+    """Open the journal's database with durable commits, readable only by the daemon's user.
 
-    Raises `Fatal` for a file that is not this journal's. The files are for the daemon's user alone.
+    Raise `Fatal` if the file cannot be used as a journal.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -149,7 +149,10 @@ def open_database(path: Path) -> sqlite3.Connection:
 def _set_up(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("pragma user_version").fetchone()
     if version > _VERSION:
-        raise Fatal(f"the journal was written by a newer svcd (its format is {version}, this one knows {_VERSION})")
+        raise Fatal(
+            f"the journal was written by a newer svcd: its format is {version}, expected at most {_VERSION};"
+            " install that release, or use another state_directory"
+        )
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
     connection.executescript(_SCHEMA)
@@ -157,12 +160,12 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def claiming(job: Job, model: str, at: float) -> Statement:
-    """An entry of an earlier attempt gives way; one of a job that is not to be claimed again stays as it is."""
+    """Insert an entry, or replace that of an earlier attempt. Entries in `NOT_RECLAIMABLE` states are kept."""
     return _CLAIMING, (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
 
 
 def adopted(job: Job, model: str, at: float) -> Statement:
-    """A job that the chain says is ours and the journal does not know, or holds for not claimed."""
+    """Insert a job that is claimed on the chain and missing, or `not_claimed`, in the journal."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claimed", float(job.claimed_at), at)
     return (
         "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
@@ -171,7 +174,7 @@ def adopted(job: Job, model: str, at: float) -> Statement:
 
 
 def claimed(job_id: bytes, at: float) -> Statement:
-    """Of one that was run ahead, the entry says more than that by now, and stays."""
+    """Mark a job as claimed. A job that ran ahead may already be in a later state, which is kept."""
     return "update jobs set state = 'claimed', updated = ? where job_id = ? and state = 'claiming'", (at, job_id)
 
 
@@ -192,7 +195,7 @@ def failing(job_id: bytes, reason: str, at: float) -> Statement:
 
 
 def ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> Statement:
-    """The result is of no more use."""
+    """Store how a job ended, and delete its result."""
     return (
         "update jobs set state = ?, reason = ?, result = null, updated = ? where job_id = ?",
         (state, reason, at, job_id),
@@ -200,7 +203,7 @@ def ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> 
 
 
 def forgotten(before: float) -> Statement:
-    return _FORGET, (before,)
+    return _DELETE_OLD, (before,)
 
 
 def latest(name: str, value: int) -> Statement:
@@ -227,13 +230,13 @@ def read_state(connection: sqlite3.Connection, job_id: bytes) -> JournalState | 
 
 
 def read_unknown(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
-    """Those of which nothing is remembered but, perhaps, that they were not claimed."""
+    """Return the jobs without an entry, or with one that says `not_claimed`."""
     known = "select 1 from jobs where job_id = ? and state != 'not_claimed'"
     return {job_id for job_id in job_ids if connection.execute(known, (job_id,)).fetchone() is None}
 
 
 def read_failed(connection: sqlite3.Connection) -> set[bytes]:
-    """Every job that was taken on and not settled, as far as is remembered."""
+    """Return the jobs that ended without a settle."""
     return {job_id for (job_id,) in connection.execute("select job_id from jobs where state in ('failed', 'given_up')")}
 
 
@@ -255,12 +258,12 @@ def read_owner(connection: sqlite3.Connection, owner: bytes) -> OwnerRecord:
 
 
 def read_home(connection: sqlite3.Connection) -> Home | None:
-    """None for a journal that was not used yet."""
+    """Return None for a new journal."""
     row = connection.execute("select chain_id, job_registry, wallet from home").fetchone()
     return Home(*row) if row is not None else None
 
 
 def read_counts(connection: sqlite3.Connection) -> dict[tuple[str, str | None], int]:
-    """Jobs by state and reason."""
+    """Return the number of jobs by state and reason."""
     rows = connection.execute("select state, reason, count(*) from jobs group by state, reason order by state, reason")
     return {(state, reason): count for state, reason, count in rows}

@@ -1,4 +1,4 @@
-"""Job that the provider holds: what each stage adds to it for the next."""
+"""Job held by this provider, and the values that the stages pass on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,14 +14,20 @@ from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot
 from svcd.journal.work import ModelWork, WorkOutput
 
+# A signed claim is valid for 600 seconds. The rest is a margin for clock differences.
+CLAIM_LIFETIME_S: Final = 660.0
+
 
 @attrs.define(slots=True, eq=False)
 class Ahead:
-    """A claim that is under way, of a job that is worked on already. `at_stake`: what the work would be paid with, in
-    base units. `over` is called once: when the claim's end is known, or else the job's."""
+    """Pending claim of a job that is already running.
+
+    `at_stake` is the payment at risk, in base units. `release_stake` is called once, when the outcome of the claim or
+    of the job is known.
+    """
 
     at_stake: int
-    over: Callable[[], None]
+    release_stake: Callable[[], None]
     confirmed: bool = False
     _refusal: str | None = None
     _scopes: set[trio.CancelScope] = attrs.field(factory=set)
@@ -35,22 +41,22 @@ class Ahead:
             return
         self.confirmed = True
         metrics.jobs_ahead.labels("claimed").inc()
-        self.over()
+        self.release_stake()
 
     def refuse(self, why: str) -> None:
-        """The claim came to nothing, and the work with it."""
+        """Record that the claim failed, and cancel the work."""
         if self.decided:
             return
         self._refusal = why
         metrics.jobs_ahead.labels("unpaid").inc()
         metrics.unpaid_amount.inc(self.at_stake)
-        self.over()
+        self.release_stake()
         for scope in self._scopes:
             scope.cancel()
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Round work that ends as `WorkFailed` (`unpaid`) when the claim is refused."""
+        """Wrap work to cancel if the claim is refused. Cancelled work raises `WorkFailed` (`unpaid`)."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._refusal is not None:
@@ -63,54 +69,52 @@ class Ahead:
             raise WorkFailed(UNPAID, f"the claim was refused: {self._refusal}")
 
 
-# A signed claim is good for 600 seconds, so one that is not on the chain after this never will be.
-CLAIM_DEAD_AFTER: Final = 660.0
-
-
 @attrs.frozen(slots=True, eq=False)
 class ClaimedJob:
-    """`sla_ends` is in the loop's time: the last moment at which the chain takes a settle. It moves when a
-    reorganisation takes the claim: the one that comes then begins a window of its own."""
+    """Claimed job. `sla_ends` is the loop time until which the chain accepts a settle.
+
+    After a reorg, the next mined claim starts a new window, which moves `sla_ends`.
+    """
 
     job: Job
     model: str
     slot: Slot
     sla_ends: float
-    recovered: bool = False  # found held at start, not claimed by this run
-    ahead: Ahead | None = None  # of a job that is run before its claim is in a block
+    recovered: bool = False  # resumed from an earlier run
+    ahead: Ahead | None = None  # set for a job that runs before its claim is in a block
 
     @property
     def held(self) -> "ClaimedJob":
-        """As on what the later stages make of it."""
+        """Return the job itself, as the later stages' values return the job they hold."""
         return self
 
     @property
     def claimed_at(self) -> float:
-        """In the loop's time; a little before the chain's."""
+        """Return the loop time of the claim, slightly earlier than the chain's."""
         return self.sla_ends - self.job.sla_secs
 
     @property
     def claim_dies(self) -> float:
-        """In the loop's time: a claim that is off the chain then, after a reorganisation, does not come back."""
-        return self.claimed_at + CLAIM_DEAD_AFTER
+        """Return the loop time after which a claim removed by a reorg can no longer be mined again."""
+        return self.claimed_at + CLAIM_LIFETIME_S
 
     @property
     def was_claimed(self) -> bool:
-        """Whether a claim of it is known to have been in a block, whatever became of that block."""
+        """Return True if a claim of the job was in a block, even one that a reorg removed later."""
         return self.ahead is None or self.ahead.confirmed
 
     def in_window_of(self, claimed_at: float) -> "ClaimedJob":
-        """With the window that a claim at that moment of the loop's time begins; a longer one is kept."""
+        """Return the job with the window of a claim at that loop time, if it ends later than the current window."""
         ends = claimed_at + self.job.sla_secs
         return self if ends <= self.sla_ends else attrs.evolve(self, sla_ends=ends)
 
     def work(self) -> AbstractContextManager[None]:
-        """Round each step: it ends when there is nothing to be had for it any more."""
+        """Wrap each step. The work is cancelled if the claim is refused."""
         return nullcontext() if self.ahead is None else self.ahead.work()
 
     @property
     def name(self) -> str:
-        """As logs and routes write the job."""
+        """Return the job's id as logs and routes write it."""
         return "0x" + self.job.job_id.hex()
 
 
@@ -131,9 +135,10 @@ class Finished:
 
 @attrs.frozen(slots=True, eq=False)
 class SealedJob:
-    """The sealed bytes are in the journal; small ones are here too. `result_cid`: where large ones were uploaded.
+    """Job whose sealed result is in the journal.
 
-    `started` is None for a job whose run belongs to an earlier process.
+    `result` repeats a small result, and `result_cid` is the content id of an uploaded one. `started` is None for a job
+    that an earlier process ran.
     """
 
     held: ClaimedJob
@@ -146,7 +151,7 @@ class SealedJob:
 
 @attrs.frozen(slots=True, eq=False)
 class Failing:
-    """To be failed on the chain; the journal has the reason."""
+    """Job to fail on the chain. The journal has the reason."""
 
     held: ClaimedJob
     reason: str

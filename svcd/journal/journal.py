@@ -1,8 +1,7 @@
-"""Journal of the provider's commitments, written before they are acted on.
+"""Write-ahead journal of the provider's commitments.
 
-A write returns when it is on the disk. Writers that come while a commit is under way share the next one, so that two
-hundred jobs at once do not wait for two hundred syncs. If the disk refuses a read or a write, it is retried for as long
-as the caller waits: acting without the entry is what the journal is there to prevent.
+A write returns when it is on the disk. Writes that arrive during a commit share the next one. A failed read or write is
+retried for as long as the caller waits, because the daemon must not act without the entry.
 """
 
 import fcntl
@@ -22,40 +21,40 @@ from common.daemon.process import Fatal
 from svcd.journal import entries
 from svcd.journal.book_row import Job
 from svcd.journal.entries import Home, JobEntry, JournalState, OwnerRecord, Statement
-from svcd.journal.result_files import LONGEST_ROW, ResultFiles
+from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_REMEMBERED: Final = 3 * 86_400  # no order lives longer than two days: one until its claim, one until its SLA
-_TIDIED_EVERY: Final = 3600.0
+JOURNAL_FILE: Final = "journal.sqlite3"
+_LOCK_FILE: Final = "lock"
+_RETENTION_S: Final = 3 * 86_400  # an order lives at most two days: one until its claim and one for its SLA
+_CLEANUP_INTERVAL_S: Final = 3600.0
 _RETRY_S: Final = 1.0
-_FURTHEST: Final = 3540  # seconds ahead that a time is signed: the chain takes an hour, by its own clock
+_MAX_SIGNING_LEAD_S: Final = 3540  # the chain accepts times up to an hour ahead of its clock
 
 
 @attrs.define(slots=True, eq=False)
 class _PendingWrite:
     statement: Statement
     done: bool = False
-    rows: int = 0  # that it changed
+    rows_changed: int = 0
 
 
 class Journal:
-    """`wall` gives Unix seconds."""
+    """Journal of one state directory. `wall` returns Unix seconds."""
 
     def __init__(self, connection: sqlite3.Connection, files: ResultFiles, wall: Callable[[], float]) -> None:
         self._connection = connection
         self._files = files
         self._wall = wall
-        self._turn = trio.Lock()  # of whoever uses the connection: it is not to be shared
+        self._turn = trio.Lock()  # guards the connection
         self._pending: list[_PendingWrite] = []
         self.works = True  # False while the disk refuses reads or writes
 
-    # --- jobs ---------------------------------------------------------------------------------------------
-
     async def claiming(self, job: Job, model: str) -> bool:
-        """False for a job that was worked on before: its entry, and its result, are left as they are."""
+        """Return False, and keep the entry, for a job that has a result or has ended."""
         return await self._write(entries.claiming(job, model, self._wall())) > 0
 
     async def adopted(self, job: Job, model: str) -> None:
@@ -65,9 +64,9 @@ class Journal:
         await self._write(entries.claimed(job_id, self._wall()))
 
     async def sealed(self, job_id: bytes, completion_tok: int, result: bytes) -> None:
-        inline = result if len(result) <= LONGEST_ROW else None
+        inline = result if len(result) <= MAX_ROW_BYTES else None
         if inline is None:
-            await self._retried(lambda: self._files.store(job_id, result))
+            await self._retry(lambda: self._files.store(job_id, result))
         await self._write(entries.sealed(job_id, completion_tok, inline, len(result), self._wall()))
 
     async def uploaded(self, job_id: bytes, cid: str) -> None:
@@ -79,21 +78,21 @@ class Journal:
     async def ended(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
         await self._write(entries.ended(job_id, state, reason, self._wall()))
         if self._files.has(job_id):
-            await self._retried(lambda: self._files.remove(job_id))
+            await self._retry(lambda: self._files.remove(job_id))
 
     async def live(self) -> list[JobEntry]:
         return await self._read(entries.read_live)
 
     async def job(self, job_id: bytes) -> Job | None:
-        """The job as it was when it was claimed last. None for a job that was never claimed, or is forgotten."""
+        """Return the job as it was last claimed, or None if it has no entry."""
         return await self._read(lambda connection: entries.read_job(connection, job_id))
 
     async def state(self, job_id: bytes) -> JournalState | None:
-        """None for a job of which nothing is remembered."""
+        """Return None for a job without an entry."""
         return await self._read(lambda connection: entries.read_state(connection, job_id))
 
     async def unknown(self, job_ids: Collection[bytes]) -> set[bytes]:
-        """Those that, as far as is remembered, were never ours."""
+        """Return the jobs that, according to the journal, this provider never claimed."""
         return await self._read(lambda connection: entries.read_unknown(connection, job_ids))
 
     async def owner(self, owner: bytes) -> OwnerRecord:
@@ -103,42 +102,44 @@ class Journal:
         return await self._read(entries.read_failed)
 
     async def open_result(self, job_id: bytes) -> bytes | BinaryIO:
-        """The sealed bytes of a job: themselves, or the open file that holds them."""
+        """Return the sealed result of a job, as bytes or as an open file."""
         inline = await self._read(lambda connection: entries.read_result(connection, job_id))
-        return inline if inline is not None else await self._retried(lambda: self._files.open(job_id))
+        return inline if inline is not None else await self._retry(lambda: self._files.open(job_id))
 
     async def forget(self) -> None:
-        """What ended too long ago to play any part."""
-        await self._write(entries.forgotten(self._wall() - _REMEMBERED))
+        """Delete the entries of jobs that ended longer ago than the retention time."""
+        await self._write(entries.forgotten(self._wall() - _RETENTION_S))
 
     async def keep_small(self) -> NoReturn:
         while True:
-            await trio.sleep(_TIDIED_EVERY)
+            await trio.sleep(_CLEANUP_INTERVAL_S)
             await self.forget()
 
     async def tidy(self) -> None:
-        """Before anything is at work: result files that belong to no job that is held are removed, too."""
+        """Delete old entries and orphaned result files. Call this before the stages start."""
         await self.forget()
         live = [entry.job.job_id for entry in await self.live()]
-        await self._retried(lambda: self._files.remove_all_but(live))
+        await self._retry(lambda: self._files.keep_only(live))
 
     async def belongs_to(self, home: Home) -> None:
-        """Fatal for the journal of another wallet or market: its jobs would be looked for where they never were, and
-        given up with their results."""
+        """Raise `Fatal` if the journal belongs to another wallet or market, because its jobs would all be given up."""
         known = await self._read(entries.read_home)
         if known is None:
             await self._write(entries.insert_home(home))
         elif known != home:
-            raise Fatal(f"the state directory is that of {known}; this is {home}: name another state_directory")
-
-    # --- numbers that only grow ---------------------------------------------------------------------------
+            raise Fatal(f"the state directory belongs to {known}, not to {home}: set another state_directory")
 
     async def next_time(self, name: str, *, skip: int = 0) -> int:
-        """A Unix time for signing that is newer than all it gave before, also before a restart; never so far ahead that
-        nobody would take it. What it gave while the clock was wrong by more nobody has taken: it starts anew."""
+        """Return a Unix time for signing, newer than every earlier one, including those before a restart.
+
+        The time is never further ahead than the chain accepts. If the stored one is, the clock was wrong and the chain
+        accepted none of those times, so counting restarts from now.
+        """
         now = int(self._wall())
         before = await self._read(lambda connection: entries.read_latest(connection, name))
-        value = now if before >= now + _FURTHEST else min(max(now, before + 1 + skip), now + _FURTHEST)
+        value = (
+            now if before >= now + _MAX_SIGNING_LEAD_S else min(max(now, before + 1 + skip), now + _MAX_SIGNING_LEAD_S)
+        )
         await self.note(name, value)
         return value
 
@@ -146,13 +147,11 @@ class Journal:
         await self._write(entries.latest(name, value))
 
     async def noted(self, name: str) -> int:
-        """0 when nothing was noted."""
+        """Return the noted value, or 0."""
         return await self._read(lambda connection: entries.read_latest(connection, name))
 
-    # --- the thread ---------------------------------------------------------------------------------------
-
     async def _write(self, statement: Statement) -> int:
-        """The rows that it changed."""
+        """Run the statement in the next commit. Return the number of changed rows."""
         mine = _PendingWrite(statement)
         self._pending.append(mine)
         try:
@@ -161,32 +160,32 @@ class Journal:
                     if not mine.done:
                         await self._commit()
         finally:
-            if mine in self._pending:  # cancelled before anybody wrote it
+            if mine in self._pending:  # cancelled before the commit
                 self._pending.remove(mine)
-        return mine.rows
+        return mine.rows_changed
 
     async def _commit(self) -> None:
         batch, self._pending = self._pending, []
         try:
-            # Not to be left half-way: what the thread commits must be known to be committed.
+            # Shielded: after cancellation it would be unknown whether the thread committed.
             with trio.CancelScope(shield=True):
                 changed = await trio.to_thread.run_sync(_commit, self._connection, [one.statement for one in batch])
         except Exception as error:
             self._pending = batch + self._pending
             if not _is_disk_failure(error):
-                raise  # one statement failed: each writer retries its own
+                raise  # a statement is wrong: the other writers retry theirs
             await self._wait_for_disk(error)
         else:
             self.works = True
             for one, rows in zip(batch, changed, strict=True):
-                one.done, one.rows = True, rows
+                one.done, one.rows_changed = True, rows
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         async with self._turn:
-            return await self._retried(lambda: read(self._connection))
+            return await self._retry(lambda: read(self._connection))
 
-    async def _retried(self, act: Callable[[], T]) -> T:
-        """Run `act` in a thread, again and again while the disk refuses it."""
+    async def _retry(self, act: Callable[[], T]) -> T:
+        """Run `act` in a thread, and retry while the disk fails."""
         refused = False
         while True:
             try:
@@ -209,7 +208,7 @@ class Journal:
 
 
 def _is_disk_failure(error: Exception) -> bool:
-    """True for a full, broken or locked disk, and for a damaged database. False for a mistake of the program.
+    """Return True for a failing disk or a damaged database, and False for a bug.
 
     `DatabaseError` itself reports a damaged file. Its other subclasses report wrong statements and values.
     """
@@ -217,7 +216,7 @@ def _is_disk_failure(error: Exception) -> bool:
 
 
 def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> list[int]:
-    """The rows that each changed."""
+    """Run the statements in one transaction. Return the number of rows that each changed."""
     connection.execute("begin immediate")
     try:
         changed = [connection.execute(sql, values).rowcount for sql, values in statements]
@@ -231,11 +230,11 @@ def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> list
 
 @asynccontextmanager
 async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
-    """Holds the state directory for this process alone: two daemons on one wallet would work against each other."""
+    """Lock the state directory and open its journal. Two daemons on one wallet would interfere with each other."""
     try:
         for private in (directory, directory / "results"):
             private.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(PermissionError):  # a volume of another user's, with access by group: its files are private
+            with suppress(PermissionError):  # another user owns the volume; the files inside are private
                 private.chmod(0o700)
         lock = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as broken:
@@ -244,7 +243,7 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Fatal(f"another svcd runs on the state directory {directory}") from None
+            raise Fatal(f"another svcd runs on the state directory {directory}: stop it first") from None
         connection = entries.open_database(directory / JOURNAL_FILE)
         try:
             journal = Journal(connection, ResultFiles(directory / "results"), wall)
@@ -256,12 +255,8 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
         os.close(lock)
 
 
-JOURNAL_FILE: Final = "journal.sqlite3"
-_LOCK_FILE: Final = "lock"
-
-
 def is_in_use(directory: Path) -> bool:
-    """Whether a daemon runs on this state directory. Nothing is made, and nothing kept."""
+    """Return True if a daemon runs on this state directory. Creates no files and keeps no lock."""
     try:
         lock = os.open(directory / _LOCK_FILE, os.O_RDONLY)
     except OSError:

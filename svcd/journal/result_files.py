@@ -1,4 +1,4 @@
-"""Sealed results that are too large for the journal's database: one file each, durable before the database names it."""
+"""Files for sealed results that are too large for the journal's database, synced before the database names them."""
 
 import os
 from collections.abc import Iterable
@@ -7,17 +7,17 @@ from typing import BinaryIO, Final
 
 import attrs
 
-# Below this a result costs less as a row than as a file with two fsyncs.
-LONGEST_ROW: Final = 256 * 1024
+# A smaller result is cheaper as a row than as a file with two fsyncs.
+MAX_ROW_BYTES: Final = 256 * 1024
 
 
 @attrs.frozen(slots=True)
 class ResultFiles:
     directory: Path
-    _kept: set[bytes] = attrs.field(factory=set)  # jobs that have one, so that few ends have to go and look
+    _stored: set[bytes] = attrs.field(factory=set)  # jobs with a file
 
     def store(self, job_id: bytes, result: bytes) -> None:
-        self._kept.add(job_id)
+        self._stored.add(job_id)
         partial = self._path(job_id).with_suffix(".partial")
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(result)
@@ -33,16 +33,16 @@ class ResultFiles:
             raise LookupError(f"result file missing: {missing.filename}") from missing
 
     def has(self, job_id: bytes) -> bool:
-        return job_id in self._kept
+        return job_id in self._stored
 
     def remove(self, job_id: bytes) -> None:
         self._path(job_id).unlink(missing_ok=True)
-        self._kept.discard(job_id)
+        self._stored.discard(job_id)
 
-    def remove_all_but(self, job_ids: Iterable[bytes]) -> None:
-        """What a crash left between the file and its row, or between an end and its removal."""
-        self._kept.update(job_ids)
-        wanted = {self._path(job_id) for job_id in self._kept}
+    def keep_only(self, job_ids: Iterable[bytes]) -> None:
+        """Remove the files of all other jobs, which a crash may have left."""
+        self._stored.update(job_ids)
+        wanted = {self._path(job_id) for job_id in self._stored}
         for path in self.directory.iterdir():
             if path not in wanted:
                 path.unlink()

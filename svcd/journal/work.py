@@ -1,4 +1,4 @@
-"""Work of a backend: its input and its output."""
+"""Input and output of a backend."""
 
 import attrs
 
@@ -7,11 +7,14 @@ from common.pricing.model_input import Modality
 
 @attrs.frozen(slots=True)
 class ModelWork:
-    """One job, opened and checked. `deadline` is in the event loop's clock (`trio.current_time()`): the moment by which
-    the output must be there so that it can still be sealed, uploaded and settled within the SLA."""
+    """Opened and checked input of one job.
+
+    `deadline` is the loop time (`trio.current_time()`) by which the output is needed to seal, upload and settle it
+    within the SLA.
+    """
 
     job_id: bytes
-    model: str  # the market's name; the backend maps it to its own
+    model: str  # the market's name; the backend translates it
     modality: Modality
     input: dict[str, object]
     units_in: int
@@ -21,8 +24,11 @@ class ModelWork:
 
 @attrs.frozen(slots=True)
 class WorkOutput:
-    """`completion_tok` is what is charged: units produced, at most the order's `units_out`. `usage` is what the sealed
-    result tells the client about it."""
+    """Output of one job.
+
+    `completion_tok` is the number of units charged, at most the order's `units_out`. `usage` is included in the sealed
+    result for the client.
+    """
 
     output: object
     completion_tok: int

@@ -1,8 +1,8 @@
-"""Text of a model's answer, for a person to read."""
+"""Human-readable text of a model's answer."""
 
 
 def readable(output: object) -> str:
-    """The text of a chat's or a response's answer; of anything else a short view."""
+    """Return the text of a chat or responses answer, or shortened JSON of anything else."""
     texts = [*_chat(output), *_response(output)]
     if texts:
         return "\n".join(texts)

@@ -34,7 +34,7 @@ class ChainHistory:
 
     @classmethod
     async def of(cls, chain: ChainReader, jobs: Sequence[Mapping[str, object]], since: int) -> "ChainHistory":
-        """From the first of the jobs' posts on: nothing of theirs was before."""
+        """Read the history from the block of the first post on."""
         posts = [read_uint(row["posted_block"], 64, "posted_block") for row in jobs if row.get("posted_block")]
         if not posts:
             return cls({}, {})
@@ -72,7 +72,7 @@ async def _logs(
     first: int,
     last: int,
 ) -> list[tuple[int, dict[str, Any]]]:
-    """In order; by ranges that the node takes."""
+    """Return the events in order, read in block ranges that the node accepts."""
     found: list[tuple[int, dict[str, Any]]] = []
     span, at = _WIDEST, first
     while at <= last:
@@ -100,7 +100,7 @@ async def _logs(
 
 
 async def _reputation_at(chain: ChainReader, block: int) -> int | None:
-    """None where the node has forgotten how it was."""
+    """Return the reputation at a block, or None if the node has pruned that state."""
     asked = call_data(load("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
     call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(asked)}
     try:

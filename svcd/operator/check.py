@@ -1,4 +1,4 @@
-"""`svcd check`: everything that a run will need, looked at once and told in a table."""
+"""`svcd check`: check everything that `svcd run` needs, and show the results in a table."""
 
 import os
 import socket
@@ -33,20 +33,20 @@ from svcd.journal.journal import is_in_use
 from svcd.operator.findings import Checked
 from svcd.operator.market_comparison import kind_of, prices_beside
 from svcd.payload.gateway import PayloadGateways
-from svcd.stages.guard import POLLED
+from svcd.stages.guard import POLLED_RECENTLY
 from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
 
 _CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
 _PATIENCE: Final = 15.0
 _BELIEVED: Final = (
-    "no rpc_url: that claims are on the chain, that they are paid for and on which terms is the coordinator's word"
+    "rpc_url is not set: claims, payments and terms are not verified on the chain, only reported by the coordinator"
 )
 
 
 async def examine(
     config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
 ) -> list[Checked]:
-    """In the order in which a run would need them."""
+    """Yield the findings in the order in which a run needs them."""
     clock = clock or Clock()
     async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_PATIENCE) as http:
         checks = _Checks(config, http, transport_of(http, clock), clock)
@@ -147,9 +147,9 @@ class _Checks:
 
     async def _alone(self, coordinator: Coordinator, provider_id: int) -> Checked:
         if is_in_use(self.config.state_directory):
-            return Checked("other daemons", None, "not to be told while svcd runs here: its log and /healthz say so")
+            return Checked("other daemons", None, "cannot check while svcd is running here; see its log and /healthz")
         polled = await coordinator.is_polled_for(provider_id)
-        found = rival(provider_id, POLLED) if polled else f"none polls as provider {provider_id}"
+        found = rival(provider_id, POLLED_RECENTLY) if polled else f"none polls as provider {provider_id}"
         return Checked("other daemons", not polled, found)
 
     async def _models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[Checked]:
@@ -185,7 +185,7 @@ class _Checks:
         return ChainReader(self.http, url, book, provider_id=0) if url is not None and book is not None else None
 
     async def node(self) -> AsyncIterator[Checked]:
-        """What the chain itself has of the market and of us, by the provider's own node."""
+        """Check the market and the provider on the chain, through the provider's node."""
         chain = self._chain()
         if chain is None:
             yield Checked("node", None, _BELIEVED)
@@ -285,7 +285,7 @@ def _counted(n: int, what: str) -> str:
 
 
 class _Wrong(Exception):
-    """A look that came to nothing."""
+    """Raised by a failed check, with the detail to show."""
 
 
 async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> Checked:
@@ -298,7 +298,7 @@ async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> Checked:
 
 
 def _writable(directory: Path) -> str:
-    """Looked at, and not made: whoever checks may be another user than the one that runs."""
+    """Check the directory without creating it, because the daemon may run as another user."""
     there = next(path for path in (directory, *directory.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise _Wrong(f"{there} cannot be written by this user")
@@ -306,7 +306,7 @@ def _writable(directory: Path) -> str:
 
 
 async def _free(host: str, port: int) -> str:
-    """Bound for a moment, as a run would, which ends at once where the port is another's."""
+    """Bind the port briefly, because `svcd run` exits at once if the port is in use."""
     try:
         with trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

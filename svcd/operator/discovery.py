@@ -26,8 +26,11 @@ _BATCHING_SLOTS: Final = 8
 
 @attrs.frozen(slots=True)
 class ModelServer:
-    """`metrics`: the address of its figures, where svcd reads a load from them. `parallel`: the requests that it runs
-    at a time, None where it does not tell."""
+    """Model server found at an address.
+
+    `metrics` is the address to read its load from. `parallel` is the number of requests that it runs at once, or None
+    if unknown.
+    """
 
     url: str
     served: ServedModels
@@ -49,7 +52,7 @@ async def local_servers(ports: Iterable[int] = USUAL_PORTS) -> list[ModelServer]
 
 
 async def servers_at(urls: Iterable[str]) -> list[ModelServer]:
-    """Those of the addresses at which a list of models is served, in their order."""
+    """Return the servers that list models at the addresses, in the same order."""
     found: dict[str, ModelServer] = {}
     addresses = [url.rstrip("/").removesuffix("/v1") for url in urls]
 

@@ -1,7 +1,7 @@
-"""`svcd earnings`: what a provider settled, failed and left, by day and model, and what became of its reputation.
+"""`svcd earnings`: settled, failed and abandoned jobs by day and model, and changes of the reputation.
 
-The jobs are the coordinator's book's; with `rpc_url` the amounts are the chain's own, and reputation is told. Why jobs
-failed stands in the journal, which remembers three days. A day is a day of UTC, of the claim.
+Jobs are read from the coordinator's book. With `rpc_url`, amounts and reputation are read from the chain. The reasons
+of failures are in the journal, which keeps three days. Jobs count on the UTC day of their claim.
 """
 
 import sqlite3
@@ -55,7 +55,10 @@ class ModelDay:
 
 @attrs.frozen(slots=True)
 class Earnings:
-    """`reputation`: change by day; None where there is no node to ask. `reasons`: of the last three days' failures."""
+    """Earnings by day and model.
+
+    `reputation` has the change by day, or is None without a node. `reasons` covers failures of the last three days.
+    """
 
     rows: Mapping[tuple[str, str], ModelDay]
     reputation: Mapping[str, int] | None
@@ -65,7 +68,7 @@ class Earnings:
 
 
 async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = None) -> Earnings:
-    """Of the last so many days, today among them. Fatal where the coordinator does not answer."""
+    """Read the earnings of the last `days` days, including today. Raise `Fatal` if the coordinator does not answer."""
     clock = clock or Clock()
     async with open_client(base_url=config.coordinator_url, timeout=30) as http:
         transport = transport_of(http, clock)
@@ -118,7 +121,7 @@ def _rows(
 
 
 def _settlement(job: Job, completion_tok: int, quote: quotes.Quote, terms: quotes.FeeTerms) -> SettledAmounts:
-    """By the terms of now, which a job of before may differ from: its own are told by the chain alone."""
+    """Compute the amounts by the current fee terms. Only the chain has the terms that an older job was charged."""
     cost = min(quote.cap, quotes.cap(job.rate_in, job.rate_out, job.units_in, min(completion_tok, job.units_out)))
     treasury = cost * terms.fee_bps // 10_000 + terms.gas_fee
     return SettledAmounts(cost, treasury, quote.amount - cost - treasury)

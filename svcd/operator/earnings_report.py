@@ -15,7 +15,7 @@ _COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "ref
 
 
 def as_csv(told: Earnings) -> str:
-    """Amounts in base units. The change of a day's reputation stands in a row without a model."""
+    """Return CSV with amounts in base units. A day's change of reputation is in a row without a model."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_COLUMNS, "reputation", "reasons"])
@@ -29,7 +29,7 @@ def as_csv(told: Earnings) -> str:
 
 
 def as_table(told: Earnings, columns: int | None = None) -> str:
-    """Table for a terminal of so many columns, and remarks below it."""
+    """Return a table for a terminal of `columns` columns, with remarks below it."""
     total = ModelDay()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
     for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
@@ -52,6 +52,6 @@ def as_table(told: Earnings, columns: int | None = None) -> str:
 
 
 def _money(book: AddressBook, amount: int) -> str:
-    """In tokens, to the last unit."""
+    """Return the amount in tokens with all decimals."""
     whole, rest = divmod(amount, 10**book.payment_token_decimals)
     return f"{whole}.{rest:0{book.payment_token_decimals}d}".rstrip("0").rstrip(".")

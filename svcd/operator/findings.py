@@ -9,7 +9,7 @@ from common.text_table import hanging
 
 @attrs.frozen(slots=True)
 class Checked:
-    """`right` is None for what is only told, and neither right nor wrong."""
+    """One finding. `right` is None for information that is neither right nor wrong."""
 
     what: str
     right: bool | None
@@ -17,13 +17,13 @@ class Checked:
 
 
 def summary(findings: Iterable[Checked]) -> str:
-    """The table's last line."""
+    """Return the last line of the table."""
     wrong = [finding.what for finding in findings if finding.right is False]
     return f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
 
 
 def table(findings: Iterable[Checked], columns: int | None = None) -> str:
-    """One line for each finding, wrapped to the columns of a terminal."""
+    """Return one line for each finding, wrapped to the terminal's width."""
     marks = {True: "right", False: "WRONG", None: ""}
     rows = [(marks[finding.right], finding.what, finding.detail) for finding in findings]
     width = max((len(what) for _, what, _ in rows), default=0)

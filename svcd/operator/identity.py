@@ -24,7 +24,7 @@ _IDENTITY_PATIENCE: Final = 120.0
 
 
 async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None) -> str:
-    """What was published; Fatal when it was not."""
+    """Publish the identity, and return a summary. Raise `Fatal` if it was not published."""
     box = config.box
     if box is None:
         raise Fatal("no box key is configured: name one under [keys], as box_file, box_env or box_credential")

@@ -34,7 +34,7 @@ def kind_of(model: ModelConfig, endpoint: str | None) -> tuple[bool, str] | None
 
 
 def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAsk]) -> tuple[bool | None, str]:
-    """Compare each ask with the lowest that others ask: in the same window, else in any."""
+    """Compare each ask with the lowest price of other providers, in the same window if it has any."""
     right: bool | None = True
     details = []
     of_model = [ask for ask in others if ask.model_id == model_id]

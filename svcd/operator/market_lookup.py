@@ -12,14 +12,14 @@ from common.refusal import Refused
 from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Floors, MarketReads, read_deployment, transport_of
 
-# Windows that a market may well have, where nobody tells which ones it has.
+# Proposed if the coordinator does not list the market's windows.
 _USUAL_WINDOWS: Final = (3600, 86400)
 _SHORTEST: Final = 300  # windows below this leave too little time for a model to be proposed unasked
 
 
 @attrs.frozen(slots=True)
 class MarketTold:
-    """What the coordinator tells. `windows` are those that are worth offering."""
+    """Market as the coordinator reports it. `windows` are the ones worth offering."""
 
     book: AddressBook
     gateway: str | None
@@ -29,7 +29,7 @@ class MarketTold:
 
 
 async def read_market(http: httpx.AsyncClient) -> MarketTold:
-    """Read the market at the client's `base_url`. Fatal where it does not answer, or is no coordinator."""
+    """Read the market at the client's `base_url`. Raise `Fatal` if no coordinator answers there."""
     url, transport = str(http.base_url).rstrip("/"), transport_of(http)
     coordinator = MarketReads(transport)
     try:
@@ -48,7 +48,7 @@ async def read_market(http: httpx.AsyncClient) -> MarketTold:
 
 
 def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
-    """Models of the market that a server has under the same name, or under one that ends alike."""
+    """Return the market's models that a server has under the same name or the same last part of a name."""
     found: dict[str, str] = {}
     for name in market:
         exact = [each for each in served if each == name]

@@ -1,4 +1,4 @@
-"""`svcd register`: the one transaction that the wallet sends itself, tried and priced first; then the admin's part."""
+"""`svcd register`: simulate, price and send the registration, then show what the market's admin must do."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,7 +36,7 @@ _FULL_REPUTATION: Final = 1000
 
 @attrs.frozen(slots=True)
 class RegisterOptions:
-    """`confirmed`: asked once the cost is known. `wait_seconds` None: what the admin has to do is not waited for."""
+    """Options. `confirmed` asks the operator once the cost is known. With `wait_seconds` None there is no wait."""
 
     rpc_url: str | None
     dry_run: bool
@@ -58,7 +58,7 @@ class TransactionCost:
 
 
 async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> bool:
-    """True when the provider may work, as far as the admin has a say in it; Fatal where nothing could be done."""
+    """Register the wallet. Return True if the admin has completed every step. Raise `Fatal` if registration failed."""
     url = options.rpc_url or config.rpc_url
     if url is None:
         raise Fatal("--rpc-url must name a node of the market's chain (or rpc_url under [coordinator])")
@@ -98,7 +98,7 @@ async def _same_market(chain: ChainReader) -> None:
 
 
 async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptions, say: Say) -> Registered | None:
-    """None where it was not to be sent."""
+    """Send the registration. Return None if the operator did not confirm it."""
     wallet, registry = config.wallet, chain.book.provider_registry
     cost = await _cost(chain, wallet.address)
     say(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
@@ -118,7 +118,7 @@ async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptio
     try:
         await chain.ask("eth_sendRawTransaction", hex_of(signed.raw))
     except Unavailable as refused:
-        # A node may take it and answer with an error, or not at all: the receipt decides.
+        # A node may accept the transaction and still answer with an error, so wait for the receipt.
         say(f"{refused}; looking for it all the same")
     await _mined(chain, hex_of(signed.hash))
     registered = await chain.registered(wallet.address)
@@ -131,7 +131,7 @@ async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptio
 
 
 async def _cost(chain: ChainReader, address: bytes) -> TransactionCost:
-    """Tries the call, too: a node estimates nothing that would be refused."""
+    """Return the cost. The gas estimate also simulates the call, and fails if the registry would refuse it."""
     call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER)}
     block = await chain.ask("eth_getBlockByNumber", "latest", False)
     base = quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")
@@ -166,13 +166,13 @@ async def _mined(chain: ChainReader, tx_hash: str) -> None:
 
 
 def _coins(wei: int) -> str:
-    """In coins, of 18 decimals as on every EVM chain; rounded up to the millionth."""
+    """Return the amount in coins of 18 decimals, rounded up to the millionth."""
     whole, rest = divmod(-(-wei // 10**12), 10**6)
     return f"{whole}.{rest:06d}"
 
 
 async def _published(config: DaemonConfig, registered: Registered, say: Say) -> None:
-    """The coordinator relays it: it costs the wallet nothing, and can be done again."""
+    """Publish the box key through the coordinator, which pays the gas. A failure can be repeated later."""
     if config.box is None or registered.box_key == config.box.public.raw:
         return
     until = trio.current_time() + _INDEX_TIME_S
@@ -184,7 +184,7 @@ async def _published(config: DaemonConfig, registered: Registered, say: Say) -> 
 
 @attrs.frozen(slots=True)
 class AdminStep:
-    """What the admin has to do, as `coordinatord market admin` and the registry call it."""
+    """Step for the market's admin, with its command."""
 
     done: bool
     about: str
@@ -225,7 +225,7 @@ async def _admitted(
 
 
 async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int) -> list[AdminStep]:
-    """What an admin decides about a provider, by the chain."""
+    """Return the admin's steps for a provider, and which of them the chain shows as done."""
     providers = load("ProviderRegistry")
     asked = call_data(providers, "provider", abi.uint(provider_id))
     now = returned_values(providers, "provider", await chain.view(chain.book.provider_registry, asked))

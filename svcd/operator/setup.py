@@ -1,4 +1,4 @@
-"""`svcd init`: a configuration for this machine and its market, and the keys that it names. Nothing is overwritten."""
+"""`svcd init`: write a configuration and its keys, without overwriting any file."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
-    """The proposal where there is no terminal to ask at; Fatal where there is neither."""
+    """Ask at the terminal. Without one, return the proposal, or raise `Fatal` if there is none."""
     if not sys.stdin.isatty():
         if proposed is None:
             raise Fatal(f"{flag} must be given: there is no terminal to ask at")
@@ -55,13 +55,13 @@ def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
 
 @attrs.frozen(slots=True)
 class Dialogue:
-    """Asks the questions of a set-up. A mistake in an answer is said, and its question asked again."""
+    """Ask the questions of `svcd init`, and repeat a question after a wrong answer."""
 
     ask: Ask
     say: Say
 
     def answer(self, given: str | None, question: str, proposed: str | None, flag: str, read: Callable[[str], T]) -> T:
-        """Read the value of a flag, or an answer. Raises Fatal for a mistake in a flag."""
+        """Read the value of a flag, or an answer. Raise `Fatal` for a mistake in a flag."""
         if given is not None:
             return read(given)
         while True:
@@ -75,7 +75,7 @@ class Dialogue:
 
 
 def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str]) -> None:
-    """`password`: asked for where a keystore is to be made."""
+    """Write the configuration and its keys. `password` is called if a keystore is created."""
     if options.config.exists():
         raise Fatal(f"{options.config} exists already: `--config` names another file, or edit this one")
     asking = Dialogue(ask, say)
@@ -211,7 +211,7 @@ def _slots(text: str) -> int:
 
 
 def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], asking: Dialogue) -> Rates:
-    """By model and window: the book's floors; where there is none, the model's lowest in another window."""
+    """Propose rates by model and window: the book's floor, or else the model's lowest in another window."""
     unit = 10**market.book.payment_token_decimals
     proposed: Rates = {}
     for model in offered:
@@ -251,7 +251,7 @@ def _wallet(text: str) -> str:
 
 
 def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: Say) -> list[str]:
-    """The lines of [keys]. A key that is there is kept."""
+    """Create missing keys, and return the lines of [keys]."""
     folder = options.credentials
     lines = []
     if wallet in (_NEW, _KEYSTORE):
@@ -281,7 +281,7 @@ def _write_addresses(path: Path, market: MarketTold, say: Say) -> Path:
     text = json.dumps(market.book.as_json(), indent=2) + "\n"
     if not path.exists():
         _write_new(path, text)
-        say(f"wrote {path}: the coordinator's word; compare it with the address book that the market publishes")
+        say(f"wrote {path}, as reported by the coordinator; compare it with the address book that the market publishes")
     return path
 
 

@@ -1,4 +1,4 @@
-"""`svcd status`: what the running daemon says of itself, and what its journal holds."""
+"""`svcd status`: show the metrics of the running daemon and the jobs in its journal."""
 
 import sqlite3
 from contextlib import closing
@@ -57,7 +57,7 @@ def _daemon(daemon: Whereabouts) -> list[Checked]:
 
 
 def _get(http: httpx.Client, path: str) -> tuple[httpx.Response, str]:
-    """The answer and its text. Any other program may listen there."""
+    """Return the answer and its text, with a size limit, because another program may listen on the port."""
     with http.stream("GET", path, headers=dict(IDENTITY)) as response:
         require_unencoded(response)
         body = b""

@@ -1,4 +1,4 @@
-"""`svcd try`: one job through the model server and both seals, as a client's would go, with nothing on the chain."""
+"""`svcd try`: run one job through sealing, opening and the model server, without the chain."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -39,7 +39,7 @@ _LEAST_WINDOW: Final = 60
 
 @attrs.frozen(slots=True)
 class Tried:
-    """`earnings`: what the job would have paid, in base units, by the window that it was ordered for."""
+    """Result of a trial. `earnings` has the payment in base units for each window."""
 
     answer: str
     units_in: int
@@ -51,7 +51,7 @@ class Tried:
 
 
 async def try_model(config: DaemonConfig, name: str, text: str, units_out: int | None = None) -> Tried:
-    """Fatal where it would have been failed, with the reason that a client would see nothing of."""
+    """Run the job. Raise `Fatal` with the reason if the job would have failed."""
     model = next((each for each in config.models if each.name == name), None)
     if model is None:
         raise Fatal(f"{name!r} is not configured; there are {', '.join(config.slots)}")
@@ -93,7 +93,9 @@ async def _told_book(config: DaemonConfig) -> AddressBook:
         try:
             return await read_deployment(transport_of(http))
         except (Unavailable, Refused) as wrong:
-            raise Fatal(f"seals are bound to the market's contracts, and nobody tells them: {wrong}") from None
+            raise Fatal(
+                f"no contract addresses to seal with (set addresses_file, or start the coordinator): {wrong}"
+            ) from None
 
 
 def _job(config: DaemonConfig, container: bytes, units_in: int, units_out: int) -> Job:
@@ -121,12 +123,12 @@ def _job(config: DaemonConfig, container: bytes, units_in: int, units_out: int) 
 async def _opened(
     config: DaemonConfig, model: ModelConfig, *, job: Job, box: SecretKey, container: bytes, book: AddressBook
 ) -> ModelWork:
-    """As `stages/opener.py` does with what a gateway served."""
+    """Open the container as `stages/opener.py` does."""
     spool = Spool(config.state_directory, max(len(container), config.max_container_bytes))
     await spool.write(container)
     committed(spool, job.c)
     sealed = opened(spool, lambda: Opener.with_secret(box, book.chain_id, book.job_registry, job.owner), job.owner)
-    slot = Slots({model.name: 1}).take_anyway(model.name, job.job_id)
+    slot = Slots({model.name: 1}).take_unchecked(model.name, job.job_id)
     if slot is None:
         raise AssertionError("nothing is held here")
     window = max(_LEAST_WINDOW, *model.asks)
@@ -142,7 +144,7 @@ def _sealed(job: Job, output: WorkOutput, result_key: SecretKey, book: AddressBo
 
 
 def told_of(tried: Tried) -> str:
-    """What it took, and what it would have earned."""
+    """Return lines with the time and units of the trial, and its earnings."""
     unit, token = 10**tried.book.payment_token_decimals, tried.book.token_domain.name
     took = f"{tried.units_in} units in, {tried.completion_tok} out, {tried.seconds:.2f} s"
     lines = [f"took     {took}; sealed order {tried.sealed_bytes[0]} bytes, sealed result {tried.sealed_bytes[1]}"]

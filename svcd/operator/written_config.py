@@ -1,4 +1,4 @@
-"""Text of a configuration as `svcd init` writes it, and the choices that it is made of."""
+"""Text of the configuration that `svcd init` writes."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Rates = dict[tuple[str, int], tuple[int, int]]
 
 @attrs.frozen(slots=True, kw_only=True)
 class SetupOptions:
-    """What the flags say; None is asked for."""
+    """Values of the flags. None means that `svcd init` asks."""
 
     config: Path
     coordinator: str | None = None
@@ -47,7 +47,7 @@ class SetupOptions:
 
 @attrs.frozen(slots=True)
 class OfferedModel:
-    """A model of the market, the server that has it, its name there, and the jobs that it runs at a time."""
+    """Model to offer, with its server, its name there and its slots."""
 
     name: str
     model_id: int
@@ -122,5 +122,5 @@ def _api(options: SetupOptions, model: OfferedModel) -> str:
 
 
 def quoted(value: object) -> str:
-    """A TOML string."""
+    """Return the value as a TOML string."""
     return json.dumps(str(value), ensure_ascii=False)

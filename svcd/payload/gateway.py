@@ -29,10 +29,11 @@ class PayloadGateways:
     gateways: Gateways
 
     async def fetch(self, cid: str, into: Spool, deadline: float, check: Callable[[], Awaitable[T]]) -> T:
-        """Return what `check` makes of `into` once that holds the content. `check` raises WorkFailed for other content.
+        """Fetch the content into `into`, and return the result of `check`, which raises `WorkFailed` for wrong content.
 
-        Raises WorkFailed: that of the first gateway with other content (`bad_container` when it was longer than
-        allowed), or `task_unresolved` when none had any."""
+        Raise the first `WorkFailed` of a gateway with wrong content (`bad_container` if it was too long), or
+        `task_unresolved` if no gateway had any content.
+        """
         if not is_content_id(cid):
             raise WorkFailed("task_unresolved", "the order names no content id")
         rejected: list[WorkFailed] = []
@@ -59,9 +60,9 @@ class PayloadGateways:
             raise WorkFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
 
     async def reachable(self, url: str) -> str | None:
-        """Return what is wrong with a gateway; None when it answers."""
+        """Return why the gateway is unreachable, or None."""
         try:
-            # Any answer but a server error shows that the gateway is up, also one for content that it does not have.
+            # Any answer except a server error shows that the gateway is up, even a 404.
             async with followed(self.gateways.http, f"{url}/ipfs/{_EMPTY_CID}") as response:
                 status = response.status_code
         except httpx.RequestError as failure:

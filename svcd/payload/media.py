@@ -1,7 +1,7 @@
-"""Reference assets as they really are, held against what was declared (and paid) for them.
+"""Compare the real size of reference pictures with the declared size, which the order pays for.
 
-Only headers are read: a picture is never decoded here, so that a small file that unfolds to gigabytes costs nothing.
-Clips and audios are taken at their declared sizes, which the order pays for; their limits are checked with them.
+Only headers are read and pictures are never decoded, so a decompression bomb has no effect. Declared sizes of video and
+audio are trusted.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from svcd.payload.picture_size import Untold, measure
 
 
 def check_media(model_input: Mapping[str, object]) -> None:
-    """`WorkFailed` (`media_input_refused`) for the first asset that is malformed, over a limit, or more than declared.
+    """Raise `WorkFailed` (`media_input_refused`) for an asset that is malformed, over a limit or larger than declared.
 
-    It decodes base64 of megabytes: run it in a thread.
+    Decodes megabytes of base64, so run this in a thread.
     """
     try:
         assets = read_assets(model_input)

@@ -1,4 +1,4 @@
-"""Modality of an opened input, for a model that is known to serve certain kinds."""
+"""Find the modality of an opened input."""
 
 from collections.abc import Mapping, Set
 
@@ -7,11 +7,10 @@ from svcd.base.end_reasons import WorkFailed
 
 
 def modality_for(serves: Set[Modality], model_input: Mapping[str, object], units_out: int) -> Modality:
-    """`serves` is what the model's configuration says. The input's shape decides between several; where it says only
-    "text", which is also the shape of a bare prompt, a model of one kind takes it as that kind.
+    """Return the modality by the input's shape, among the configured `serves`.
 
-    `WorkFailed`: `modality_unknown` where nothing decides, `media_input_refused` where the input asks for an image or a
-    video of a model that makes none.
+    A bare prompt has the shape of text, and fits any model with a single modality. Raise `WorkFailed` with
+    `modality_unknown` if the input is ambiguous, or `media_input_refused` if the model does not serve the modality.
     """
     if len(serves) == 1 and "embeddings" in serves:
         return "embeddings"

@@ -1,4 +1,4 @@
-"""A job's payload, from the container's bytes to the work that it orders. Nothing here waits for anything."""
+"""Check and decrypt a job's payload, without I/O except for the spool."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,8 +18,11 @@ from svcd.payload.spool import Spool
 
 
 def check_units(modality: Modality, model_input: Mapping[str, object], *, units_in: int, units_out: int) -> None:
-    """`WorkFailed`: `units_in_short` for a text that is longer than declared; `media_input_refused` for a media request
-    whose references, frames or images come to more than the order pays for, or that is malformed."""
+    """Check that the order pays for the input.
+
+    Raise `WorkFailed` with `units_in_short` for a text longer than declared, or `media_input_refused` for a media
+    request that is malformed or larger than ordered.
+    """
     if modality in ("image", "video"):
         _check_media(modality, model_input, units_in, units_out)
         return
@@ -42,7 +45,10 @@ def _check_media(modality: Modality, model_input: Mapping[str, object], units_in
 
 
 def committed(spool: Spool, c: bytes) -> Committed:
-    """`WorkFailed` (`too_short`, `bad_version`, `bad_container`, `commitment_mismatch`) unless it is what `c` names."""
+    """Return the container if it matches the commitment `c`.
+
+    Raise `WorkFailed` with `too_short`, `bad_version`, `bad_container` or `commitment_mismatch`.
+    """
     hasher = Commitment()
     try:
         for piece in spool.pieces():
@@ -56,7 +62,10 @@ def committed(spool: Spool, c: bytes) -> Committed:
 
 
 def opened(spool: Spool, opener: Callable[[], Opener], owner: bytes) -> Envelope:
-    """`WorkFailed`: `unseal_failed`, `undecryptable`, `malformed_envelope`, `owner_mismatch`."""
+    """Decrypt the payload.
+
+    Raise `WorkFailed` with `unseal_failed`, `undecryptable`, `malformed_envelope` or `owner_mismatch`.
+    """
     plaintext = bytearray()
     try:
         stream = opener()
@@ -73,14 +82,17 @@ def opened(spool: Spool, opener: Callable[[], Opener], owner: bytes) -> Envelope
 
 @attrs.frozen(slots=True)
 class Ordered:
-    """What the order pays for, checked against what the payload holds."""
+    """Input of a job, checked against its order."""
 
     modality: Modality
     input: dict[str, object]
 
 
 def ordered(held: ClaimedJob, envelope: Envelope, serves: frozenset[Modality]) -> Ordered:
-    """`WorkFailed`: `unservable`, `modality_unknown`, `units_in_short`, `media_input_refused`."""
+    """Check the envelope against the order.
+
+    Raise `WorkFailed` with `unservable`, `modality_unknown`, `units_in_short` or `media_input_refused`.
+    """
     if envelope.model != held.model:
         raise WorkFailed("unservable", f"the payload is for {envelope.model!r}, the order for {held.model!r}")
     job = held.job

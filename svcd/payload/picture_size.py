@@ -1,8 +1,8 @@
-"""Size of a picture as its file states it, and whether it has several frames, read from bytes and never decoded.
+"""Read the size of a picture, and whether it has several frames, from its headers.
 
-A stranger made the file. Libraries walk all of its pieces before they report a size, and thirteen megabytes hold a
-million of them. This module looks only at what states the size, in a number of steps that does not grow with the file.
-A size must be in the first MiB (of a TIFF, where that points to), or it counts as not stated.
+The file is untrusted. Imaging libraries read every chunk before they report a size, and 13 MB can have a million
+chunks. This module reads only the headers, in a bounded number of steps. The size must be in the first MiB, or for a
+TIFF at the place that the first MiB points to.
 
     PNG     signature, IHDR (size), chunks …, acTL (an animation), IDAT
     JPEG    SOI, segments …, SOFn (size), segments …, SOS
@@ -34,7 +34,7 @@ _AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
 
 
 class Untold(Exception):
-    """The file is of no known format, or does not tell its size as files of its format do."""
+    """The format is unknown, or the size is missing."""
 
 
 @attrs.frozen(slots=True)
@@ -45,7 +45,7 @@ class Picture:
 
 
 def measure(content: bytes) -> Picture:
-    """Raises Untold."""
+    """Return the size and kind of the picture. Raise `Untold` if it cannot be read."""
     head = content[:_HEAD]
     try:
         picture = _measured(content, head)
@@ -115,7 +115,7 @@ def _jpeg(head: bytes) -> Picture:
 
 
 def _gif(content: bytes) -> Picture:
-    """Pictures may stand outside of the screen: then it grows."""
+    """Return the size of the screen, enlarged by frames that exceed it."""
     width, height, flags = struct.unpack_from("<HHB", content, 6)
     at = 13 + _palette(flags)
     blocks = iter(range(_MOST_BLOCKS))
@@ -149,7 +149,7 @@ def _palette(flags: int) -> int:
 
 
 def _behind_blocks(content: bytes, at: int, blocks: Iterator[int]) -> int:
-    """Each begins with its length; an empty one is the last."""
+    """Return the position after the data blocks. Each starts with its length, and an empty block is the last."""
     for _ in blocks:
         length = content[at]
         at += 1 + length
@@ -207,7 +207,7 @@ def _tiff(content: bytes) -> Picture:
 
 
 def _avif(head: bytes) -> Picture:
-    """The largest of the sizes: a picture put together from tiles tells theirs, too."""
+    """Return the largest size, because a tiled picture also lists the sizes of its tiles."""
     pieces = iter(range(_MOST_PIECES))
     _, begin, end = next(_boxes(head, 0, len(head), pieces))
     brands = {head[begin : begin + 4], *(head[at : at + 4] for at in range(begin + 8, min(end, 4096), 4))}
@@ -227,7 +227,7 @@ def _avif(head: bytes) -> Picture:
 
 
 def _boxes(head: bytes, at: int, end: int, pieces: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, begin and end of what each holds."""
+    """Yield the kind, start and end of each box's content."""
     for _ in pieces:
         if at + 8 > end:
             return

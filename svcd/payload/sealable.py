@@ -1,7 +1,7 @@
-"""Make a model server's JSON fit for a sealed result, whose canonical JSON allows less than servers write.
+"""Convert a model server's JSON to the canonical JSON of a sealed result.
 
-What canonical JSON does not allow becomes the nearest thing: NUL and lone surrogates, which models do emit, become
-U+FFFD; NaN and infinities become null; integers beyond ±(2^53−1), such as 64-bit seeds, become decimal strings.
+NUL and lone surrogates, which models do emit, become U+FFFD. NaN and infinities become null. Integers beyond
+±(2^53−1), such as 64-bit seeds, become decimal strings.
 """
 
 import math
@@ -17,7 +17,7 @@ _DEEPEST: Final = MAX_DEPTH - 1  # the result's own object is round it
 
 
 def sealable(value: object, depth: int = 0) -> object:
-    """A value that `common.canonical_json.canonical` takes inside of a result. `Refused` where it nests too deep."""
+    """Return the value as `common.canonical_json.canonical` accepts it. Raise `Refused` if it nests too deep."""
     if isinstance(value, str):
         return _whole_text(value) if _NOT_IN_TEXTS.search(value) else value
     if isinstance(value, bool) or value is None:
@@ -36,5 +36,5 @@ def sealable(value: object, depth: int = 0) -> object:
 
 
 def _whole_text(text: str) -> str:
-    """Streams may part a pair of surrogates: those that meet again are one character."""
+    """Join surrogate pairs that a stream split, and replace lone surrogates and NUL."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\x00", "\ufffd")

@@ -1,4 +1,4 @@
-"""Payload while it arrives: in memory if it is small, otherwise in a file that only this process can open."""
+"""Spool for an arriving payload: in memory if small, otherwise in an unlinked file."""
 
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _IN_MEMORY: Final = 2 * 2**20
 
 
 class Spool:
-    """`limit`: more bytes than this are refused by `write`."""
+    """Spool of at most `limit` bytes."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self._directory = directory
@@ -25,7 +25,7 @@ class Spool:
         self.length = 0
 
     async def write(self, piece: bytes) -> bool:
-        """False when the payload has become longer than allowed."""
+        """Append a piece. Return False if the payload is longer than allowed."""
         self.length += len(piece)
         if self.length > self._limit:
             return False
@@ -38,7 +38,7 @@ class Spool:
         return True
 
     def clear(self) -> None:
-        """For another attempt."""
+        """Empty the spool for another attempt."""
         self.length = 0
         self._memory.clear()
         if self._file is not None:
@@ -48,11 +48,11 @@ class Spool:
 
     @property
     def is_small(self) -> bool:
-        """Small enough to be worked on without a thread."""
+        """Return True if the payload is small enough to process without a thread."""
         return self._file is None
 
     def pieces(self) -> Iterator[bytes]:
-        """From the start, cut where a container's frames end; reads a file, so large ones are for a thread."""
+        """Yield the payload, cut at the container's frames. May read a file, so use a thread for large payloads."""
         if self._file is None:
             yield bytes(self._memory[:BEFORE_FRAMES])
             for at in range(BEFORE_FRAMES, len(self._memory), SEALED_FRAME_BYTES):

@@ -1,9 +1,9 @@
-"""The composition root. Nurseries nest in the order of shutdown: what stands inside ends first.
+"""Compose and run the daemon. Nurseries nest in the order of shutdown, so the innermost ends first.
 
 journal, clients, backends     closed last
   background                   signals, metrics, watchdog, breakers, capacity
     commitments                claimer, opener, runners, sealer, uploader, settler, failer, reconciler
-      intake                   pollers and asks; told first, ends first
+      intake                   pollers and asks; stopped first
 """
 
 import os
@@ -60,7 +60,7 @@ _LAST_SECONDS: Final = 15.0  # of the shutdown's grace: for failing what could n
 
 
 async def run(config: DaemonConfig) -> None:
-    """The daemon, until SIGTERM or SIGINT; a second one ends the process at once."""
+    """Run the daemon until SIGTERM or SIGINT. A second signal ends the process at once."""
     systemd, drain, clock = Systemd(), Drain(), Clock()
     metrics.start_at_zero(config.slots)
     async with AsyncExitStack() as stack:
@@ -78,7 +78,7 @@ async def run(config: DaemonConfig) -> None:
             await background.start(_watch_signals, drain)
             for name, loop in loops.items():
                 background.start_soon(health.supervisor.run, name, loop)
-            # Ready to be supervised: a coordinator that is away is waited for, and is no reason to be restarted.
+            # Report ready before the coordinator answers: an unreachable coordinator must not cause restarts.
             systemd.say("READY=1", "STATUS=waiting for the coordinator")
             prepared = partial(_prepared, config, stack, journal, clock)
             ground = await _unless_stopped(drain, partial(health.supervisor.run, "preparation", prepared))
@@ -90,7 +90,7 @@ async def run(config: DaemonConfig) -> None:
 
 
 async def _prepared(config: DaemonConfig, stack: AsyncExitStack, journal: Journal, clock: Clock) -> DaemonDependencies:
-    """Prepare, and close what was opened when that fails, so that it can be tried again."""
+    """Prepare the dependencies. On failure, close what was opened so that a retry is possible."""
     async with AsyncExitStack() as opened:
         ground = await prepare(config, opened, journal, clock)
         stack.push_async_exit(opened.pop_all())
@@ -99,7 +99,7 @@ async def _prepared(config: DaemonConfig, stack: AsyncExitStack, journal: Journa
 
 @attrs.frozen(slots=True, eq=False)
 class Daemon:
-    """The stages over their ground."""
+    """Daemon with its stages."""
 
     ground: DaemonDependencies
     drain: Drain
@@ -107,7 +107,7 @@ class Daemon:
     timings: Timings = attrs.field(factory=Timings)
 
     async def work(self, stopping: Callable[[], None] = lambda: None) -> None:
-        """From the first poll to the last job's end. `stopping` is called when it begins to stop."""
+        """Work from the first poll to the last job's end. `stopping` is called when the shutdown begins."""
         ground = self.ground
         exclusions = Exclusions(ground.clock)
         exclusions.remember(await ground.journal.failed_before())
@@ -146,7 +146,7 @@ class Daemon:
     async def _start_commitments(
         self, nursery: trio.Nursery, pipeline: Pipeline, offers: DeadlineChannel[Offer], guard: Guard
     ) -> None:
-        """Returns when the jobs that an earlier run held are on their way."""
+        """Start the stages. Return once the jobs of an earlier run are resumed."""
         ground, timings, drain = self.ground, self.timings, self.drain
         coordinator, signer, clock = ground.coordinator, ground.signer, ground.clock
         lookup = Lookup(coordinator, clock, ground.provider_id)
@@ -242,7 +242,7 @@ class Daemon:
         return [Ask(model_id, sla, rates.rate_in, rates.rate_out) for sla, rates in one.config.asks.items()]
 
     async def _finish(self, asks: AskPublisher) -> None:
-        """What is held is finished within the grace, or failed in the last of it; what is left is in the journal."""
+        """Finish held jobs within the grace period, and fail the rest near its end. The journal keeps the remainder."""
         slots, grace = self.ground.slots, self.ground.config.shutdown_grace_seconds
         with trio.move_on_after(grace):
             async with trio.open_nursery() as last:
@@ -252,11 +252,11 @@ class Daemon:
                 self.drain.cut()
                 await slots.until_empty()
         if slots.held:
-            log.warning("stopped with jobs in hand: the next start goes on with them", held=slots.held)
+            log.warning("stopped with held jobs", held=slots.held)
 
 
 async def _unless_stopped(drain: Drain, act: Callable[[], Awaitable[T]]) -> T | None:
-    """None when the daemon was told to stop first."""
+    """Return the result of `act`, or None if the daemon is stopped first."""
     result = None
     async with trio.open_nursery() as nursery:
 
@@ -275,6 +275,6 @@ async def _watch_signals(drain: Drain, *, task_status: trio.TaskStatus[None]) ->
         task_status.started()
         async for number in signals:
             if drain.stopping:
-                log.warning("told twice to stop: ending at once", signal=signal.Signals(number).name)
-                os._exit(1)  # the journal makes it safe: the next start finds every job where this one left it
+                log.warning("stop forced", signal=signal.Signals(number).name)
+                os._exit(1)  # safe, because the next start resumes every job from the journal
             drain.begin()

@@ -21,7 +21,7 @@ _CONFIGURED: Final = {
 
 
 def main() -> None:
-    """The exit status is 0 after an orderly stop, 1 when something is wrong, 2 for a wrong command line."""
+    """Exit with 0 after an orderly stop, 1 for an error, or 2 for a wrong command line."""
     sys.exit(_run(sys.argv[1:]))
 
 
@@ -40,7 +40,7 @@ def _run(arguments: list[str]) -> int:
             print(f"svcd: {getattr(taken, 'filename', taken)} exists already; choose another", file=sys.stderr)
     except* KeyboardInterrupt:
         status = _INTERRUPTED
-    except* BrokenPipeError:  # whoever read has read enough
+    except* BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
         for error in _leaves(group):
@@ -49,7 +49,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _remedy(error: BaseException, options: argparse.Namespace) -> str:
-    """The next step where the configuration itself is not there."""
+    """Return the next step for a missing configuration."""
     config = getattr(options, "config", None)
     absent = config is not None and str(error) == f"{config}: {os.strerror(errno.ENOENT)}"
     return f"; `svcd init --config {config}` writes one" if absent else ""
@@ -149,7 +149,7 @@ def _percent(text: str) -> int:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The exceptions themselves, out of however many nurseries they came through."""
+    """Return the exceptions of nested groups."""
     leaves: list[BaseException] = []
     for inner in group.exceptions:
         leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]

@@ -1,6 +1,6 @@
-"""Commands of `svcd`: what each does, once the command line is read. The exit status is each one's answer.
+"""Commands of `svcd`. Each returns the exit status.
 
-Imported by `cli.py` when a command is run: `--help`, `--version` and a wrong command line do without them.
+`cli.py` imports this module only to run a command, so that `--help` and `--version` stay fast.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _new_password(file: Path | None) -> str:
-    """ASCII alone: the daemon reads it from a file as such, and would not open its wallet by another."""
+    """Return the new password. It must be ASCII, as the daemon requires when it reads the password file."""
     if file is not None:
         try:
             return file.read_text(encoding="ascii").strip()
@@ -97,7 +97,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     config = read_config(options.config)
-    set_up_logging("warning")  # the table says what there is to say
+    set_up_logging("warning")  # the table has the details
     findings = trio.run(examine, config)
     status = _print(findings)
     print(summary(findings))

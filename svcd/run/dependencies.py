@@ -1,4 +1,4 @@
-"""Dependencies of the stages: connections, the coordinator's deployment, our provider id, the backends."""
+"""Open the dependencies of the stages: connections, the market's deployment, the session and the backends."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -44,7 +44,7 @@ _OP_SECONDS: Final = 100.0  # the coordinator answers an op after its receipt: u
 
 @attrs.frozen(slots=True, eq=False)
 class Equipment:
-    """One model, ready to be run."""
+    """Model with its backend, breaker and load probe."""
 
     config: ModelConfig
     backend: Backend
@@ -55,7 +55,7 @@ class Equipment:
 
 @attrs.frozen(slots=True, eq=False)
 class DaemonDependencies:
-    """`model_ids`: of the models that the coordinator's catalogue has, by name; it grows when models come into it."""
+    """Dependencies of the stages. `model_ids` has the catalogue's ids by name, and grows with the catalogue."""
 
     config: DaemonConfig
     clock: Clock
@@ -82,7 +82,10 @@ async def prepare(
     clock: Clock,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> DaemonDependencies:
-    """Waits for a coordinator that is not there yet. Fatal when it is another than configured, or does not know us."""
+    """Prepare the dependencies, waiting for the coordinator.
+
+    Raise `Fatal` if the coordinator serves another deployment or rejects the provider.
+    """
     timeout = httpx.Timeout(30, read=_OP_SECONDS)
     http = await stack.enter_async_context(
         open_client(transport=transport, base_url=config.coordinator_url, timeout=timeout)
@@ -135,7 +138,7 @@ async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook
 async def _chain(
     config: DaemonConfig, http: httpx.AsyncClient, deployment: AddressBook, provider_id: int
 ) -> ChainReader | None:
-    """A node that is away is waited for where a job needs it; one of another chain is a mistake."""
+    """Return the reader of the chain. Raise `Fatal` for another chain; an unreachable node only logs a warning."""
     if config.rpc_url is None:
         return None
     chain = ChainReader(http, config.rpc_url, deployment, provider_id)

@@ -1,11 +1,11 @@
-"""Running ahead, by the provider's choice: a job is run while its post and claim are on their way to a block.
+"""Limits for running a job ahead: before its post and claim are in a block.
 
-    offer ─► claim stored (202) ─► opened, run, sealed ─► settle, behind the claim
-                    └─► the claim's end ─► in a block: a claimed job like any other
-                                       └─► refused: the work stops, unpaid
+    offer ─► claim stored (202) ─► opened, run, sealed ─► settle, sent after the claim
+                    └─► claim mined: a claimed job like any other
+                    └─► claim refused: the work stops, unpaid
 
-What can be lost is the work on jobs whose payment fails in between. It is bounded by the model's table, and an owner
-that lets it happen has its limit halved, and none at all before as many of its jobs were settled as the table asks.
+The provider loses the work if the payment fails before the claim is mined. The model's table bounds this loss. Each
+unpaid job halves its owner's limit, and suspends it until `settled_jobs` more of the owner's jobs are settled.
 """
 
 from collections import Counter
@@ -22,9 +22,11 @@ from svcd.journal.journal import Journal
 from svcd.stages.offers import Offer
 
 
-def most_for(owner: OwnerRecord, table: AheadTable) -> int:
-    """The largest job that is run ahead for the owner: half as large for each that was not paid, and twice for each
-    `settled_jobs` that were settled since."""
+def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
+    """Return the largest amount that is run ahead for the owner.
+
+    Each unpaid job halves the amount. Every `settled_jobs` jobs settled since then double it again.
+    """
     if owner.settled < table.settled_jobs or (owner.unpaid and owner.settled_since < table.settled_jobs):
         return 0
     return table.most_amount >> max(0, owner.unpaid - owner.settled_since // table.settled_jobs)
@@ -32,27 +34,29 @@ def most_for(owner: OwnerRecord, table: AheadTable) -> int:
 
 @attrs.define(slots=True, eq=False)
 class AheadLimits:
-    """`tables`: of the models that run ahead."""
+    """Count the amounts at stake. `tables` has the models that run ahead."""
 
     tables: Mapping[str, AheadTable]
     journal: Journal
     _in_flight: Counter[str] = attrs.field(factory=Counter)
 
     async def permit(self, offer: Offer) -> Ahead | None:
-        """None for a job that waits for its claim, as most do: open bids in any case, whose keys the escrow gives out
-        to who claimed them on the chain."""
+        """Return a permit to run the job ahead, or None if the job must wait for its claim.
+
+        Open bids always wait: the escrow releases their keys only for a claim on the chain.
+        """
         table, job = self.tables.get(offer.model), offer.job
         if table is None or not offer.pending or job.designated == 0:
             return None
         stake = quotes.cap(job.rate_in, job.rate_out, job.units_in, job.units_out)
-        if stake > most_for(await self.journal.owner(job.owner), table):
+        if stake > max_amount_for(await self.journal.owner(job.owner), table):
             return None
         if self._in_flight[offer.model] + stake > table.most_in_flight:
             return None
         self._in_flight[offer.model] += stake
         metrics.jobs_ahead.labels("begun").inc()
 
-        def over() -> None:
+        def release_stake() -> None:
             self._in_flight[offer.model] -= stake
 
-        return Ahead(stake, over)
+        return Ahead(stake, release_stake)

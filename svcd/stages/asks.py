@@ -1,7 +1,7 @@
-"""The asks on the book kept as they are configured, and taken off it when the daemon stops.
+"""Publish the configured asks, and withdraw them when the daemon stops.
 
-A snapshot changes the pairs of model and window that it names, and no others; both rates 0 withdraw one. So what is on
-the book and no longer configured is named with zeros.
+A snapshot changes only the pairs of model and window that it names. Zero rates withdraw an ask, so the snapshot lists
+each ask that is no longer configured with zeros.
 """
 
 from collections.abc import Iterable
@@ -25,16 +25,17 @@ from svcd.stages.health import DaemonHealth
 
 log = structlog.get_logger(__name__)
 
-_EVERY: Final = 60.0
-_RETRY: Final = 5.0
-_PATIENCE: Final = 90.0
-_SIGNED_AT: Final = "asks.signed_at"
-_JUMP: Final = 60  # seconds by which signed_at is moved on when the chain has a newer one than we know of
+_INTERVAL_S: Final = 60.0
+_RETRY_INTERVAL_S: Final = 5.0
+_PUBLISH_TIMEOUT_S: Final = 90.0
+_SIGNED_AT_KEY: Final = "asks.signed_at"
+_MIN_SKIP_S: Final = 60  # added to signed_at when the chain has a newer snapshot
+_MAX_SKIP_S: Final = 3000
 
 
 @attrs.define(slots=True, eq=False)
 class AskPublisher:
-    """Publishes and withdraws this daemon's asks. The asks of another daemon on the same wallet are left alone."""
+    """Publish and withdraw this daemon's asks, leaving those of another daemon on the same wallet."""
 
     coordinator: Coordinator
     signer: OpSigner
@@ -42,13 +43,13 @@ class AskPublisher:
     journal: Journal
     health: DaemonHealth
     _wanted: frozenset[Ask] = frozenset()
-    _own: frozenset[Ask] = frozenset()  # published by this daemon, or found on the book as wanted
-    _jump: int = 0
-    _told: bool = False  # that it is not listed
-    _unheard: frozenset[Ask] = frozenset()  # published without an answer: they may come onto the book yet
+    _own: frozenset[Ask] = frozenset()  # published by this daemon, or wanted and already on the book
+    _skip: int = 0
+    _unlisted_logged: bool = False
+    _unconfirmed: frozenset[Ask] = frozenset()  # sent without an answer: these may still appear on the book
 
     def want(self, asks: Iterable[Ask]) -> None:
-        """Publish these as well."""
+        """Add asks to publish."""
         self._wanted |= frozenset(asks)
 
     async def run(self) -> NoReturn:
@@ -58,15 +59,15 @@ class AskPublisher:
             except (Unavailable, Refused) as error:
                 log.warning("asks not compared", reason=str(error))
                 done = False
-            await trio.sleep(_EVERY if done else _RETRY)
+            await trio.sleep(_INTERVAL_S if done else _RETRY_INTERVAL_S)
 
     async def withdraw(self) -> None:
-        """Withdraw this daemon's asks, with a few attempts."""
+        """Withdraw this daemon's asks, in up to three attempts."""
         for _ in range(3):
             if not self.health.is_alone:
                 return
             try:
-                own = self._own & (await self._posted() | self._unheard)
+                own = self._own & (await self._posted() | self._unconfirmed)
                 if await self._publish(frozenset(), own):
                     return
             except (Unavailable, Refused) as error:
@@ -74,7 +75,7 @@ class AskPublisher:
             await trio.sleep(1)
 
     async def publish(self) -> bool:
-        """Make the book show the wanted asks and no others. Return False if there is more to do soon."""
+        """Make the book show exactly the wanted asks. Return False if another attempt is needed soon."""
         posted = await self._posted()
         self._own |= posted & self._wanted
         return await self._publish(self._wanted, posted)
@@ -85,41 +86,41 @@ class AskPublisher:
         metrics.asks_published.set(len(posted))
         if not quotes:
             return True
-        # The book shows the asks of listed providers only: others could not tell whether theirs are on it.
+        # The book hides the asks of unlisted providers, so they cannot be compared.
         if wanted and not (await self.coordinator.provider(self.provider_id)).listed:
-            self._waits_for_listing()
+            self._log_unlisted()
             return True
-        self._told = False
-        signed_at = await self.journal.next_time(_SIGNED_AT, skip=self._jump)
+        self._unlisted_logged = False
+        signed_at = await self.journal.next_time(_SIGNED_AT_KEY, skip=self._skip)
         # The registry accepts quotes in ascending order only.
         body = self.signer.asks(self.provider_id, signed_at, sorted(quotes, key=_pair))
         published = frozenset(quote for quote in quotes if quote in wanted)
         self._own |= published
-        self._unheard |= published
-        answer = await self.coordinator.publish(body, trio.current_time() + _PATIENCE)
+        self._unconfirmed |= published
+        answer = await self.coordinator.publish(body, trio.current_time() + _PUBLISH_TIMEOUT_S)
         if isinstance(answer, Published):
-            self._jump, self._unheard = 0, frozenset()
+            self._skip, self._unconfirmed = 0, frozenset()
             log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
             now_posted = await self._posted()
             metrics.asks_published.set(len(now_posted))
             return len(quotes) == len(outstanding) or not differing(wanted, now_posted)
-        self._failed(answer)
+        self._log_failure(answer)
         return False
 
-    def _waits_for_listing(self) -> None:
-        if not self._told:
-            log.warning("not listed by the market's admin: asks wait until then")
-        self._told = True
+    def _log_unlisted(self) -> None:
+        if not self._unlisted_logged:
+            log.warning("asks withheld", reason="the market's admin has not listed this provider")
+        self._unlisted_logged = True
 
     async def _posted(self) -> frozenset[Ask]:
         rows = await self.coordinator.asks_of(self.provider_id)
         return frozenset(Ask(row.model_id, row.sla, row.rate_in, row.rate_out) for row in rows)
 
-    def _failed(self, outcome: PublishOutcome) -> None:
+    def _log_failure(self, outcome: PublishOutcome) -> None:
         match outcome:
             case CoordinatorRefusal(status=409):
-                # Another run of this provider signed a newer one, at most an hour ahead.
-                self._jump = min(3000, max(_JUMP, self._jump * 2))
+                # Another daemon of this provider signed a newer snapshot, at most an hour ahead.
+                self._skip = min(_MAX_SKIP_S, max(_MIN_SKIP_S, self._skip * 2))
                 log.warning("asks superseded", code=outcome.code)
             case CoordinatorRefusal():
                 log.warning("asks not published", status=outcome.status, code=outcome.code)
@@ -128,7 +129,10 @@ class AskPublisher:
 
 
 def differing(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
-    """The quotes that turn the one into the other: withdrawals first, so that a cut list never posts too much."""
+    """Return the quotes that turn `posted` into `wanted`.
+
+    Withdrawals come first, so a truncated list never publishes too many asks.
+    """
     wanted, posted = frozenset(wanted), frozenset(posted)
     pairs = {(ask.model_id, ask.sla) for ask in wanted}
     gone = [Ask(ask.model_id, ask.sla, 0, 0) for ask in posted if (ask.model_id, ask.sla) not in pairs]

@@ -1,4 +1,4 @@
-"""Capacity: the jobs that the network lets this provider hold, read from the registry and raised if too few."""
+"""Read the capacity that the registry grants this provider, and request more when it is below the slots."""
 
 from typing import Final, NoReturn
 
@@ -16,14 +16,14 @@ from svcd.journal.slots import Slots
 
 log = structlog.get_logger(__name__)
 
-_EVERY: Final = 60.0
-_PATIENCE: Final = 90.0
-_RETRY: Final = 5.0
-_ISSUED_AT: Final = "providers.issued_at"
-_REQUESTED: Final = "providers.requested"
+_INTERVAL_S: Final = 60.0
+_REQUEST_TIMEOUT_S: Final = 90.0
+_RETRY_INTERVAL_S: Final = 5.0
+_ISSUED_AT_KEY: Final = "providers.issued_at"
+_REQUESTED_KEY: Final = "providers.requested"
 _FULL_REPUTATION: Final = 1000
-_UINT32: Final = 2**32 - 1
-_TOGETHER: Final = 1.0  # seconds: the ends of one block come together, and one look is enough for them
+_MAX_UINT32: Final = 2**32 - 1
+_BATCH_DELAY_S: Final = 1.0  # jobs that end in the same block share one read
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -41,24 +41,24 @@ class Capacity:
             except (Unavailable, Refused) as error:
                 log.warning("granted capacity not read", reason=str(error))
                 again = True
-            with trio.move_on_after(_RETRY if again else _EVERY):
-                await self.slots.until_grant_may_differ()
-                await trio.sleep(_TOGETHER)
+            with trio.move_on_after(_RETRY_INTERVAL_S if again else _INTERVAL_S):
+                await self.slots.wait_grant_doubt()
+                await trio.sleep(_BATCH_DELAY_S)
 
     async def look(self) -> bool:
-        """True when more was requested, and may be granted by now."""
+        """Read the grant. Return True if a larger grant was requested, so it should be read again soon."""
         provider = await self._read()
         needed = request_for(self.slots.capacity, provider)
-        # Only for more than ever before: what a ceiling keeps from us is not had by asking again.
-        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED) < needed:
+        # Request only more than any earlier request: repeating a request does not lift the market's ceiling.
+        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED_KEY) < needed:
             requested = await self._request(needed)
             if requested:
-                await self._read()  # what was mined may be in the index already
+                await self._read()  # the index may already have the mined request
             return requested
         return False
 
     async def _read(self) -> ProviderRecord:
-        self.slots.ask_for_grant()
+        self.slots.clear_grant_doubt()
         provider = await self.coordinator.provider(self.provider_id)
         if provider.capacity != self.slots.granted:
             log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
@@ -66,14 +66,14 @@ class Capacity:
         return provider
 
     async def _request(self, n: int) -> bool:
-        op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT))
-        outcome = await self.coordinator.run(op, trio.current_time() + _PATIENCE)
+        op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT_KEY))
+        outcome = await self.coordinator.run(op, trio.current_time() + _REQUEST_TIMEOUT_S)
         log.info("capacity requested", n=n, outcome=describe(outcome))
         if isinstance(outcome, OpMined):
-            await self.journal.note(_REQUESTED, n)
+            await self.journal.note(_REQUESTED_KEY, n)
         return isinstance(outcome, OpMined)
 
 
 def request_for(slots: int, provider: ProviderRecord) -> int:
-    """What must be requested so that, at this reputation, the grant is as large as the slots."""
-    return min(_UINT32, -(-slots * _FULL_REPUTATION // max(1, provider.reputation)))
+    """Return the capacity to request so that the grant, scaled by reputation, covers the slots."""
+    return min(_MAX_UINT32, -(-slots * _FULL_REPUTATION // max(1, provider.reputation)))

@@ -1,4 +1,4 @@
-"""Wait for configured models that are missing from the coordinator's catalogue, and look for them repeatedly."""
+"""Wait for configured models that are missing from the coordinator's catalogue."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -13,12 +13,12 @@ from svcd.coordinator.client import Coordinator
 
 log = structlog.get_logger(__name__)
 
-_EVERY: Final = 60.0
+_INTERVAL_S: Final = 60.0
 
 
 @attrs.frozen(slots=True, eq=False)
 class Catalogue:
-    """`model_ids` (by name) is the daemon's own view, and grows here. `begin` is called with each model that came."""
+    """Add each new model to `model_ids`, which the daemon shares, and call `begin` with its name."""
 
     coordinator: Coordinator
     configured: Iterable[str]
@@ -26,9 +26,9 @@ class Catalogue:
     begin: Callable[[str], None]
 
     async def run(self) -> None:
-        """Returns when every configured model is known."""
+        """Poll the catalogue until it has every configured model."""
         while missing := set(self.configured) - self.model_ids.keys():
-            await trio.sleep(_EVERY)
+            await trio.sleep(_INTERVAL_S)
             try:
                 known = await self.coordinator.models()
             except (Unavailable, Refused) as error:
@@ -36,5 +36,5 @@ class Catalogue:
                 continue
             self.model_ids.update(known)
             for name in sorted(missing & known.keys()):
-                log.info("this model came into the catalogue, and is offered", model=name)
+                log.info("model added to catalogue", model=name)
                 self.begin(name)

@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class DeadlineChannel(Generic[T]):
-    """Senders wait while it is full, receivers while it is empty. It is not closed: receivers are cancelled."""
+    """Priority queue with backpressure. It cannot be closed: cancel the receivers instead."""
 
     def __init__(self, capacity: int) -> None:
         self._room = trio.Semaphore(capacity)
         self._filled = trio.Semaphore(0)
         self._heap: list[tuple[float, int, T]] = []
-        self._order: Iterator[int] = itertools.count()  # of equal deadlines, first come, first served
+        self._order: Iterator[int] = itertools.count()  # items with equal deadlines keep their order
 
     async def send(self, deadline: float, item: T) -> None:
         await self._room.acquire()
@@ -31,7 +31,7 @@ class DeadlineChannel(Generic[T]):
         return item
 
     def drain(self) -> list[T]:
-        """Everything that waits, in order; senders that wait get room."""
+        """Remove and return all queued items, in order."""
         waiting: list[T] = []
         while self._heap:
             self._filled.acquire_nowait()

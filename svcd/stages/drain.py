@@ -1,4 +1,4 @@
-"""Two steps of stopping: accept no new jobs, then, near the end of the grace period, stop work on held jobs."""
+"""Stop in two steps: accept no new jobs, then cancel running work near the end of the grace period."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +23,14 @@ class Drain:
         self.begun.set()
 
     def cut(self) -> None:
-        """What is being worked on ends now, and is failed: its owner is refunded at once."""
+        """Cancel running work. Its jobs are failed, which refunds their owners at once."""
         self._cut = True
         for scope in self._scopes:
             scope.cancel()
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Round work that may be cut: it then ends as `WorkFailed` (`unservable`)."""
+        """Wrap work that `cut` may cancel. Cancelled work raises `WorkFailed` (`unservable`)."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._cut:

@@ -1,4 +1,4 @@
-"""Fail a job: a signed `fail` refunds the owner at once, whereas a reclaim is possible only after the SLA."""
+"""Fail a job with a signed `fail`, which refunds the owner at once. A reclaim is possible only after the SLA."""
 
 from functools import partial
 from typing import Final
@@ -23,12 +23,12 @@ from svcd.stages.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
 
-_MIN_TIME_S: Final = 60.0  # also when the SLA is over: until the reclaim, a fail is still the lesser harm
+_MIN_TIME_S: Final = 60.0  # retry even after the SLA: until a reclaim, a fail costs less reputation
 _MAX_WAIT_S: Final = 30.0
 
 
 class _NotConfirmed(Exception):
-    """The fail is not known to be on the chain."""
+    """Raised while the chain has not confirmed the fail."""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -58,10 +58,10 @@ class Failer:
         if outcome == STALE:
             self.clock.was_stale()
         match (await self.lookup.after(outcome, held)).standing:
-            case "settled":  # a settle whose answer was lost came through after all
+            case "settled":  # by an earlier settle whose answer was lost
                 return await self.pipeline.settled(held, None)
             case "ended":
                 return await self.pipeline.failed(held, reason)
             case "held" if isinstance(outcome, ChainRefused) and outcome.reason != "StaleOp":
-                return await self.pipeline.left(held, reason)  # it would be refused again; a clock is set right
+                return await self.pipeline.left(held, reason)  # only a stale signature is worth another attempt
         raise _NotConfirmed

@@ -1,7 +1,7 @@
-"""Guard of the provider's reputation: nothing is claimed while a claim would end in a fail or a reclaim.
+"""Protect the provider's reputation: withhold claims that would end in a fail or a reclaim.
 
-Looked at before the first poll and every half minute from then on; `DaemonHealth` keeps what was found, pollers and
-claimers ask it. Who polls is named to clients as a candidate, so a model that is withheld is not polled for either.
+The guard checks before the first poll and every half minute after it. `DaemonHealth` stores the result for pollers and
+claimers. A withheld model is not polled either, because polling makes the provider a candidate for clients.
 """
 
 from collections.abc import Mapping
@@ -24,18 +24,17 @@ from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wr
 
 log = structlog.get_logger(__name__)
 
-_EVERY: Final = 30.0
-_SOONER: Final = 3.0  # while something is withheld, or could not be looked at
-_LOOK_SECONDS: Final = 15.0
-_RIVAL_LASTS: Final = 600.0  # after a claim by another hand
+_INTERVAL_S: Final = 30.0
+_INTERVAL_WHILE_WITHHELD_S: Final = 3.0
+_BACKEND_TIMEOUT_S: Final = 15.0
+_RIVAL_LIFETIME_S: Final = 600.0  # since the last claim of another daemon
 
-
-POLLED: Final = "it polled a moment ago; one that was killed is taken for another until MATCH_LIVENESS_MS are over"
+POLLED_RECENTLY: Final = "it polled a moment ago; a killed daemon still counts until MATCH_LIVENESS_MS have passed"
 
 
 @attrs.define(slots=True, eq=False)
 class Guard:
-    """`chain`: None where there is no node to ask; the coordinator is asked then."""
+    """`chain` is None without a node. The coordinator's windows are used then."""
 
     coordinator: Coordinator
     chain: ChainReader | None
@@ -44,69 +43,72 @@ class Guard:
     provider_id: int
     box: SecretKey | None
     models: Mapping[str, tuple[ModelConfig, Backend]]
-    _alone: bool = False  # nobody else polled when this daemon began to
+    _alone: bool = False  # no other daemon polled when this one started polling
     _rival_until: float = 0.0  # loop time
     _rival_job: str = ""
 
     async def at_start(self) -> None:
-        """Returns after the first look that came through: nothing is polled before."""
+        """Check until one check succeeds. Polling starts after that."""
         while True:
             if await self._look():
                 return
-            await trio.sleep(_SOONER)
+            await trio.sleep(_INTERVAL_WHILE_WITHHELD_S)
 
     async def run(self) -> NoReturn:
         while True:
-            await trio.sleep(_SOONER if self.health.holds else _EVERY)
+            await trio.sleep(_INTERVAL_WHILE_WITHHELD_S if self.health.holds else _INTERVAL_S)
             await self._look()
 
     def claimed_by_another(self, job: str) -> None:
-        """A claim of this wallet that this daemon did not send."""
+        """Withhold all claims after a claim of this wallet that this daemon did not send."""
         now = trio.current_time()
         self._rival_job = self._rival_job if now < self._rival_until else job
-        self._alone, self._rival_until = False, now + _RIVAL_LASTS
+        self._alone, self._rival_until = False, now + _RIVAL_LIFETIME_S
         others = [hold for hold in self.health.holds or () if hold.reason != "other_daemon"]
         self.health.hold([*others, Hold("other_daemon", self._claimed())])
 
     async def _look(self) -> bool:
-        """False when it could not be seen: then what was found before stands."""
+        """Return False, and keep the earlier result, if the check could not be made."""
         try:
             self.health.hold(await self.look())
         except (Unavailable, Refused) as error:
-            log.warning("not known whether claims are safe", reason=str(error))
+            log.warning("claim risks not checked", reason=str(error))
             return False
         return True
 
     async def look(self) -> list[Hold]:
         provider = await self.coordinator.provider(self.provider_id)
-        holds = [Hold("box_key", key) for key in _given(wrong_key(self.box, provider))]
-        holds += [Hold("clock", clock) for clock in _given(wrong_clock(self.clock))]
-        holds += [Hold("other_daemon", other) for other in _given(await self._rival())]
+        holds = [Hold("box_key", key) for key in _present(wrong_key(self.box, provider))]
+        holds += [Hold("clock", clock) for clock in _present(wrong_clock(self.clock))]
+        holds += [Hold("other_daemon", other) for other in _present(await self._rival())]
         offered = (window for model, _ in self.models.values() for window in model.asks)
         allowed = await allowed_windows(self.coordinator, self.chain, offered)
         for name, (model, backend) in self.models.items():
             if allowed is not None:
                 holds += [Hold("window", detail, name, window) for window, detail in wrong_windows(model, allowed)]
             is_up, unknown = False, None
-            with trio.move_on_after(_LOOK_SECONDS):
+            with trio.move_on_after(_BACKEND_TIMEOUT_S):
                 is_up = await backend.is_up()
             if not is_up:
                 holds.append(
                     Hold("backend", f"{name}: its backend does not answer: start it, or correct its address", name)
                 )
                 continue
-            with trio.move_on_after(_LOOK_SECONDS):
+            with trio.move_on_after(_BACKEND_TIMEOUT_S):
                 unknown = await backend.unknown_name(name)
             if unknown is not None:
                 holds.append(Hold("model_name", wrong_name(name, unknown), name))
         return holds
 
     async def _rival(self) -> str | None:
-        """Looked for while this daemon does not poll: from then on it is itself what is seen."""
+        """Return a warning about another daemon on this wallet.
+
+        Polls show another daemon only until this daemon polls, because the coordinator does not tell the two apart.
+        """
         if trio.current_time() < self._rival_until:
             return self._claimed()
         if not self._alone and await self.coordinator.is_polled_for(self.provider_id):
-            return rival(self.provider_id, POLLED)
+            return rival(self.provider_id, POLLED_RECENTLY)
         self._alone = True
         return None
 
@@ -114,5 +116,5 @@ class Guard:
         return rival(self.provider_id, f"it claimed {self._rival_job}")
 
 
-def _given(detail: str | None) -> list[str]:
+def _present(detail: str | None) -> list[str]:
     return [] if detail is None else [detail]

@@ -23,18 +23,18 @@ from svcd.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
-REASON_HEADER: Final = "x-svcd-reason"  # of a 503 of /healthz, whose body the specification fixes
-_LOOKED_EVERY: Final = 5.0
-_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop makes a scrape wait
+REASON_HEADER: Final = "x-svcd-reason"  # a 503 of /healthz has a fixed body, so a header has the reason
+_WATCH_INTERVAL_S: Final = 5.0
+_IDLE_TIMEOUT_S: Final = 30.0  # above the delay that a busy event loop adds to a scrape
 _GRACE_S: Final = 1.0
-_SILENCE: Final = 60.0  # seconds without an answered poll that are no problem yet; more where polls are rarer
+_MIN_SILENCE_S: Final = 60.0  # time without an answered poll before the daemon is unhealthy
 
 
 @attrs.frozen(slots=True)
 class Hold:
-    """Something for which a job that is claimed now would cost reputation, and what to do about it, in one line.
+    """Reason to withhold claims, with a one-line remedy in `detail`.
 
-    `model` None: of whatever model; `sla_secs` None: for whatever window.
+    `model` None means every model, and `sla_secs` None every window.
     """
 
     reason: HoldReason
@@ -45,64 +45,68 @@ class Hold:
 
 @attrs.define(slots=True, eq=False)
 class DaemonHealth:
-    """`holds`: for what nothing is claimed now; None until it was looked at for the first time."""
+    """Health of the daemon. `holds` is None until the guard's first check."""
 
     journal: Journal
     supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures, log_task_failure))
     holds: tuple[Hold, ...] | None = None
-    _heard: dict[str, float] = attrs.field(factory=dict)
-    _pauses: dict[str, float] = attrs.field(factory=dict)
+    _answered_at: dict[str, float] = attrs.field(factory=dict)
+    _intervals: dict[str, float] = attrs.field(factory=dict)
 
     def expect(self, model: str, pause: float) -> None:
-        """From now on this one is to be polled, with so many seconds in between."""
-        self._pauses[model] = pause
+        """Expect polls of the model, `pause` seconds apart."""
+        self._intervals[model] = pause
         self.heard(model)
 
     def heard(self, model: str) -> None:
-        self._heard[model] = trio.current_time()
+        self._answered_at[model] = trio.current_time()
 
     def hold(self, holds: Iterable[Hold]) -> None:
-        """These, and no others."""
+        """Replace the reasons to withhold claims."""
         self.holds = tuple(holds)
         reasons = {hold.reason for hold in self.holds}
         for reason in HOLD_REASONS:
             metrics.claims_withheld.labels(reason).set(reason in reasons)
 
     def withholds(self, model: str, sla_secs: int | None = None) -> bool:
-        """True while no job of this model is to be claimed; with a window, none for that."""
+        """Return True while claims for the model, or for one window of it, are withheld."""
         return self.holds is None or any(
             hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.holds
         )
 
     @property
     def is_alone(self) -> bool:
-        """True once the guard has looked, and while it knows of no other daemon on this wallet."""
+        """Return True if the guard has checked and knows of no other daemon on this wallet."""
         return self.holds is not None and all(hold.reason != "other_daemon" for hold in self.holds)
 
     async def watch(self) -> NoReturn:
-        """Tells the log when it turns, either way: /healthz says no reasons."""
-        told = self.problem
+        """Log each change between healthy and unhealthy, with the reason."""
+        logged = self.problem
         while True:
-            await trio.sleep(_LOOKED_EVERY)
+            await trio.sleep(_WATCH_INTERVAL_S)
             problem = self.problem
-            if problem is not None and problem != told:
+            if problem is not None and problem != logged:
                 log.warning("unhealthy", reason=problem)
-            elif problem != told:
+            elif problem != logged:
                 log.info("healthy")
-            told = problem
+            logged = problem
 
     @property
     def problem(self) -> str | None:
-        """None when all is well."""
+        """Return why the daemon is unhealthy, or None."""
         if not self.journal.works:
             return "the journal cannot be read or written"
         if self.supervisor.failing is not None:
-            return f"the task {self.supervisor.failing} fails again and again; the log has its errors"
+            return f"the task {self.supervisor.failing} fails repeatedly; see the log"
         if self.holds:
             return "; ".join(hold.detail for hold in self.holds)
         now = trio.current_time()
-        silent = [model for model, at in self._heard.items() if now - at > max(_SILENCE, 3 * self._pauses[model])]
-        if silent or not self._heard:
+        silent = [
+            model
+            for model, at in self._answered_at.items()
+            if now - at > max(_MIN_SILENCE_S, 3 * self._intervals[model])
+        ]
+        if silent or not self._answered_at:
             return f"no poll was answered lately: {', '.join(silent) or 'none yet'}"
         return None
 
@@ -119,7 +123,7 @@ async def serve_metrics(health: DaemonHealth, bound: socket.socket) -> None:
         reason = problem.encode("ascii", "backslashreplace").replace(b"\r", b" ").replace(b"\n", b" ")
         return Page(503, b"unhealthy\n", (*TEXT, (REASON_HEADER.encode(), reason)))
 
-    app: Any = OperatorsApp(make_asgi_app(REGISTRY), page)  # hypercorn has its own types of the same shapes
+    app: Any = OperatorsApp(make_asgi_app(REGISTRY), page)  # hypercorn declares other ASGI types
     config = Config()
     config.bind = [f"fd://{os.dup(bound.fileno())}"]  # hypercorn closes it
     config.keep_alive_timeout = _IDLE_TIMEOUT_S

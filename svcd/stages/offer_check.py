@@ -1,4 +1,4 @@
-"""Check of a pending offer against what its owner signed. No other party has checked it."""
+"""Check the owner's signatures of a pending offer. The chain has not checked them yet."""
 
 from typing import Final
 
@@ -15,12 +15,12 @@ from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import ChainReader
 from svcd.journal.book_row import PendingOffer
 
-_LOOK_AT_FUNDS: Final = 0.4  # seconds: an offer of a job whose post is under way stands for one
+_FUNDS_TIMEOUT_S: Final = 0.4  # a pending offer is valid for about a second
 
 
 @attrs.frozen(slots=True, eq=False)
 class OfferCheck:
-    """`chain`: None where there is no node to ask for the owner's funds; the claim collects them in any case."""
+    """`chain` is None without a node. The owner's funds are not checked then; the post collects them in any case."""
 
     book: AddressBook
     chain: ChainReader | None
@@ -29,7 +29,7 @@ class OfferCheck:
     )
 
     async def fault(self, offer: PendingOffer) -> str | None:
-        """Why it must not be claimed, in words; None when all is well, as far as can be seen in half a second."""
+        """Return why the offer must not be claimed, or None if no fault was found in time."""
         order = Order(**{field.name: getattr(offer, field.name) for field in attrs.fields(Order)})
         if quotes.derive_job_id(offer.owner, offer.c) != offer.job_id:
             return "job_id must be the hash of owner and commitment"
@@ -37,14 +37,14 @@ class OfferCheck:
             return "the order is not signed by its owner"
         cap = quotes.cap(offer.rate_in, offer.rate_out, offer.units_in, offer.units_out)
         if offer.amount < cap:
-            return f"the amount must be at least {cap}, and is {offer.amount}"
+            return f"the amount is {offer.amount}, expected at least {cap}"
         payment = job_payment(offer.owner, self.book.job_registry, offer.amount, offer.expires_at, offer.job_id)
         if recover(self.domains.token.digest(payment), offer.auth_sig) != offer.owner:
             return f"the payment is not signed by the owner for {offer.amount}"
         if self.chain is None:
             return None
         try:
-            with trio.move_on_after(_LOOK_AT_FUNDS):
+            with trio.move_on_after(_FUNDS_TIMEOUT_S):
                 return await self.chain.lacks_funds(offer.owner, offer.job_id, offer.amount)
         except Unavailable:
             pass

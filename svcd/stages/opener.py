@@ -1,4 +1,4 @@
-"""From a claimed job to work that can be run: its payload is fetched, checked, opened, and held against the order."""
+"""Open a claimed job: fetch its payload, check the commitment, decrypt it and compare it with the order."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,15 +30,14 @@ from svcd.stages.pipeline import Pipeline
 
 T = TypeVar("T")
 
-# A key that cannot be had must be told within 300 seconds of the claim; half a minute of them is left for the fail.
-_OPENED_WITHIN: Final = 270.0
-_LEAST_PATIENCE: Final = 30.0  # for jobs found again after a restart, too late for that
+# A missing key must be reported within 300 seconds of the claim. The last half minute is for sending the fail.
+_OPEN_TIMEOUT_S: Final = 270.0
+_MIN_OPEN_TIMEOUT_S: Final = 30.0  # for jobs recovered after a restart, when less than this is left
 _DEK_BYTES: Final = 32
-# The claim was mined before the escrow was asked: a reorganisation took it, or the post as well, off the chain, and the
-# coordinator sends both again. And a clock that is wrong is set right.
-_PASSING: Final = frozenset({"not_claimed", "no_claim", "stale_issued_at"})
-_PAUSE: Final = 2.0
-_SHORT: Final = 32 * 1024  # bytes of a container whose input is read and counted in less time than a thread takes
+# After a reorg the coordinator rebroadcasts the post and the claim. A wrong clock is corrected.
+_RETRIED_CODES: Final = frozenset({"not_claimed", "no_claim", "stale_issued_at"})
+_RETRY_INTERVAL_S: Final = 2.0
+_MAX_INLINE_BYTES: Final = 32 * 1024  # a smaller container is read faster than a thread starts
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -61,25 +60,25 @@ class PayloadOpener:
     async def step(self, held: ClaimedJob) -> None:
         model = self.models.get(held.model)
         if model is None:
-            raise WorkFailed("unservable", f"{held.model!r} is no longer configured")
+            raise WorkFailed("unservable", f"the model {held.model!r} is no longer configured")
         if held.job.designated not in (0, self.provider_id):
             raise WorkFailed("not_our_bid", f"the job is designated to provider {held.job.designated}")
         deadline = held.sla_ends - self.timings.margin(model.margin_seconds)
         if trio.current_time() >= deadline:
-            raise WorkFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run it in")
+            raise WorkFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run the job")
         with self.drain.work():
-            # What is run ahead is not on the chain yet: its offer was held against what the owner signed.
+            # A job that runs ahead is not on the chain yet. `OfferCheck` has checked its signatures.
             if self.chain is not None and (held.ahead is None or held.ahead.confirmed):
-                await self._checked(self.chain, held, deadline)
-            work = await self._work(held, model, deadline)
+                await self._check_claim(self.chain, held, deadline)
+            work = await self._open_work(held, model, deadline)
         await self.pipeline.to_run[held.model].send(held.sla_ends, work)
 
-    async def _checked(self, chain: ChainReader, held: ClaimedJob, deadline: float) -> None:
-        """Returns once the chain itself shows the claim, the payment and the terms that the coordinator told.
+    async def _check_claim(self, chain: ChainReader, held: ClaimedJob, deadline: float) -> None:
+        """Wait until the node confirms the claim, payment and terms reported by the coordinator.
 
-        A node that is away or behind is asked again, for as long as a failure can still be told in time.
+        An unreachable or lagging node is retried for as long as a failure can still be reported in time.
         """
-        until = self._patience(held, deadline)
+        until = self._open_deadline(held, deadline)
         while True:
             try:
                 standing = await chain.standing(held.job)
@@ -90,30 +89,30 @@ class PayloadOpener:
                     case Claimed():
                         return
                     case Contradicted(why=why):
-                        raise WorkFailed("unservable", f"the chain says otherwise than the coordinator: {why}")
+                        raise WorkFailed("unservable", f"the chain contradicts the coordinator: {why}")
                     case NotClaimed(why=why):
                         failure = WorkFailed("not_claimed", f"not on the chain: {why}")
-            if trio.current_time() + _PAUSE >= until:
+            if trio.current_time() + _RETRY_INTERVAL_S >= until:
                 raise failure
-            await trio.sleep(_PAUSE)
+            await trio.sleep(_RETRY_INTERVAL_S)
 
-    def _patience(self, held: ClaimedJob, deadline: float) -> float:
-        """Until when a job may wait to be opened, in the loop's time."""
-        return min(deadline, max(held.claimed_at + _OPENED_WITHIN, trio.current_time() + _LEAST_PATIENCE))
+    def _open_deadline(self, held: ClaimedJob, deadline: float) -> float:
+        """Return the loop time by which the job must be opened."""
+        return min(deadline, max(held.claimed_at + _OPEN_TIMEOUT_S, trio.current_time() + _MIN_OPEN_TIMEOUT_S))
 
-    async def _work(self, held: ClaimedJob, model: ModelConfig, deadline: float) -> Opened:
+    async def _open_work(self, held: ClaimedJob, model: ModelConfig, deadline: float) -> Opened:
         job = held.job
         spool = Spool(self.spool_directory, self.max_container_bytes)
         try:
             started = trio.current_time()
-            until = self._patience(held, deadline)
+            until = self._open_deadline(held, deadline)
             found = await self.gateways.fetch(
                 job.task_cid, spool, until, lambda: _off_loop(lambda: committed(spool, job.c), unless=spool.is_small)
             )
             self.timings.fetched(trio.current_time() - started)
             opener = await self._opener(held, found, until)
             envelope = await _off_loop(lambda: opened(spool, opener, job.owner), unless=spool.is_small)
-            short = spool.length <= _SHORT
+            short = spool.length <= _MAX_INLINE_BYTES
             what = await _off_loop(lambda: ordered(held, envelope, model.serves), unless=short)
         finally:
             spool.clear()
@@ -134,29 +133,29 @@ class PayloadOpener:
     async def _opener(self, held: ClaimedJob, found: Committed, until: float) -> Callable[[], Opener]:
         book = self.deployment
         if held.job.designated == 0:
-            dek = await self._released(held, found, until)
+            dek = await self._release_key(held, found, until)
             return lambda: Opener.with_dek(dek)
         box = self.box
         if box is None:
-            raise WorkFailed("no_cipher", "the job is sealed to our box key, and none is configured")
+            raise WorkFailed("no_cipher", "the job is sealed to this provider's box key, but no box key is configured")
         return lambda: Opener.with_secret(box, book.chain_id, book.job_registry, held.job.owner)
 
-    async def _released(self, held: ClaimedJob, found: Committed, until: float) -> bytes:
-        """The payload key of an open bid, from the escrow."""
-        answer_key = SecretKey.generate()  # for this job alone
+    async def _release_key(self, held: ClaimedJob, found: Committed, until: float) -> bytes:
+        """Return the payload key of an open bid, released by the escrow."""
+        answer_key = SecretKey.generate()
         while True:
             body = self.signer.release(
                 held.job.job_id, found.seed_wrap, found.ct_hash, answer_key.public.raw, self.clock.now()
             )
             answer = await self.coordinator.release(body, until)
-            passing = isinstance(answer, CoordinatorRefusal) and answer.code in _PASSING
-            if not passing or trio.current_time() + _PAUSE >= until:
+            passing = isinstance(answer, CoordinatorRefusal) and answer.code in _RETRIED_CODES
+            if not passing or trio.current_time() + _RETRY_INTERVAL_S >= until:
                 break
-            await trio.sleep(_PAUSE)
+            await trio.sleep(_RETRY_INTERVAL_S)
         if isinstance(answer, ReleasedKey):
             dek = open_sealed(answer_key, answer.dek_sealed)
             if dek is None or len(dek) != _DEK_BYTES:
-                raise WorkFailed("undecryptable", "the escrow's answer is not sealed to the key that asked")
+                raise WorkFailed("undecryptable", "the escrow's answer is not sealed to the key of the request")
             return dek
         if (
             isinstance(answer, CoordinatorRefusal)
@@ -169,5 +168,5 @@ class PayloadOpener:
 
 
 async def _off_loop(act: Callable[[], T], *, unless: bool) -> T:
-    """A large payload would hold up every other job; with a small one, it is the way to the thread that costs."""
+    """Run `act` in a thread, so that a large payload does not block other jobs, unless starting one would cost more."""
     return act() if unless else await trio.to_thread.run_sync(act)

@@ -1,10 +1,10 @@
-"""The stages' channels, and the two ways in which a job leaves them: settled, or given up.
+"""Channels between the stages, and the ways a job leaves them.
 
     claimer ─► opener ─► runner (one per model) ─► sealer ─┬─────────────► settler
                                                            └─► uploader ──────┘
     any of them ─► failer
 
-Every way out passes through here, so that the slot is free and the count is right whatever happened.
+Every job leaves through `Pipeline`, which frees its slot and updates the metrics.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,16 +23,18 @@ from svcd.stages.offers import Exclusions
 
 log = structlog.get_logger(__name__)
 
-_RECOVERED: Final = 64
-_ESCROW_AWAY: Final = frozenset({"escrow_unavailable", "escrow_unreachable"})
+_RECOVERED_JOBS: Final = 64
+_ESCROW_FAILURES: Final = frozenset({"escrow_unavailable", "escrow_unreachable"})
 
 
-class InHand(Protocol):
+class HasClaimedJob(Protocol):
+    """Item of a channel."""
+
     @property
     def held(self) -> ClaimedJob: ...
 
 
-T = TypeVar("T", bound=InHand)
+T = TypeVar("T", bound=HasClaimedJob)
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -48,9 +50,11 @@ class Pipeline:
 
     @classmethod
     def of(cls, journal: Journal, exclusions: Exclusions, slots: dict[str, int]) -> "Pipeline":
-        """Each channel holds as many jobs as may be claimed, and some that an earlier run may have held beyond that:
-        what is due first overtakes the rest only inside of a channel."""
-        every = sum(slots.values()) + _RECOVERED
+        """Create channels with room for every slot, and for jobs recovered from an earlier run beyond that.
+
+        Jobs are sorted by deadline only inside a channel, so a full channel would delay urgent jobs.
+        """
+        every = sum(slots.values()) + _RECOVERED_JOBS
         return cls(
             journal=journal,
             exclusions=exclusions,
@@ -63,7 +67,7 @@ class Pipeline:
         )
 
     async def serve(self, channel: DeadlineChannel[T], step: Callable[[T], Awaitable[None]]) -> NoReturn:
-        """One worker of a stage. A failed step ends its job only, and no other."""
+        """Run one worker of a stage. A failed step ends only its own job."""
         while True:
             item = await channel.receive()
             try:
@@ -79,12 +83,12 @@ class Pipeline:
         except WorkFailed as failure:
             await self.give_up(item.held, failure)
         except Exception as bug:  # the specification's `internal_error`: counted and logged as our fault
-            log.exception("a stage met an unexpected failure", job=item.held.name)
+            log.exception("stage failed unexpectedly", job=item.held.name)
             await self.give_up(item.held, WorkFailed("internal_error", type(bug).__name__))
 
     async def give_up(self, held: ClaimedJob, failure: WorkFailed) -> None:
-        if failure.reason in _ESCROW_AWAY:
-            self.exclusions.escrow_is_away()
+        if failure.reason in _ESCROW_FAILURES:
+            self.exclusions.pause_open_bids()
         log.warning("job given up", job=held.name, model=held.model, reason=failure.reason, detail=failure.detail)
         if failure.sends_fail:
             await self.journal.failing(held.job.job_id, failure.reason)
@@ -93,12 +97,12 @@ class Pipeline:
             await self.left(held, failure.reason)
 
     async def left(self, held: ClaimedJob, reason: str) -> None:
-        """No fail is sent, or none was taken: the job is left to be reclaimed."""
+        """Record that the job was given up without a confirmed fail. Its owner can reclaim it after the SLA."""
         await self.journal.ended(held.job.job_id, "given_up", reason)
         self._ended_without_settle(held, reason)
 
     async def failed(self, held: ClaimedJob, reason: str) -> None:
-        """The chain has taken our fail."""
+        """Record that the chain accepted the fail."""
         await self.journal.ended(held.job.job_id, "failed", reason)
         if held.ahead is not None:
             held.ahead.confirm()
@@ -115,7 +119,7 @@ class Pipeline:
         log.info("job settled", job=held.name, model=held.model)
 
     def _ended_without_settle(self, held: ClaimedJob, reason: str) -> None:
-        if held.ahead is not None:  # of a claim whose end nobody told
+        if held.ahead is not None:  # has no effect if the claim's outcome is already known
             held.ahead.refuse(reason)
         metrics.jobs_failed.labels(reason).inc()
         self.exclusions.add(held.job.job_id, held.job.expires_at)

@@ -1,4 +1,4 @@
-"""Asking for jobs of one model: how many, at which rates, and which of the leased ones to claim."""
+"""Poll for jobs of one model, and pass the ones worth claiming to the claimers."""
 
 from typing import Final, NoReturn
 
@@ -26,10 +26,10 @@ from svcd.stages.offers import Exclusions, Offer
 
 log = structlog.get_logger(__name__)
 
-_LONGEST_WAIT: Final = 20  # seconds that a poll may be held while there is no job
-_WAIT_AGAIN: Final = 600.0  # seconds after which a way that cut such a poll off is tried again for the whole time
-_CUT: Final = 1.0  # seconds: a poll that failed sooner was not cut off for its length
-_EXPIRES_SOON: Final = 5  # seconds: a claim of such an order would come too late
+_MAX_WAIT_S: Final = 20  # the coordinator may hold a poll this long
+_SHORT_WAIT_LIFETIME_S: Final = 600.0  # after a proxy cut off a poll, before the full wait is tried again
+_MIN_CUT_OFF_S: Final = 1.0  # a poll that failed sooner was not cut off because of its length
+_MIN_TIME_LEFT_S: Final = 5  # a claim needs this long before its order expires
 
 
 @attrs.define(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Poller:
     model: ModelConfig
     model_id: int
     provider_id: int
-    has_box_key: bool  # without it, what is designated to us could not be opened
+    has_box_key: bool  # needed to open designated jobs
     coordinator: Coordinator
     clock: Clock
     slots: Slots
@@ -49,17 +49,17 @@ class Poller:
     offers: DeadlineChannel[Offer]
     check: OfferCheck
     health: DaemonHealth
-    # Leased to us at the last poll and of no use to us. The coordinator counts them as it counts what we claim: a few
-    # orders for a window that is not sold here would otherwise be all that we are ever handed.
+    # Jobs leased at the last poll that this provider does not want. Each still counts against `free` at the
+    # coordinator, so the next poll requests that many more.
     _unwanted: int = 0
-    _shorter: int = _LONGEST_WAIT  # seconds that a poll may take on the way to the coordinator
-    _shorter_until: float = 0.0
+    _short_wait: int = _MAX_WAIT_S
+    _short_wait_until: float = 0.0
 
     async def run(self) -> NoReturn:
         refused = False
         while True:
             held = False
-            # Until it has had an answer, this stage says nothing twice: one line when it turns, either way.
+            # Log only the changes between failing and working.
             try:
                 held = await self.poll()
             except (Unavailable, Refused) as error:
@@ -68,16 +68,18 @@ class Poller:
                 refused = True
             else:
                 if refused:
-                    log.info("polls answered again", model=self.model.name)
+                    log.info("polling recovered", model=self.model.name)
                 refused = False
             if not held:
                 await trio.sleep(self.model.poll_seconds)
 
     async def poll(self) -> bool:
-        """True when the next one may follow at once: the coordinator held this one and there was nothing, or it gave
-        jobs whose post is under way, of which the next may come in a moment, for whoever is there."""
+        """Poll once. Return True if the next poll may follow at once.
+
+        This is so after a held poll without jobs, and after pending jobs, which often come in series.
+        """
         if self.health.withholds(self.model.name):
-            # Who polls is a candidate, and is sent orders that nobody else may take.
+            # Polling makes this provider a candidate, and clients designate orders to candidates.
             metrics.model_free.labels(self.model.name).set(0)
             self.health.heard(self.model.name)
             self._unwanted = 0
@@ -92,13 +94,12 @@ class Poller:
         metrics.model_free.labels(self.model.name).set(asked)
         began = trio.current_time()
         wait = self._wait() if asked else 0
-        handed = await self._ask(asked, lowest, wait)
+        handed = await self._poll_coordinator(asked, lowest, wait)
         jobs = handed.jobs
         self.health.heard(self.model.name)
         waited = trio.current_time() - began
-        if (
-            jobs or handed.pending
-        ) and waited > self.model.poll_seconds:  # the slots of then may have been taken, the backend be busy
+        if (jobs or handed.pending) and waited > self.model.poll_seconds:
+            # Slots and load may have changed during a long wait.
             free = min(free, self._free(await self.load.read()))
         wanted = [job for job in jobs if self._is_wanted(job, floors)]
         self._unwanted = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
@@ -110,7 +111,7 @@ class Poller:
         return taken > 0 or (wait > 0 and not jobs and not handed.pending and waited >= wait / 2)
 
     async def _checked(self, handed: Handed, floors: dict[int, AskRates]) -> list[Job]:
-        """Jobs whose post is under way, as far as they are wanted, and what their owners signed is right."""
+        """Return the pending jobs that are wanted and whose signatures are valid."""
         found = []
         for offer in handed.pending:
             job = offer.job(handed.block)
@@ -119,12 +120,12 @@ class Poller:
                 if fault is None:
                     found.append(job)
                 else:
-                    log.warning("pending offer left", job=job.job_id.hex(), reason=fault)
+                    log.warning("pending offer skipped", job=job.job_id.hex(), reason=fault)
             metrics.pending_offers.labels("taken" if found and found[-1] is job else "left").inc()
         return found
 
     async def _take_on(self, job: Job, free: int, *, pending: bool = False) -> int:
-        """How many slots it takes: none where there are none."""
+        """Offer the job to the claimers if a slot is free. Return the number of slots taken."""
         slot = self.slots.take(self.model.name, job.job_id) if free > 0 else None
         if slot is None:
             return 0
@@ -132,29 +133,29 @@ class Poller:
         return 1
 
     def _wait(self) -> int:
-        """Seconds that a poll with room may be held."""
-        return self._shorter if trio.current_time() < self._shorter_until else _LONGEST_WAIT
+        """Return the seconds that the coordinator may hold a poll."""
+        return self._short_wait if trio.current_time() < self._short_wait_until else _MAX_WAIT_S
 
-    async def _ask(self, asked: int, lowest: dict[str, int], wait: int) -> Handed:
-        """A proxy on the way may cut off a poll that is held: then the next ones are shorter."""
+    async def _poll_coordinator(self, asked: int, lowest: dict[str, int], wait: int) -> Handed:
+        """Poll, and shorten the wait of later polls if a proxy cuts this one off."""
         began = trio.current_time()
         try:
             return await self.coordinator.poll(self.model_id, asked, lowest, wait)
         except Unavailable:
             lasted = trio.current_time() - began
-            if wait and lasted >= _CUT:
-                self._shorter, self._shorter_until = min(wait, int(lasted)) // 2, began + _WAIT_AGAIN
+            if wait and lasted >= _MIN_CUT_OFF_S:
+                self._short_wait, self._short_wait_until = min(wait, int(lasted)) // 2, began + _SHORT_WAIT_LIFETIME_S
             raise
 
     async def _offer(self, job: Job, slot: Slot, *, pending: bool) -> None:
         try:
             await self.offers.send(job.expires_at, Offer(job, self.model.name, slot, pending))
-        except BaseException:  # among them Cancelled: the daemon stops while all claimers are busy
+        except BaseException:  # including Cancelled, when the daemon stops while all claimers are busy
             slot.give_back()
             raise
 
     def _free(self, load: float) -> int:
-        """Free slots, fewer the busier the backend is, whoever keeps it busy; none while the circuit is open."""
+        """Return the free slots, reduced by the backend's load, or 0 while the circuit is open."""
         self.discount.observe(load, trio.current_time())
         if self.breaker.is_open or self.exclusions.is_paused(self.model.name):
             return 0
@@ -167,9 +168,9 @@ class Poller:
             and not self.health.withholds(self.model.name, job.sla_secs)
             and job.rate_in >= floor.rate_in
             and job.rate_out >= floor.rate_out
-            and job.expires_at > self.clock.wall() + _EXPIRES_SOON
+            and job.expires_at > self.clock.wall() + _MIN_TIME_LEFT_S
             and job.sla_secs > self.timings.needed(self.model.name, self.model.margin_seconds)
-            and (not self.exclusions.without_escrow if job.designated == 0 else self.has_box_key)
+            and (not self.exclusions.open_bids_paused if job.designated == 0 else self.has_box_key)
             and is_content_id(job.task_cid)
             and job.job_id not in self.exclusions
             and not self.slots.holds(job.job_id)

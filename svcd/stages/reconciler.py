@@ -1,7 +1,6 @@
-"""The journal held against the chain: at start, and from time to time for claims whose answer was lost.
+"""Compare the journal with the chain, at start and every half minute, and resume jobs that no stage has.
 
-The chain is asked first. What it says of a job decides; the journal only adds what the chain cannot know: the sealed
-result, and the reason of a fail that was about to be sent.
+The chain decides. The journal adds only what the chain does not know: the sealed result and the reason of a fail.
 """
 
 import math
@@ -22,32 +21,31 @@ from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Coordinator
 from svcd.journal.book_row import Job
 from svcd.journal.entries import JobEntry
-from svcd.journal.held_job import CLAIM_DEAD_AFTER, ClaimedJob, SealedJob
+from svcd.journal.held_job import CLAIM_LIFETIME_S, ClaimedJob, SealedJob
 from svcd.journal.slots import Slots
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.uploader import needs_upload
 
 log = structlog.get_logger(__name__)
 
-_EVERY: Final = 30.0
+_INTERVAL_S: Final = 30.0
 _MAX_WAIT_S: Final = 5.0  # for a coordinator that is starting
-_CLOCKS_DIFFER: Final = 60.0  # seconds that the chain's time may be ahead of the coordinator's
+_MAX_CLOCK_DIFFERENCE_S: Final = 60.0  # the chain's time may be this far ahead of the coordinator's
 
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
 
 
 def verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
-    """Decide about a job that the journal holds live. `job` is the chain's view of it."""
+    """Decide how to resume a live journal entry. `job` is the same job on the chain."""
     if job is not None and job.order != entry.job.order:
-        # The owner posted another order under the same id. A claim of it is not ours to work on: failing it at once
-        # costs less than leaving it to a reclaim.
+        # The owner posted another order under the same id. If it was claimed, fail it: a reclaim would cost more.
         if job.state == JobState.CLAIMED and job.provider_id == provider_id:
             return "fail"
         job = None
     if job is None or job.state == JobState.OPEN:
         if job is not None and entry.state == "sealed" and now < job.expires_at:
-            return "settle"  # a reorganisation took the claim: the settler waits for it, or claims anew
-        if now - entry.claim_sent < CLAIM_DEAD_AFTER:
+            return "settle"  # a reorg removed the claim: the settler waits for it, or claims again
+        if now - entry.claim_sent < CLAIM_LIFETIME_S:
             return "wait"
         return "not_claimed" if entry.state == "claiming" else "claim_expired"
     if job.provider_id != provider_id:
@@ -72,11 +70,11 @@ class Reconciler:
     model_ids: Mapping[str, int]  # of the models that the coordinator knows, by name
     slots: Slots
     pipeline: Pipeline
-    claimed_by_another: Callable[[str], None]  # told of claims of this wallet that this daemon did not send
-    _started: float = math.inf  # Unix seconds: every claim of before was taken on
+    claimed_by_another: Callable[[str], None]  # called with each job that another daemon claimed with this wallet
+    _started: float = math.inf  # Unix seconds: claims from before the start are adopted
 
     async def at_start(self) -> None:
-        """Returns when every job that an earlier run held is on its way. Waits for a coordinator that is not there."""
+        """Resume every job of an earlier run, retrying until the coordinator answers."""
 
         def report(error: Exception) -> None:
             log.warning("held jobs not looked up yet", reason=str(error))
@@ -86,7 +84,7 @@ class Reconciler:
 
     async def run(self) -> NoReturn:
         while True:
-            await trio.sleep(_EVERY)
+            await trio.sleep(_INTERVAL_S)
             try:
                 await self.once()
             except (Unavailable, Refused) as error:
@@ -96,41 +94,44 @@ class Reconciler:
         for entry in await self.pipeline.journal.live():
             if not self.slots.holds(entry.job.job_id):
                 job = await self.coordinator.job(entry.job.job_id)
-                # Its own stages may have ended it while it was looked up: what was read of it before is then stale.
+                # The stages may have changed the entry during the lookup. The answer is stale then.
                 if await self.pipeline.journal.state(entry.job.job_id) == entry.state:
                     await self._resume(entry, job)
         claimed = await self.coordinator.claimed_by(self.provider_id)
-        # Read after the list: what was claimed and ended in between is known by now. A job whose end is known is not
-        # taken on again, whatever an index that is behind says.
+        # Read the journal after the list, so it also knows jobs claimed and ended in between. A job that has ended is
+        # not adopted, even if a stale index shows it as claimed.
         unknown = await self.pipeline.journal.unknown([job.job_id for job in claimed])
         for job in claimed:
             if job.job_id in unknown:
-                if await self._is_anothers(job):
-                    log.warning("a job was claimed with this wallet by another daemon", job="0x" + job.job_id.hex())
+                if await self._is_from_another_daemon(job):
+                    log.warning("job claimed by another daemon", job="0x" + job.job_id.hex())
                     self.claimed_by_another("0x" + job.job_id.hex())
                 else:
                     await self._adopt(job)
 
-    async def _is_anothers(self, job: Job) -> bool:
-        """Ours are in the journal before they are claimed, so that of later claims only the journal's are ours. What
-        is still claimed in the second half of its window is taken on whoever claimed it, rather than lost."""
+    async def _is_from_another_daemon(self, job: Job) -> bool:
+        """Return True for a recent claim that the journal does not have.
+
+        This daemon writes every claim to the journal before sending it. In the second half of its window an unknown
+        claim is adopted, whichever daemon sent it, so that the job is not lost.
+        """
         if await self.pipeline.journal.state(job.job_id) is not None:
             return False
         late = self.clock.wall() - job.claimed_at > job.sla_secs / 2
-        return job.claimed_at > self._started + _CLOCKS_DIFFER and not late
+        return job.claimed_at > self._started + _MAX_CLOCK_DIFFERENCE_S and not late
 
     async def _adopt(self, job: Job) -> None:
-        """Claimed by this wallet, and not known here: the journal was lost, or another process claimed it."""
+        """Take over a job claimed by this wallet and missing from the journal, for example a lost one."""
         names = {model_id: name for name, model_id in self.model_ids.items()}
         model = names.get(job.model_id, f"model {job.model_id}")
-        log.warning("a claimed job that the journal does not know is taken on", job="0x" + job.job_id.hex())
+        log.warning("unknown claimed job adopted", job="0x" + job.job_id.hex())
         signed_for = await self.pipeline.journal.job(job.job_id) or job
         await self.pipeline.journal.adopted(signed_for, model)
         entry = JobEntry(signed_for, model, "claimed", float(job.claimed_at), None, None, None, None)
         await self._resume(entry, job)
 
     def _window_ends(self, job: Job) -> float:
-        """Of the claim that comes, where none is on the chain."""
+        """Return the loop time at which the SLA ends. An open job counts as claimed now."""
         if job.state == JobState.OPEN:
             return trio.current_time() + job.sla_secs
         return self.clock.in_loop_time(job.claimed_at + job.sla_secs)
@@ -140,12 +141,12 @@ class Reconciler:
         decided = verdict(entry, job, self.provider_id, self.clock.wall())
         if decided == "wait":
             return
-        log.info("held job looked up", job="0x" + job_id.hex(), journal=entry.state, verdict=decided)
+        log.info("held job reconciled", job="0x" + job_id.hex(), journal=entry.state, verdict=decided)
         if decided == "not_claimed":
             await journal.ended(job_id, "not_claimed")
             return
-        slot = self.slots.take_anyway(entry.model, job_id)
-        if slot is None:  # its own stages have it by now
+        slot = self.slots.take_unchecked(entry.model, job_id)
+        if slot is None:  # a stage already has the job
             return
         on_chain = job if job is not None else entry.job
         ends = self._window_ends(on_chain)
@@ -165,7 +166,9 @@ class Reconciler:
                 await self.pipeline.failed(held, entry.reason or "internal_error")
             case "fail":
                 other = on_chain.order != entry.job.order
-                detail = "posted on other terms than the claim was signed for" if other else "begun by an earlier run"
+                detail = (
+                    "the posted terms differ from the signed claim" if other else "resuming the fail of an earlier run"
+                )
                 await self.pipeline.give_up(held, WorkFailed(entry.reason or "unservable", detail))
             case "claim_expired" if on_chain.state == JobState.CLAIMED:
                 await self.pipeline.give_up(held, WorkFailed("claim_expired", "the SLA is over"))

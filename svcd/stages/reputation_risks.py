@@ -1,4 +1,4 @@
-"""Risks to the provider's reputation, described in the words that `svcd check` uses too."""
+"""Describe risks to the provider's reputation, for the daemon and for `svcd check`."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -12,11 +12,17 @@ from svcd.coordinator.client import MarketReads, ProviderRecord
 
 
 def wrong_key(box: SecretKey | None, provider: ProviderRecord) -> str | None:
-    """Jobs that are designated to a key that is not ours cannot be opened. Without a key none of them are claimed."""
+    """Return a warning if the registry has another box key: designated jobs could not be opened.
+
+    Without a box key designated jobs are not claimed, so there is no risk.
+    """
     if box is None or provider.box_key == (ours := hex_of(box.public.raw)):
         return None
     theirs = provider.box_key or "none"
-    return f"the box key is {ours}, the registry has {theirs}: `svcd identity` publishes ours, or put theirs in place"
+    return (
+        f"the box key is {ours}, the registry has {theirs}: publish yours with `svcd identity`,"
+        " or install the registered key"
+    )
 
 
 def wrong_clock(clock: Clock) -> str | None:
@@ -25,15 +31,15 @@ def wrong_clock(clock: Clock) -> str | None:
     way = "ahead of" if clock.ahead > 0 else "behind"
     return (
         f"this clock is {abs(clock.ahead):.0f} s {way} the coordinator's, and at most {MOST_SKEW:.0f} s are corrected:"
-        " set it (timedatectl set-ntp true)"
+        " set the clock (timedatectl set-ntp true)"
     )
 
 
 def wrong_windows(model: ModelConfig, allowed: Collection[int]) -> Iterator[tuple[int, str]]:
-    """Windows that are offered and that no order can have, each with what to do."""
+    """Yield each offered window that the market does not allow, with the remedy."""
     for window in sorted(model.asks.keys() - frozenset(allowed)):
         known = ", ".join(map(str, sorted(allowed))) or "none"
-        yield window, f"{model.name}: the market takes no window of {window} s; it takes {known}: change sla_seconds"
+        yield window, f"{model.name}: the market has no window of {window} s, only {known}: change sla_seconds"
 
 
 def wrong_name(model: str, unknown: str) -> str:
@@ -41,18 +47,18 @@ def wrong_name(model: str, unknown: str) -> str:
 
 
 def rival(provider_id: int, seen: str) -> str:
-    remedy = "one wallet is one daemon: stop the other, or give this one a wallet of its own"
-    return f"another daemon works as provider {provider_id} ({seen}); {remedy}"
+    remedy = "stop it, or give this daemon another wallet"
+    return f"another daemon works as provider {provider_id} ({seen}): {remedy}"
 
 
 async def allowed_windows(
     coordinator: MarketReads, chain: ChainReader | None, offered: Iterable[int]
 ) -> Collection[int] | None:
-    """Windows that the market takes, by the coordinator, or those of the offered ones that the chain allows."""
-    told = await coordinator.windows()
-    if told is not None or chain is None:
-        return told
+    """Return the market's windows from the coordinator, or else the offered ones that the chain allows."""
+    windows = await coordinator.windows()
+    if windows is not None or chain is None:
+        return windows
     try:
         return [window for window in sorted(frozenset(offered)) if await chain.allows_window(window)]
-    except Unavailable:  # jobs that are claimed wait for the node anyway
+    except Unavailable:  # claimed jobs wait for the node in any case
         return None

@@ -1,4 +1,4 @@
-"""Running work on its backend, within the time that the SLA leaves."""
+"""Run work on its backend, within the time that the SLA leaves."""
 
 from typing import Final
 
@@ -15,13 +15,13 @@ from svcd.journal.work import WorkOutput
 from svcd.stages.drain import Drain
 from svcd.stages.pipeline import Pipeline
 
-# Beyond the deadline, so that a backend which keeps to it can say itself why it did not finish.
-_LENIENCE: Final = 0.5
+# Past the deadline, so that the backend can report why it did not finish.
+_GRACE_S: Final = 0.5
 
 
 @attrs.frozen(slots=True, eq=False)
 class Runner:
-    """Of one model."""
+    """Runner of one model."""
 
     model: str
     backend: Backend
@@ -33,7 +33,7 @@ class Runner:
     async def step(self, opened: Opened) -> None:
         started = trio.current_time()
         if started >= opened.work.deadline:
-            raise WorkFailed("deadline_wait", "no time is left to run it in")
+            raise WorkFailed("deadline_wait", "no time is left to run the job")
         try:
             with self.drain.work(), opened.held.work(), metrics.backend_latency.labels(self.model).time():
                 output = await self._run(opened)
@@ -52,8 +52,8 @@ class Runner:
     async def _run(self, opened: Opened) -> WorkOutput:
         deadline = opened.work.deadline
         output = None
-        with trio.move_on_at(deadline + _LENIENCE):
+        with trio.move_on_at(deadline + _GRACE_S):
             output = await self.backend.run(opened.work)
         if output is None or trio.current_time() > deadline:
-            raise WorkFailed("sla_abandon", "the backend was not done within the SLA's margin", backend_fault=True)
+            raise WorkFailed("sla_abandon", "the backend did not finish before the deadline", backend_fault=True)
         return output

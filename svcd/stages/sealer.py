@@ -1,4 +1,4 @@
-"""Seal an output to its owner and keep it. From here on nothing runs a second time."""
+"""Seal an output to its owner and store it in the journal. A job with a stored result is never run again."""
 
 from typing import Final
 
@@ -12,14 +12,14 @@ from common.refusal import Refused
 from common.sealed_result import ResultSealer
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.held_job import Finished, SealedJob
-from svcd.journal.result_files import LONGEST_ROW
+from svcd.journal.result_files import MAX_ROW_BYTES
 from svcd.payload.sealable import sealable
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.uploader import needs_upload
 
-_PIECE: Final = 65_536  # what the sealer is fastest with
-_SLIGHT: Final = 16 * 1024  # characters
-_MEMBER: Final = 8  # that a member of an object or a list counts for
+_CHUNK_BYTES: Final = 65_536  # measured to be the fastest
+_MAX_INLINE_CHARACTERS: Final = 16 * 1024
+_CHARACTERS_PER_MEMBER: Final = 8  # cost of each member of an object or a list
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -35,25 +35,25 @@ class SealStage:
             try:
                 body = ResultBody(job.job_id, sealable(output.output), output.usage).encode()
             except Refused as refusal:
-                raise WorkFailed("backend_error", f"the output is no JSON to be sealed: {refusal}") from None
+                raise WorkFailed("backend_error", f"the output is not valid JSON: {refusal}") from None
             return sealed_result(finished.result_key, book.chain_id, book.job_registry, job.job_id, body)
 
-        result = seal() if is_slight(output.output) else await trio.to_thread.run_sync(seal)
+        result = seal() if is_small(output.output) else await trio.to_thread.run_sync(seal)
         completion_tok = min(output.completion_tok, job.units_out)
         await self.pipeline.journal.sealed(job.job_id, completion_tok, result)
-        kept = result if len(result) <= LONGEST_ROW else None
+        kept = result if len(result) <= MAX_ROW_BYTES else None
         sealed = SealedJob(held, completion_tok, len(result), result=kept, started=finished.started)
         channel = self.pipeline.to_upload if needs_upload(sealed.length) else self.pipeline.to_settle
         await channel.send(held.sla_ends, sealed)
 
 
-def is_slight(value: object) -> bool:
-    """Whether an output is sealed in less time than a thread takes for it."""
-    left, waiting = _SLIGHT, [value]
+def is_small(value: object) -> bool:
+    """Return True if sealing the output takes less time than starting a thread."""
+    left, waiting = _MAX_INLINE_CHARACTERS, [value]
     while waiting and left > 0:
         one = waiting.pop()
         if isinstance(one, dict | list):
-            left -= _MEMBER * len(one)
+            left -= _CHARACTERS_PER_MEMBER * len(one)
             if left > 0:
                 waiting.extend(one.values() if isinstance(one, dict) else one)
         else:
@@ -64,5 +64,5 @@ def is_slight(value: object) -> bool:
 def sealed_result(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, body: bytes) -> bytes:
     sealer = ResultSealer(result_key, chain_id, job_registry, job_id)
     view = memoryview(body)
-    parts = [sealer.push(bytes(view[at : at + _PIECE])) for at in range(0, len(body), _PIECE)]
+    parts = [sealer.push(bytes(view[at : at + _CHUNK_BYTES])) for at in range(0, len(body), _CHUNK_BYTES)]
     return b"".join([*parts, sealer.finish()])

@@ -1,4 +1,4 @@
-"""Settling: the result is handed over, as a file first where it is large, and the chain says that it was settled."""
+"""Settle a job: send the sealed result, or the content id of the uploaded one, until the chain confirms it."""
 
 from functools import partial
 from typing import Final
@@ -34,30 +34,30 @@ from svcd.stages.pipeline import Pipeline
 log = structlog.get_logger(__name__)
 
 _MAX_WAIT_S: Final = 10.0
-_SIGNED_AGAIN_AFTER: Final = 500.0  # the window is 600 s; the same op sent again is the same transaction, so not before
-# A claim that a reorganisation took is sent again by the coordinator, and is back within some blocks. One that the
-# chain refuses then (a token that is paused, say) is not, and the job is open to whoever claims it, until it expires.
-_CLAIMED_ANEW_AFTER: Final = 20.0
-_CLAIM_PATIENCE: Final = 90.0
+_RESIGN_AFTER_S: Final = 500.0  # a signature is valid for 600 s; until then the same op is the same transaction
+# After a reorg the coordinator rebroadcasts the claim, which is mined again within a few blocks. If the chain refuses
+# that claim (for example because the token is paused), the job stays open and must be claimed again.
+_RECLAIM_AFTER_S: Final = 20.0
+_CLAIM_TIMEOUT_S: Final = 90.0
 _SERVER_ERROR: Final = 500
 
 
 @attrs.define(slots=True, eq=False)
 class _Settling:
-    """One job's settle between its attempts. `ends`: no attempt begins later. `outcome`: of the last attempt."""
+    """State of one settle between attempts. No attempt starts after `ends`; `outcome` is of the last attempt."""
 
     sealed: SealedJob
     op: Body
     signed_at: float
     ends: float
     outcome: OpOutcome | None = None
-    is_open: bool = False  # a reorganisation took the claim off the chain
+    is_open: bool = False  # a reorg removed the claim
     open_since: float | None = None
 
 
 @attrs.frozen(slots=True)
 class _NotSettled(Exception):
-    """Another attempt may succeed."""
+    """Raised when another attempt may succeed."""
 
     outcome: OpOutcome
 
@@ -72,7 +72,7 @@ class Settler:
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
-        settling = _Settling(sealed, await self._op(sealed), trio.current_time(), sealed.held.sla_ends)
+        settling = _Settling(sealed, await self._sign(sealed), trio.current_time(), sealed.held.sla_ends)
         try:
             await retry(
                 partial(self._attempt, settling), on=_NotSettled, max_s=_MAX_WAIT_S, until=lambda: settling.ends
@@ -88,16 +88,16 @@ class Settler:
         outcome = settling.outcome = await self.coordinator.run(settling.op, held.sla_ends, resend=False)
         match outcome:
             case OpMined(succeeded=True):
-                if held.ahead is None:  # it waited for its claim, too
+                if held.ahead is None:  # otherwise the time includes the wait for the claim
                     self.timings.relayed(trio.current_time() - started)
                 return await self.pipeline.settled(held, settling.sealed.started)
             case CoordinatorRefusal(code="unknown_result") if settling.sealed.result_cid is not None:
-                # The upload has lapsed: they live a few minutes until a settle names them.
+                # The upload expired: it is kept a few minutes unless a settle names it.
                 lapsed = attrs.evolve(settling.sealed, result_cid=None)
                 return await self.pipeline.to_upload.send(held.sla_ends, lapsed)
         log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
-        # Only before an end is believed has the index to confirm it.
-        found = await (self.lookup.of(held) if _may_pass(held, outcome) else self.lookup.after(outcome, held))
+        # A final outcome needs the index to catch up first. One that may recover does not.
+        found = await (self.lookup.of(held) if _may_recover(held, outcome) else self.lookup.after(outcome, held))
         held = found.held
         if found.standing == "settled":
             return await self.pipeline.settled(held, settling.sealed.started)
@@ -105,36 +105,36 @@ class Settler:
         settling.is_open = found.standing == "open" and held.was_claimed
         settling.ends = self.clock.in_loop_time(held.job.expires_at) if settling.is_open else held.sla_ends
         failure = _failure(outcome)
-        if failure is not None and is_final(outcome) and (found.standing == "ended" or not _may_pass(held, outcome)):
+        if failure is not None and is_final(outcome) and (found.standing == "ended" or not _may_recover(held, outcome)):
             raise failure
         raise _NotSettled(outcome)
 
     async def _renew(self, settling: "_Settling", outcome: OpOutcome) -> None:
-        """Claim the job again where its claim did not come back, and sign the settle again where that is of use."""
+        """Claim the job again if a reorg removed its claim for good, and re-sign an old or reverted settle."""
         now = trio.current_time()
         if not settling.is_open:
             settling.open_since = None
         elif settling.open_since is None:
             settling.open_since = now
-        elif now - settling.open_since >= _CLAIMED_ANEW_AFTER:
+        elif now - settling.open_since >= _RECLAIM_AFTER_S:
             settling.open_since = None
-            await self._claim_anew(settling.sealed.held)
+            await self._claim_again(settling.sealed.held)
         if outcome == STALE:
             self.clock.was_stale()
         # Resending a reverted settle returns the same revert.
         reverted = outcome == STALE or isinstance(outcome, OpMined)
-        if reverted or trio.current_time() - settling.signed_at > _SIGNED_AGAIN_AFTER:
-            settling.op, settling.signed_at = await self._op(settling.sealed), trio.current_time()
+        if reverted or trio.current_time() - settling.signed_at > _RESIGN_AFTER_S:
+            settling.op, settling.signed_at = await self._sign(settling.sealed), trio.current_time()
 
-    async def _claim_anew(self, held: ClaimedJob) -> None:
-        """What it came to the next settle tells. The journal has the job's result, and goes on having it."""
+    async def _claim_again(self, held: ClaimedJob) -> None:
+        """Claim the job again. The next settle shows whether it worked, and the journal keeps the result."""
         op = self.signer.claim(held.job.job_id, held.job.order, self.clock.now())
-        outcome = await self.coordinator.run(op, trio.current_time() + _CLAIM_PATIENCE)
+        outcome = await self.coordinator.run(op, trio.current_time() + _CLAIM_TIMEOUT_S)
         if outcome == STALE:
             self.clock.was_stale()
-        log.info("job claimed anew: its claim did not come back", job=held.name, outcome=describe(outcome))
+        log.info("job claimed again", job=held.name, outcome=describe(outcome))
 
-    async def _op(self, sealed: SealedJob) -> Body:
+    async def _sign(self, sealed: SealedJob) -> Body:
         op = self.signer.settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())
         if sealed.result_cid is not None:
             return op | {"result_cid": sealed.result_cid}
@@ -149,7 +149,7 @@ class Settler:
 
 
 def _failure(outcome: OpOutcome) -> WorkFailed | None:
-    """None for a settle that may be mined yet."""
+    """Return None for a settle that may still be mined."""
     match outcome:
         case OpMined():
             return WorkFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
@@ -158,11 +158,11 @@ def _failure(outcome: OpOutcome) -> WorkFailed | None:
         case OpPending():
             return None
         case _:
-            return untaken(outcome)
+            return upload_failure(outcome)
 
 
-def untaken(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFailed:
-    """A result that the coordinator did not take, by the specification's name."""
+def upload_failure(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFailed:
+    """Return the failure, with the specification's reason, for a result that the coordinator did not accept."""
     match outcome:
         case CoordinatorRefusal(status=httpx.codes.FORBIDDEN):
             return WorkFailed("settle_rejected", outcome.code or "")
@@ -178,11 +178,13 @@ def untaken(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFai
             return WorkFailed("settle_transport_error", outcome.detail)
 
 
-def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
-    """Refusals that say nothing final. A wrong clock, ours or the coordinator's, is set right. And what a
-    reorganisation took off the chain, the claim or the post as well, comes back: the coordinator sends their bytes
-    again. Given up then, the job would be claimed by us again, and worked on by nobody until it is reclaimed. A settle
-    that was mined in vain passed when it was sent: what changed meanwhile the next one is told by name."""
+def _may_recover(held: ClaimedJob, outcome: OpOutcome) -> bool:
+    """Return True for an outcome that may not be final.
+
+    A wrong clock is corrected. After a reorg the coordinator rebroadcasts the post and the claim; a job given up before
+    that would be claimed again but never worked on. A reverted settle passed simulation when it was sent, so the next
+    attempt is refused with the reason, if the reason persists.
+    """
     match outcome:
         case OpMined():
             return True
@@ -195,12 +197,12 @@ def _may_pass(held: ClaimedJob, outcome: OpOutcome) -> bool:
 
 
 def is_final(outcome: OpOutcome | UploadOutcome) -> bool:
-    """Whether another attempt would meet the same. What the coordinator calls retryable it was asked again already."""
+    """Return True if another attempt would fail the same way. The client has already made the usual retries."""
     match outcome:
         case OpMined() | ChainRefused():
             return True
         case CoordinatorRefusal(status=httpx.codes.UNAUTHORIZED):
-            return False  # the sessions were forgotten twice while it was on its way
+            return False  # the coordinator lost the session twice during one request
         case CoordinatorRefusal(status=int(status)) | SignInRefused(status=int(status)):
             return status <= _SERVER_ERROR
         case _:

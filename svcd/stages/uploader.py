@@ -1,4 +1,4 @@
-"""Upload a result that is too large for a settle, as a file that the settle names."""
+"""Upload a result that is too large for a settle. The settle then names its content id."""
 
 from typing import Final
 
@@ -19,23 +19,23 @@ from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
 from svcd.stages.op_lookup import Lookup
 from svcd.stages.pipeline import Pipeline
-from svcd.stages.settler import is_final, untaken
+from svcd.stages.settler import is_final, upload_failure
 
 log = structlog.get_logger(__name__)
 
 _MAX_WAIT_S: Final = 10.0
-LONGEST_INLINE: Final = 15_679_488
+MAX_INLINE_RESULT_BYTES: Final = 15_679_488
 
 
 @attrs.frozen(slots=True)
 class _NotUploaded(Exception):
-    """Another attempt may succeed."""
+    """Raised when another attempt may succeed."""
 
     outcome: CoordinatorRefusal | Unanswered | SignInRefused
 
 
 def needs_upload(length: int) -> bool:
-    return length > LONGEST_INLINE
+    return length > MAX_INLINE_RESULT_BYTES
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -54,16 +54,16 @@ class Uploader:
                 return outcome
             log.warning("result not uploaded", job=held.name, outcome=describe(outcome))
             if is_final(outcome):
-                raise untaken(outcome)
+                raise upload_failure(outcome)
             held = (await self.lookup.of(held)).held
             raise _NotUploaded(outcome)
 
         try:
             uploaded = await retry(attempt, on=_NotUploaded, max_s=_MAX_WAIT_S, until=lambda: held.sla_ends)
         except _NotUploaded as last:
-            raise untaken(last.outcome) from None
+            raise upload_failure(last.outcome) from None
         if uploaded.cid is None:
-            raise WorkFailed("settle_upload_invalid", "the upload was answered without a content id")
+            raise WorkFailed("settle_upload_invalid", "the answer to the upload has no content id")
         await self.pipeline.journal.uploaded(held.job.job_id, uploaded.cid)
         await self.pipeline.to_settle.send(held.sla_ends, attrs.evolve(sealed, held=held, result_cid=uploaded.cid))
 

@@ -137,8 +137,8 @@ class DaemonLives:
 @contextmanager
 def small_rows() -> Iterator[None]:
     with (
-        patch.object(journal, "LONGEST_ROW", _LONGEST_ROW),
-        patch.object(sealer, "LONGEST_ROW", _LONGEST_ROW),
-        patch.object(uploader, "LONGEST_INLINE", _LONGEST_INLINE),
+        patch.object(journal, "MAX_ROW_BYTES", _LONGEST_ROW),
+        patch.object(sealer, "MAX_ROW_BYTES", _LONGEST_ROW),
+        patch.object(uploader, "MAX_INLINE_RESULT_BYTES", _LONGEST_INLINE),
     ):
         yield

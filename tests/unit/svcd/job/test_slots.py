@@ -19,13 +19,13 @@ def test_job_is_held_once() -> None:
     slots = Slots({"x": 2})
     assert slots.take("x", A) is not None
     assert slots.take("x", A) is None
-    assert slots.take_anyway("x", A) is None
+    assert slots.take_unchecked("x", A) is None
 
 
 def test_job_that_the_chain_holds_takes_a_slot_that_is_not_there() -> None:
     slots = Slots({"x": 1})
     for job in (A, B):
-        assert slots.take_anyway("gone", job) is not None
+        assert slots.take_unchecked("gone", job) is not None
     assert (slots.held, slots.free("x")) == (2, 0)
 
 

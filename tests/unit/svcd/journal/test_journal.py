@@ -16,7 +16,7 @@ from common.daemon.process import Fatal
 from svcd.journal.book_row import Job
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal, is_in_use, open_journal
-from svcd.journal.result_files import LONGEST_ROW, ResultFiles
+from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 from tests.fakes.market import Market
 
 pytestmark = pytest.mark.trio
@@ -66,14 +66,14 @@ async def test_journal_of_another_wallet_or_market_is_refused_and_named(tmp_path
         await journal.belongs_to(home)
     for other in (Home(2, "0x01", "0xaa"), Home(1, "0x02", "0xaa"), Home(1, "0x01", "0xbb")):
         async with opened(tmp_path) as journal:
-            with pytest.raises(Fatal, match=r"wallet 0xaa; this is chain .*: name another state_directory"):
+            with pytest.raises(Fatal, match=r"wallet 0xaa, not to chain .*: set another state_directory"):
                 await journal.belongs_to(other)
     async with opened(tmp_path) as journal:
         await journal.belongs_to(home)
 
 
 async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None:
-    job, large = a_job(), b"x" * (LONGEST_ROW + 1)
+    job, large = a_job(), b"x" * (MAX_ROW_BYTES + 1)
     async with opened(tmp_path) as journal:
         await journal.claiming(job, "m")
         await journal.sealed(job.job_id, 5, large)
@@ -292,7 +292,7 @@ async def test_result_files_of_jobs_that_are_not_held_are_removed_and_those_of_o
     results_in_use.store(b"\x0b", b"another")
     (tmp_path / "results" / "0c.partial").write_bytes(b"half")
     again = ResultFiles(tmp_path / "results")
-    again.remove_all_but([b"\x0a"])
+    again.keep_only([b"\x0a"])
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["0a"]
     assert again.has(b"\x0a")
 
@@ -301,9 +301,9 @@ async def test_result_of_the_longest_row_is_no_file_yet(tmp_path: Path) -> None:
     job = a_job()
     async with opened(tmp_path) as journal:
         await journal.claiming(job, "m")
-        await journal.sealed(job.job_id, 5, b"x" * LONGEST_ROW)
+        await journal.sealed(job.job_id, 5, b"x" * MAX_ROW_BYTES)
         assert list((tmp_path / "results").iterdir()) == []
-        assert await journal.open_result(job.job_id) == b"x" * LONGEST_ROW
+        assert await journal.open_result(job.job_id) == b"x" * MAX_ROW_BYTES
 
 
 async def test_step_of_a_job_is_its_state_at_once(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_file_that_is_no_journal_or_a_newer_one_is_refused_and_closed(tmp_path: 
     assert version > 0
     with pytest.raises(Fatal, match="cannot be used") as unreadable:
         entries.open_database(other)
-    with pytest.raises(Fatal, match=f"its format is {version + 1}, this one knows {version}") as unknown:
+    with pytest.raises(Fatal, match=f"its format is {version + 1}, expected at most {version}") as unknown:
         entries.open_database(newer)
     assert unreadable.tb is not None  # its frames are alive, and what they hold
     assert unknown.tb is not None

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from svcd.journal.journal import Journal, open_journal
-from svcd.journal.result_files import LONGEST_ROW, ResultFiles
+from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 from svcd.stages.health import DaemonHealth
 
 pytestmark = pytest.mark.trio
@@ -116,7 +116,7 @@ async def test_result_file_that_finds_no_room_is_tried_again_every_second(
     full: Any = FullFiles()
     async with open_journal(tmp_path, lambda: 0.0) as journal:
         journal._files = full
-        await journal.sealed(b"\x0a" * 32, 5, b"x" * (LONGEST_ROW + 1))
+        await journal.sealed(b"\x0a" * 32, 5, b"x" * (MAX_ROW_BYTES + 1))
     began = full.at[0]
     assert [when - began for when in full.at] == [0.0, 1.0, 2.0]
     assert journal.works

@@ -79,10 +79,10 @@ CASES = {
     ),
     "clock is off by more than is corrected": Case("clock", "1000 s ahead", market={"always": {"readyz": dated(1000)}}),
     "window is none that the market takes": Case(
-        "model demo/text", "takes no window of 600 s; it takes 60, 3600", market={"windows": [60, 3600]}
+        "model demo/text", "has no window of 600 s, only 60, 3600", market={"windows": [60, 3600]}
     ),
     "another daemon polls": Case(
-        "other daemons", "stop the other", market={"rival": True, "asks": {(1, 600): (100, 200)}}
+        "other daemons", "give this daemon another wallet", market={"rival": True, "asks": {(1, 600): (100, 200)}}
     ),
     "it is no coordinator": Case(
         "deployment", "another shape", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
@@ -240,7 +240,7 @@ async def test_what_the_chain_has_otherwise_is_wrong_and_says_what_to_do(
 async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) -> None:
     (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
     assert row.right is None
-    assert "paid for and on which terms is the coordinator's word" in row.detail
+    assert "not verified on the chain, only reported by the coordinator" in row.detail
 
 
 async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from svcd.config import AheadTable, Amount
 from svcd.journal.entries import OwnerRecord
 from svcd.journal.work import ModelWork, WorkOutput
-from svcd.stages.ahead import most_for
+from svcd.stages.ahead import max_amount_for
 from tests.fakes.market import Market
 from tests.fakes.market_answers import answer, instead
 from tests.unit.svcd.stages.conftest import Start
@@ -218,7 +218,7 @@ async def test_coordinator_that_never_tells_a_claim_s_end_has_no_more_at_stake_f
 )
 async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most: int) -> None:
     table = AheadTable(most_amount=Amount(800), most_in_flight=Amount(800), settled_jobs=5)
-    assert most_for(record, table) == most
+    assert max_amount_for(record, table) == most
 
 
 async def test_owner_that_pays_no_more_than_it_must_costs_a_few_jobs_ever() -> None:
@@ -226,10 +226,10 @@ async def test_owner_that_pays_no_more_than_it_must_costs_a_few_jobs_ever() -> N
     table = AheadTable(most_amount=Amount(1_000_000), most_in_flight=Amount(10**9), settled_jobs=5)
     record, paid, lost = OwnerRecord(), 0, 0
     for _ in range(1_000):
-        while not most_for(record, table) and paid < 100_000:
+        while not max_amount_for(record, table) and paid < 100_000:
             record = attrs.evolve(record, settled=record.settled + 1, settled_since=record.settled_since + 1)
             paid += 1
-        most = most_for(record, table)
+        most = max_amount_for(record, table)
         lost += most
         record = attrs.evolve(record, unpaid=record.unpaid + 1, settled_since=0)
     assert lost < 3 * 1_000_000 + paid

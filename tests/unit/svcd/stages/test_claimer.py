@@ -128,7 +128,7 @@ class World:
     async def send(self, due: float, held: ClaimedJob) -> None:
         self.told.append(("to open", due - self.began, held.ahead))
 
-    def for_a_while(self, job_id: bytes) -> None:
+    def skip(self, job_id: bytes) -> None:
         self.told.append(("left for a while",))
 
     def pause(self, model: str) -> None:

@@ -63,7 +63,7 @@ async def test_foreign_errors_end_neither_daemon_nor_task(
 
     monkeypatch.setattr(health, "Supervisor", Watching)
     monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once: health stays on
-    monkeypatch.setattr(uploader, "LONGEST_INLINE", 1_000)
+    monkeypatch.setattr(uploader, "MAX_INLINE_RESULT_BYTES", 1_000)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     with logged_exceptions() as logged:
         config, backend = config_for(market, tmp_path / "state"), Backend(answer)

@@ -41,7 +41,7 @@ async def test_box_key_that_is_not_the_registrys_claims_nothing_until_it_is_publ
 ) -> None:
     market.registered_box = SecretKey(b"\x66" * 32).public
     async with start(models=(MODEL,)) as running:
-        await withheld(running, market, "box_key", "`svcd identity` publishes ours")
+        await withheld(running, market, "box_key", "publish yours with `svcd identity`")
         market.registered_box = None
         await all_is_well(running, market, "box_key")
 
@@ -124,7 +124,7 @@ async def test_window_that_the_market_does_not_take_is_told_and_others_go_on(
         assert await running.end_of(sold) == ("settled", None)
         assert running.entry(unsold) == ("", None)
         problem = running.daemon.health.problem or ""
-        assert "demo/text: the market takes no window of 600 s; it takes 3600: change sla_seconds" in problem
+        assert "demo/text: the market has no window of 600 s, only 3600: change sla_seconds" in problem
         assert count("svcd_claims_withheld", reason="window") == 1
         market.windows = [600, 3600]
         await all_is_well(running, market, "window")
@@ -135,7 +135,7 @@ async def test_daemon_that_polls_already_keeps_another_from_beginning(
 ) -> None:
     market.rival, market.asks = True, {(1, 600): (100, 200)}
     async with start(models=(MODEL,)) as running:
-        await withheld(running, market, "other_daemon", "one wallet is one daemon: stop the other")
+        await withheld(running, market, "other_daemon", "stop it, or give this daemon another wallet")
         market.rival = False
         await all_is_well(running, market, "other_daemon")
 

@@ -47,7 +47,7 @@ async def test_job_whose_claim_was_refused_is_left_alone_as_long_by_a_clock_that
 ) -> None:
     wrong = off
     exclusions = Exclusions(Clock(local=lambda: 1_000_000 + trio.current_time() + wrong))
-    exclusions.for_a_while(b"job")
+    exclusions.skip(b"job")
     wrong = 0.0
     await trio.sleep(29)
     assert b"job" in exclusions

@@ -294,7 +294,7 @@ async def test_long_input_is_read_beside_the_loop_and_a_short_one_in_it(
     world = World()
     short = world.held(text="x" * 100)
     overhead = len(world.container) - 100
-    monkeypatch.setattr(module, "_SHORT", len(world.container))
+    monkeypatch.setattr(module, "_MAX_INLINE_BYTES", len(world.container))
     await world.opener(tmp_path).step(short)
     assert threads == []
     longer = world.held(text="x" * 101)

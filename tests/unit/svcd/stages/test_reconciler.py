@@ -2,7 +2,7 @@ import pytest
 
 from svcd.journal.book_row import Job
 from svcd.journal.entries import JobEntry, JournalState
-from svcd.journal.held_job import CLAIM_DEAD_AFTER
+from svcd.journal.held_job import CLAIM_LIFETIME_S
 from svcd.stages.reconciler import Verdict, verdict
 from tests.fakes.market import START, Market
 
@@ -17,12 +17,12 @@ def _entry(state: JournalState, row: dict[str, object]) -> JobEntry:
     ("state", "chain", "after", "expected"),
     [
         ("claiming", {"state": 0}, 0, "wait"),  # the claim may be mined yet
-        ("claiming", {"state": 0}, CLAIM_DEAD_AFTER, "not_claimed"),
+        ("claiming", {"state": 0}, CLAIM_LIFETIME_S, "not_claimed"),
         ("claiming", {"state": 1}, 10, "work"),  # it was, and its answer never came
         ("claiming", {"state": 1, "provider_id": "8"}, 10, "not_claimed"),
-        ("claiming", None, CLAIM_DEAD_AFTER, "not_claimed"),
+        ("claiming", None, CLAIM_LIFETIME_S, "not_claimed"),
         ("claimed", {"state": 0}, 0, "wait"),  # a fork took the claim back; it comes again or not
-        ("claimed", {"state": 0}, CLAIM_DEAD_AFTER, "claim_expired"),
+        ("claimed", {"state": 0}, CLAIM_LIFETIME_S, "claim_expired"),
         ("claimed", {"state": 1}, 599, "work"),
         ("claimed", {"state": 1}, 600, "claim_expired"),
         ("sealed", {"state": 1}, 599, "settle"),
@@ -32,7 +32,7 @@ def _entry(state: JournalState, row: dict[str, object]) -> JobEntry:
         ("sealed", {"state": 0}, 3600, "claim_expired"),  # so has the job
         ("sealed", None, 3599, "claim_expired"),
         ("sealed", None, 0, "wait"),
-        ("claimed", {"state": 0}, CLAIM_DEAD_AFTER - 1, "wait"),
+        ("claimed", {"state": 0}, CLAIM_LIFETIME_S - 1, "wait"),
         ("sealed", {"state": 2}, 10, "settled"),  # the settle's answer never came
         ("sealed", {"state": 3}, 10, "claim_expired"),
         ("failing", {"state": 1}, 10, "fail"),

@@ -12,7 +12,7 @@ from common.scalars import base64_of
 from svcd.base.end_reasons import WorkFailed
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpOutcome
 from svcd.coordinator.sessions import SignInRefused
-from svcd.journal.held_job import CLAIM_DEAD_AFTER, SealedJob
+from svcd.journal.held_job import CLAIM_LIFETIME_S, SealedJob
 from svcd.stages.claimer import STALE
 from svcd.stages.settler import Settler
 from tests.unit.svcd.stages.settles import (
@@ -154,7 +154,7 @@ async def test_claim_that_a_reorganisation_took_is_waited_for_until_it_cannot_co
     world, job = World([ChainRefused(reason)], ["unknown"]), held(sla_secs=SLA, sla_ends=SLA)
     assert await failure_of(world, sealed(job)) == f"settle_{reason}"
     last = world.times[-1]
-    assert CLAIM_DEAD_AFTER <= last < CLAIM_DEAD_AFTER + 10  # claimed at 0
+    assert CLAIM_LIFETIME_S <= last < CLAIM_LIFETIME_S + 10  # claimed at 0
     # While it may come back, one look tells as much as many; after that the index is waited for.
     assert {kind for kind, *_ in world.asked[:-1]} == {"of"}
     assert world.asked[-1] == ("after", ChainRefused(reason), job)
@@ -203,7 +203,7 @@ async def test_open_job_ends_when_it_expires_and_not_with_the_window_of_its_firs
 ) -> None:
     world = World([NOT_CLAIMED], ["open"])
     job = held(sla_secs=60, sla_ends=60)
-    assert EXPIRES > CLAIM_DEAD_AFTER
+    assert EXPIRES > CLAIM_LIFETIME_S
     assert await failure_of(world, sealed(job)) == "settle_NotClaimed"
     assert [when for when, *_ in world.claims] == [25.0 + 30 * n for n in range(120)]
     assert world.times[-1] == EXPIRES - 5.0  # the next would be due after it
@@ -263,7 +263,7 @@ async def test_refusal_of_the_result_itself_is_final_of_an_open_job_too(
 
 
 async def test_claim_is_dead_at_the_second_at_which_its_signature_ends(autojump_clock: MockClock) -> None:
-    world = World([ChainRefused("NotClaimed")], takes=CLAIM_DEAD_AFTER)
+    world = World([ChainRefused("NotClaimed")], takes=CLAIM_LIFETIME_S)
     assert await failure_of(world, sealed(held())) == "settle_NotClaimed"
     assert world.times == [0.0]
 
@@ -277,7 +277,7 @@ async def test_job_that_an_index_behind_called_open_is_settled_when_it_says_so(a
 
 async def test_open_job_whose_claim_is_dead_goes_on(autojump_clock: MockClock) -> None:
     """It is open to whoever claims it."""
-    world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_DEAD_AFTER)
+    world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_LIFETIME_S)
     await settling(world)(sealed(held()))
     assert ([kind for kind, *_ in world.asked], len(world.ends)) == (["after"], 1)
 
