@@ -108,8 +108,8 @@ async def test_end_of_a_batch_that_is_not_posted_is_found(database_url: str) -> 
     connection = await asyncpg.connect(database_url)
     await connection.execute(
         "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash,"
-        " expires_at, completed_at) values ('batch_x', $1, '/v1/responses', 'file-in', '1h', '{}', '\\x01', now(),"
-        " now())",
+        " expires_at, completed_at, reported) values ('batch_x', $1, '/v1/responses', 'file-in', '1h', '{}', '\\x01',"
+        " now(), now(), 1)",
         OWNER,
     )
     await connection.close()
