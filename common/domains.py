@@ -39,7 +39,7 @@ class SigningDomain(Generic[M_contra]):
         return self.packed_signer(message.packed(), signature)
 
     def packed_signer(self, packed: bytes, signature: bytes) -> bytes | None:
-        """Return the address that signed a message that is already packed, or None for an invalid signature."""
+        """Return the address that signed a message given as its packed struct, or None for an invalid signature."""
         return recover(self._packed_digest(packed), signature)
 
     def _packed_digest(self, packed: bytes) -> bytes:

@@ -53,10 +53,11 @@ class Market:
         )
 
     async def windows(self, window: str) -> Windows:
-        """Return the windows that orders may have.
+        """Return the windows that an order may use.
 
-        With a node, the usual windows, those with asks and `window` are checked on the chain. Without, the
-        coordinator's list is used, or else the windows with asks.
+        If a node is configured, check the usual windows, the windows with asks and `window` on the chain. Without a
+        node, return the coordinator's list. If the coordinator reports no list, return the windows with asks, which
+        may be incomplete.
         """
         market, node = await self.account.market(), self.account.vouching.chain
         if node is None and (reported := await self.account.reported_windows(window_seconds(window))) is not None:

@@ -135,7 +135,7 @@ class BodyReader:
 
 
 async def parse_body(raw: bytes) -> dict[str, object]:
-    """Parse the JSON object that every body must be."""
+    """Parse a request body. Raise Refused unless the body is a JSON object."""
     value = await to_thread.run_sync(parse_sent, raw) if len(raw) > _THREAD_PARSE_BYTES else parse_sent(raw)
     if not isinstance(value, dict):
         raise Refused("the body must be a JSON object")

@@ -357,7 +357,7 @@ def variables() -> list["attrs.Attribute[Any]"]:
 
 
 def unknown_settings(environ: Mapping[str, str]) -> dict[str, str | None]:
-    """Variables that look like settings and are none, each with the setting that it is nearest to."""
+    """Return the variables that look like settings but are not, each with the most similar setting or None."""
     return unknown_variables(environ, {*(field.metadata["variable"] for field in variables()), *ADDRESSES})
 
 

@@ -52,7 +52,10 @@ def price_request(request: OrderRequest, model: Model) -> PricedRequest:
 
 
 def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
-    """Compute the units of a request for candidates. Its input may be incomplete. Raises Refused."""
+    """Check a request that only looks for candidate providers, and compute its units.
+
+    The input may be incomplete. Raises Refused with the wrong field.
+    """
     if not model.svc.enabled:
         raise Refused(f"{model.id} accepts no orders", "model")
     if request.provider is not None and not 0 < request.provider < 2**32:

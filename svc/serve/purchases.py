@@ -217,7 +217,11 @@ class AnswerPurchases:
             if provisional is not None:
                 purchase.job = job
                 return await self._attempts.reopen_provisional(job, provisional)
-        raise Problem(409, "the answer bought with this idempotency key has no result", code="no_result")
+        raise Problem(
+            409,
+            "the result bought with this idempotency key is missing from the ledger: use a new key to buy another",
+            code="no_result",
+        )
 
     async def _buy_answer(self, purchase: OpenPurchase, job: LedgerJob | None) -> Bought:
         """Return the first successful attempt. Attempts run in parallel only with `hedge_seconds`."""

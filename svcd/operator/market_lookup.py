@@ -38,7 +38,7 @@ async def read_market(http: httpx.AsyncClient) -> MarketTold:
         allowed = await coordinator.windows()
         gateway = await coordinator.gateway()
     except Unavailable as away:
-        raise Fatal(f"{url} does not answer as a coordinator: {away}") from None
+        raise Fatal(f"cannot read the market from the coordinator at {url}: {away}") from None
     except Refused as wrong:
         raise Fatal(f"{url} is no coordinator: {wrong}") from None
     asked = {window for _, window in floors}

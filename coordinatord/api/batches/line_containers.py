@@ -20,7 +20,7 @@ MAX_REQUESTS: Final = 16  # to the store: half of the connections that a process
 
 @attrs.frozen(slots=True)
 class LineContainers:
-    """Stores the inline containers of lines, many at a time, before their posts are queued."""
+    """Stores the inline containers of batch lines, in parallel, before the relayer posts the lines."""
 
     database: Database
     pins: PinStore

@@ -98,7 +98,11 @@ class BatchWorker:
             await posts_sql.revive(connection, batch_id, room, allowances)
 
     async def _look(self, connection: Connection, work: BatchWork) -> None:
-        """Look at the posted lines: queue dropped posts again or end them, and store the ends of all lines."""
+        """Check a batch to which no more lines will be added.
+
+        Queue dropped posts again, or end their lines if the batch was cancelled or has expired. Store how each line
+        ended once all lines have ended, or once the batch has expired and no post is queued.
+        """
         started = time.monotonic()
         if work.cancelling or work.expired:
             code = "cancelled" if work.cancelling else "expired"

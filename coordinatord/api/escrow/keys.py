@@ -55,7 +55,7 @@ class KeyPair:
         return None if outcome == _FAILED else opened
 
     def copy_secret(self) -> bytearray:
-        """Copy the secret for a message that is sealed at once. The caller must wipe the copy."""
+        """Return a copy of the secret, to seal in a handover message. The caller must wipe the copy."""
         return self._secret[:]
 
     def erase(self) -> None:

@@ -111,7 +111,7 @@ async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes],
     values: list[T] = []
     for answer in await read_many(rpc, views, code):
         if isinstance(answer, Reverted):
-            raise Retryable("relay_unavailable", "the chain refuses a read", code)
+            raise Retryable("relay_unavailable", "a contract read reverted: try again", code)
         values.append(decoded(answer, decode, code))
     return values
 

@@ -46,7 +46,7 @@ class SharedViews:
         view = providers.provider_id_view(operator)
         answer = await self.get(view)
         if isinstance(answer, Reverted):
-            raise Retryable("relay_unavailable", "the chain refuses a read", view.code)
+            raise Retryable("relay_unavailable", "a contract read reverted: try again", view.code)
         return decoded(answer, read_provider_id, view.code)
 
 

@@ -73,7 +73,7 @@ class PostAttempt:
 
 
 def delay_after(attempts: int, retry_after: float | None) -> float | None:
-    """Return the seconds until the next attempt after so many. Return None when that was the last."""
+    """Return the seconds to wait after this many attempts, or None when no attempts are left."""
     if attempts > len(SCHEDULE):
         return None
     delay = SCHEDULE[attempts - 1] * (1 + random.uniform(0, JITTER))  # noqa: S311 - spreads load

@@ -173,7 +173,7 @@ class FreshValue(Generic[T]):
         return await self._reads.get(None)
 
     def recent(self, within: float = RECENT) -> T | None:
-        """As it was a moment ago, if that is known."""
+        """Return the last value if its read began under `within` seconds ago and after the last `forget`, or None."""
         age = self._clock() - self._asked_at
         if age >= within or self._asked_at <= self._forgotten_at:
             return None
