@@ -84,7 +84,7 @@ def origins(text: str) -> tuple[str, ...]:
 
 
 def ip_addresses(text: str) -> tuple[str, ...]:
-    """Networks are refused: callers are told apart by single addresses, and none would ever be found."""
+    """Read IP addresses. Networks are refused, because callers are distinguished by single addresses."""
     try:
         return tuple(str(ipaddress.ip_address(part.strip())) for part in text.split(","))
     except ValueError:
@@ -107,7 +107,7 @@ def private_keys(text: str) -> tuple[Secret, ...]:
 
 
 def account(text: str) -> str:
-    """An address as people write it; in mixed case its checksum must be right, since a typing error shows in it."""
+    """Read an address. In mixed case its checksum must match, which reveals typing errors."""
     if not _ADDRESS.fullmatch(text):
         raise ValueError("must be an address: 0x and 40 hex digits")
     right = checksummed(bytes.fromhex(text[2:]))
@@ -136,12 +136,12 @@ def database_urls(text: str) -> tuple[Secret, ...]:
 
 
 def set_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that are set: an empty value counts as unset."""
+    """Return the variables that are set. An empty value counts as unset."""
     return {name: value for name, value in environ.items() if value != ""}
 
 
 def read_fields(fields: Sequence["attrs.Attribute[Any]"], present: Mapping[str, str]) -> dict[str, object]:
-    """Values of the fields by name. Raises Fatal, naming the variable at fault."""
+    """Return the values of the fields by name. Raise Fatal with the name of a wrong variable."""
     credentials = Path(present["CREDENTIALS_DIRECTORY"]) if "CREDENTIALS_DIRECTORY" in present else None
     values: dict[str, object] = {}
     for field in fields:
@@ -162,9 +162,9 @@ def read_fields(fields: Sequence["attrs.Attribute[Any]"], present: Mapping[str, 
 
 
 def unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> dict[str, str | None]:
-    """Variables that look like settings and are none, with the setting that each is nearest to, if one is near.
+    """Return the variables that look like settings but are not, each with the most similar setting or None.
 
-    A name looks like one when it begins as one does, or is spelt almost like one.
+    A name looks like a setting when it has a setting's first word, or is spelt almost like a setting.
     """
     beginnings = {name.partition("_")[0] for name in known if "_" in name} - {"SENTRY"}  # its SDK has more of its own
     found: dict[str, str | None] = {}
@@ -189,7 +189,7 @@ def _credential(path: Path) -> str | None:
 
 
 def read_addresses(present: Mapping[str, str]) -> AddressBook:
-    """The address book, from the one of its two variables that is set."""
+    """Return the address book, from whichever of its two variables is set."""
     inline, path = present.get("ADDRESSES_JSON"), present.get("ADDRESSES_FILE")
     if (inline is None) == (path is None):
         raise Fatal("exactly one of ADDRESSES_FILE and ADDRESSES_JSON must be set")

@@ -10,8 +10,9 @@ from coordinatord.api.book.block_pace import BlockPace
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue, IndexRead
+from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead
 from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.fresh_value import FreshValue
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.replicas import IndexSource, Replica, pools, prepared
 from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot

@@ -20,8 +20,9 @@ from coordinatord.api.sessions import sessions_sql
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
-from coordinatord.storage.database.batched_reads import BatchedReads, FreshValue
+from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Database
+from coordinatord.storage.database.fresh_value import FreshValue
 from coordinatord.storage.database.prepared import PreparedConnection
 
 # Delay until revocations by other processes are seen here.

@@ -1,16 +1,14 @@
-"""Reads by key, gathered: all that wait while one query runs are answered together by the next.
+"""Reads by key that share queries.
 
-Under load the cost of a query is shared by everybody waiting; alone, a read waits for nobody.
+Keys that callers ask for while one query runs are read together by the next query. A single caller never waits.
 """
 
 import asyncio
 import enum
-import math
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 
@@ -24,7 +22,7 @@ S = TypeVar("S")
 
 @attrs.frozen(slots=True)
 class IndexRead(Generic[V]):
-    """Value that a key of the index names, if any, with the snapshot that it was read in."""
+    """Value of a key in the index, or None, with the snapshot that it was read at."""
 
     snapshot: Snapshot
     value: V | None
@@ -33,7 +31,7 @@ class IndexRead(Generic[V]):
 def with_snapshot(
     read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
 ) -> Callable[[PreparedConnection, list[K]], Awaitable[dict[K, IndexRead[V]]]]:
-    """A reader of index rows as `BatchedReads` takes it: every key gets an answer, all of one snapshot."""
+    """Make a reader for `BatchedReads` that returns a value for every key, all of one snapshot."""
 
     async def read_all(line: PreparedConnection, keys: list[K]) -> dict[K, IndexRead[V]]:
         snapshot, values = await read(line, keys)
@@ -49,8 +47,8 @@ class _Turn(enum.Enum):
 
 
 class BatchedReads(Generic[K, V]):
-    """Reader of keys for all callers of an asyncio loop. Callers read for each other: one of those waiting reads the
-    keys of all of them, so no read needs a task of its own."""
+    """Reader of keys for all callers of an event loop. One waiting caller reads the keys of all of them, so that no
+    read needs a task."""
 
     def __init__(
         self,
@@ -60,8 +58,8 @@ class BatchedReads(Generic[K, V]):
         at_once: int = 1,
         most: int | None = None,
     ) -> None:
-        """`read` answers every key that it is given, at most `most`. Up to `at_once` reads run at a time; with one,
-        `source` may be a prepared connection."""
+        """`read` returns a value for every key. It gets at most `most` keys. Up to `at_once` reads run at a time. With
+        one, `source` may be a prepared connection."""
         self._read = partial(read, source)
         self._at_once = at_once
         self._most = most
@@ -136,7 +134,7 @@ class BatchedReads(Generic[K, V]):
 
 
 def _live(waiting: "Iterable[list[asyncio.Future[V | _Turn]]]") -> "Iterator[asyncio.Future[V | _Turn]]":
-    """Futures whose callers still wait."""
+    """Yield the futures whose callers still wait."""
     return (future for futures in waiting for future in futures if not future.done())
 
 
@@ -147,59 +145,3 @@ def _has_turn(future: "asyncio.Future[V | _Turn]") -> bool:
 
 def _omitted(key: object) -> LookupError:
     return LookupError(f"the read returned no value for the key {key!r}")
-
-
-T = TypeVar("T")
-
-RECENT: Final = 0.010  # seconds that a kept answer may be older than its request: a fraction of any chain's block
-
-
-class FreshValue(Generic[T]):
-    def __init__(
-        self,
-        line: PreparedConnection,
-        read: Callable[[PreparedConnection], Awaitable[T]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._reads: BatchedReads[None, T] = BatchedReads(line, self._read_all)
-        self._read = read
-        self._clock = clock
-        self._known: T | None = None
-        self._asked_at = 0.0  # what is not known is not recent, whenever it was asked for
-        self._forgotten_at = -math.inf
-
-    async def get(self) -> T:
-        """As it is now. Raises what the read raises."""
-        return await self._reads.get(None)
-
-    def recent(self, within: float = RECENT) -> T | None:
-        """Return the last value if its read began under `within` seconds ago and after the last `forget`, or None."""
-        age = self._clock() - self._asked_at
-        if age >= within or self._asked_at <= self._forgotten_at:
-            return None
-        return self._known
-
-    def asking(self) -> Callable[[T], None]:
-        """Callback for the value that another read brings along. Get it before that read is sent: its age counts from
-        here."""
-        return partial(self._learn, self._clock())
-
-    def forget(self) -> None:
-        """Drop the value that is known, whatever its age: somebody knows of something newer."""
-        self._forgotten_at = self._clock()
-
-    async def lately(self, within: float = RECENT) -> T:
-        """As it was a moment ago, or is now."""
-        known = self.recent(within)
-        return known if known is not None else await self.get()
-
-    async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
-        learn = self.asking()
-        value = await self._read(line)
-        learn(value)
-        return {None: value}
-
-    def _learn(self, asked_at: float, value: T) -> None:
-        """Reads go side by side: one that was asked for earlier may be answered later, and of an older moment."""
-        if asked_at >= self._asked_at:
-            self._known, self._asked_at = value, asked_at

@@ -16,9 +16,9 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.batched_reads import FreshValue
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.errors import DATABASE_ERRORS
+from coordinatord.storage.database.fresh_value import FreshValue
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import Snapshot
 

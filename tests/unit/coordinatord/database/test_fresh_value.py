@@ -1,7 +1,7 @@
 import attrs
 import pytest
 
-from coordinatord.storage.database.batched_reads import RECENT, FreshValue
+from coordinatord.storage.database.fresh_value import MAX_AGE_S, FreshValue
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
@@ -34,9 +34,9 @@ async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
     assert position.recent() is None
     assert await position.get() == AT_5
     index.stands = AT_6
-    index.clock += 0.4 * RECENT
+    index.clock += 0.4 * MAX_AGE_S
     assert position.recent() == AT_5
-    index.clock += 0.7 * RECENT
+    index.clock += 0.7 * MAX_AGE_S
     assert position.recent() is None
     assert index.asked == 1
 
@@ -47,7 +47,7 @@ async def test_position_that_is_forgotten_is_asked_for_again() -> None:
     await position.get()
     position.forget()
     assert position.recent() is None
-    index.clock += 0.1 * RECENT
+    index.clock += 0.1 * MAX_AGE_S
     assert await position.lately() == AT_5
     assert position.recent() == AT_5
 
@@ -55,10 +55,10 @@ async def test_position_that_is_forgotten_is_asked_for_again() -> None:
 async def test_position_that_may_be_older_is_asked_for_less_often() -> None:
     index = Index()
     position = index.position()
-    assert await position.lately(5 * RECENT) == AT_5
+    assert await position.lately(5 * MAX_AGE_S) == AT_5
     index.stands = AT_6
-    index.clock += 2 * RECENT
-    assert await position.lately(5 * RECENT) == AT_5
+    index.clock += 2 * MAX_AGE_S
+    assert await position.lately(5 * MAX_AGE_S) == AT_5
     assert index.asked == 1
     assert await position.lately() == AT_6
 
@@ -67,10 +67,10 @@ async def test_position_that_another_read_brings_along_needs_no_question_of_its_
     index = Index()
     position = index.position()
     learn = position.asking()
-    index.clock += 0.4 * RECENT
+    index.clock += 0.4 * MAX_AGE_S
     learn(AT_5)
     assert position.recent() == AT_5
-    index.clock += 0.7 * RECENT  # its age is counted from when it was asked for
+    index.clock += 0.7 * MAX_AGE_S  # its age is counted from when it was asked for
     assert position.recent() is None
     assert index.asked == 0
 
@@ -79,7 +79,7 @@ async def test_position_that_was_asked_for_earlier_and_comes_later_is_not_taken(
     index = Index()
     position = index.position()
     earlier = position.asking()
-    index.clock += 0.1 * RECENT
+    index.clock += 0.1 * MAX_AGE_S
     later = position.asking()
     later(AT_6)
     earlier(AT_5)
@@ -90,7 +90,7 @@ async def test_position_that_was_asked_for_before_it_was_forgotten_is_not_recent
     index = Index()
     position = index.position()
     learn = position.asking()
-    index.clock += 0.1 * RECENT
+    index.clock += 0.1 * MAX_AGE_S
     position.forget()
     learn(AT_5)
     assert position.recent() is None

@@ -1,0 +1,66 @@
+"""One value of the database that many callers read, kept for a few milliseconds."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from coordinatord.storage.database.batched_reads import BatchedReads
+from coordinatord.storage.database.prepared import PreparedConnection
+
+T = TypeVar("T")
+
+MAX_AGE_S: Final = 0.010  # far below the time of any chain's block
+
+
+class FreshValue(Generic[T]):
+    """Value that callers read together. Its age counts from the start of the read that brought it."""
+
+    def __init__(
+        self,
+        line: PreparedConnection,
+        read: Callable[[PreparedConnection], Awaitable[T]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reads: BatchedReads[None, T] = BatchedReads(line, self._read_all)
+        self._read = read
+        self._clock = clock
+        self._known: T | None = None
+        self._read_at = 0.0
+        self._forgotten_at = -math.inf
+
+    async def get(self) -> T:
+        """Read the value now. Raise what the read raises."""
+        return await self._reads.get(None)
+
+    def recent(self, within: float = MAX_AGE_S) -> T | None:
+        """Return the last value if its read began under `within` seconds ago and after the last `forget`, or None."""
+        age = self._clock() - self._read_at
+        if age >= within or self._read_at <= self._forgotten_at:
+            return None
+        return self._known
+
+    def asking(self) -> Callable[[T], None]:
+        """Return a callback that stores a value which another read brings along. Call this before that read starts."""
+        return partial(self._learn, self._clock())
+
+    def forget(self) -> None:
+        """Drop the known value because it has changed."""
+        self._forgotten_at = self._clock()
+
+    async def lately(self, within: float = MAX_AGE_S) -> T:
+        """Return the last value if it is recent. Otherwise read it."""
+        known = self.recent(within)
+        return known if known is not None else await self.get()
+
+    async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
+        learn = self.asking()
+        value = await self._read(line)
+        learn(value)
+        return {None: value}
+
+    def _learn(self, read_at: float, value: T) -> None:
+        """Store a value. Reads run in parallel, so a read that started earlier may end later: ignore its value."""
+        if read_at >= self._read_at:
+            self._known, self._read_at = value, read_at
