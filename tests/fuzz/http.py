@@ -252,7 +252,7 @@ class _LocalUpload:
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
 
-    def pieces(self) -> AsyncIterator[bytes]:
+    def read_chunks(self) -> AsyncIterator[bytes]:
         return _in(self._pieces)
 
 

@@ -19,7 +19,7 @@ from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
 
-NAMED = r"encoded \(gzip, gzip\)"
+NAMED = r"content encoding gzip, gzip"
 SECRET = Secret("s")
 
 
@@ -79,5 +79,5 @@ async def test_peers_encoded_answer_brings_no_keys_and_is_left_unread(status: in
             with flat_memory():
                 pulled = await Peer(http, server.url, operators, 3, lambda: 1_800_000_000).pull()
         assert isinstance(pulled, NoKeys)
-        assert "encoded (gzip, gzip)" in pulled.reason
+        assert "content encoding gzip, gzip" in pulled.reason
         assert server.asked_for_no_encoding()

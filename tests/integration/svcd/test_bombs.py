@@ -23,7 +23,7 @@ from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 
 pytestmark = pytest.mark.trio
 
-NAMED = r"encoded \(gzip, gzip\)"
+NAMED = r"content encoding gzip, gzip"
 
 
 @pytest.fixture

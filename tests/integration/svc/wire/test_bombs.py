@@ -15,7 +15,7 @@ from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 
 pytestmark = pytest.mark.anyio
 
-NAMED = r"encoded \(gzip, gzip\)"
+NAMED = r"content encoding gzip, gzip"
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -50,7 +50,7 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
         (httpx.Response(200, json={"result": None}), "must be a hex quantity"),
         (
             httpx.Response(200, json={"result": "0x1"}, headers={"content-encoding": "x-br"}),
-            "only identity was asked for",
+            "expected none",
         ),
     ],
 )
@@ -103,7 +103,10 @@ async def test_log_of_another_event_is_not_read_as_the_one_that_was_asked_for() 
     log = {"topics": ["0x" + "ab" * 32, "0x" + job.hex(), "0x" + "00" * 32], "data": "0x" + "00" * 32}
     place = {"blockNumber": "0x5", "address": "0x" + "11" * 20, "blockHash": "0x" + "22" * 32}
     whole = log | place | {"transactionHash": "0x" + "33" * 32}
-    for told, complaint in ((whole, "no log of JobClaimed"), (log | place, "transactionHash must be hex of 32 bytes")):
+    for told, complaint in (
+        (whole, "not a log of JobClaimed"),
+        (log | place, "transactionHash must be hex of 32 bytes"),
+    ):
         chain = answering(httpx.Response(200, json={"result": [told]}))
         chain._block = 9
         with pytest.raises(NodeFailed, match=complaint):
