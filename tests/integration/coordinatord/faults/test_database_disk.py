@@ -84,7 +84,7 @@ async def test_full_disk_is_503_until_there_is_room_and_nothing_is_lost_or_doubl
                 clients.start_soon(load.submit, bodies[n::CLIENTS])
             await load.until_posted(2)
             fill(ballast)
-            # Without room for the outbox a post is refused at once. With a little room left, only the relayer fails, and
+            # Without room for the outbox a post is refused at once. With a little room left only the relayer fails, and
             # posts wait until their time is over.
             with anyio.fail_after(90):
                 while not any(status in (503, 504) for status, _ in load.answers):  # noqa: ASYNC110 - no event of it
