@@ -18,7 +18,7 @@ _UNITS: Final = (1, 1_000, 1_000_000)
 _VARYING: Final = re.compile(
     r"(.*_)?(at|until|time|times|age|seconds|ms|micros|block|blocks|height|lag|nonce|since|moved|happened|number|hour|gas_price|ordinal|posted_log|retry_after|median_secs|requeued|id_seq"
     r"|gas|gas_used|gas_limit|base_fee|max_fee|max_tip|tip|wei|place|call_index|takes_back|position|confirmations|head"
-    r"|block_number|retry-after|raw|version|port)",
+    r"|block_number|retry-after|raw|version|port|system_identifier|terms)",
     re.IGNORECASE,
 )
 _LONG: Final = 65  # bytes: longer ones are signed transactions and ciphertexts, whose length is partly chance
