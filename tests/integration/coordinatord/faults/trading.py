@@ -35,7 +35,7 @@ from tests.integration.coordinatord.scene.stage import environment
 
 RECOVERY_S: Final = 5.0
 _OUTAGE_S: Final = 3.0
-_MODEL: Final = "demo/text-small"
+MODEL: Final = "demo/text-small"
 _BODIES: Final = 80  # more than are posted before the longest outage is over
 _POST_PAUSE_S: Final = 0.25
 _COORDINATORS_LOG, _PROVIDERS_LOG = "coordinatord.log", "svcd.log"
@@ -49,6 +49,7 @@ class TradingMarket:
     book: AddressBook
     folder: Path
     database_url: str  # as the test reaches the database, also during the outage
+    settings: Mapping[str, str]  # of the coordinator
     coordinator: Coordinator
     provider: "subprocess.Popen[bytes]"
     providers_port: int  # of its metrics
@@ -216,7 +217,8 @@ async def trading(
                 client, load = party_at(world.cast.with_role("client")[0], http), Load([coordinator.base_url])
                 bodies = [await _designated(client, account, world) for _ in range(orders)]
                 market = TradingMarket(
-                    world, book, folder, database_url, coordinator, provider, provider_port, http, load, bodies
+                    *(world, book, folder, database_url, settings),
+                    *(coordinator, provider, provider_port, http, load, bodies),
                 )
                 with anyio.fail_after(60):
                     await until(market.provider_is_healthy)
@@ -234,6 +236,6 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 async def _designated(client: Party, account: DevWallet, world: World) -> Body:
     """A paid submission that only the running provider may take."""
     own_key = PublicKey(account.box_key)
-    envelope = Envelope(client.wallet.address, _MODEL, {"input": "word"}, own_key).encode()
+    envelope = Envelope(client.wallet.address, MODEL, {"input": "word"}, own_key).encode()
     container = seal(own_key, world.market.address_book["chainId"], client.registry, client.wallet.address, envelope)
     return await client.paid(container, designated=world.market.provider_ids[account.address])
