@@ -34,6 +34,7 @@ from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 
 RECOVERY_S: Final = 5.0
+LEASE_S: Final = 1
 _OUTAGE_S: Final = 3.0
 MODEL: Final = "demo/text-small"
 _BODIES: Final = 80  # more than are posted before the longest outage is over
@@ -196,7 +197,7 @@ async def trading(
     account = world.cast.demo_provider
     extra = dict(process_environment or {})
     url = coordinators_database_url or database_url
-    settings = environment(world, url, MATCH_LEASE_MS=1000, **(coordinator_settings or {})) | extra
+    settings = environment(world, url, MATCH_LEASE_MS=1000 * LEASE_S, **(coordinator_settings or {})) | extra
     port, provider_port = port or pick_free(), pick_free()
     with (folder / _COORDINATORS_LOG).open("wb") as log, (folder / _PROVIDERS_LOG).open("wb") as provider_log:
         async with (

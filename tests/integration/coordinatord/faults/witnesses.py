@@ -30,7 +30,7 @@ from devnet.world import World
 from tests.fakes.submissions import Submitter, jsonl
 from tests.faults.rpc_proxy import rpc_proxy
 from tests.faults.write_ahead import WriteAhead
-from tests.integration.coordinatord.faults.trading import MODEL, PartyAt, TradingMarket, trading, until
+from tests.integration.coordinatord.faults.trading import LEASE_S, MODEL, PartyAt, TradingMarket, trading, until
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.invariants.liveness import liveness_violations
 from tests.invariants.market_log import read_market_log
@@ -49,7 +49,11 @@ _ENDED_WITHIN_S: Final = 90.0
 _RECLAIM_GRACE_S: Final = 120.0
 _FINAL: Final = ("completed", "cancelled", "failed", "expired")
 _KEPT: Final = 20  # ended jobs that are still read
-_LEASING_PROVIDERS: Final = "select count(distinct provider_id) from lease_history where provider_id <> 0"
+_LEASED_IN_TURN: Final = (
+    "select exists (select from lease_history where provider_id <> 0 group by job_id"
+    " having count(distinct provider_id) > 1)"
+)
+_LOW_RATE: Final = 10_000  # below svcd's asks
 _UNENDED: Final = "select count(*) from relays where state in ('queued', 'signed')"
 
 
@@ -84,10 +88,10 @@ class Witnesses:
                     self.sessions.append(answer.json()["token"])
             await anyio.sleep(_PAUSE_S)
 
-    async def poll_without_claiming(self) -> None:
-        """Compete with svcd for leases of open jobs. Each lease lapses, and svcd gets the job."""
-        provider = self._party(self.market.world.cast.with_role("provider")[1])
-        query: dict[str, str | int] = {"state": "Open", "model": 1, "free": 2, "wait": 5}
+    async def compete_for_leases(self, wallet: DevWallet) -> None:
+        """Poll for open jobs without claiming any. Each lease lapses, and another poller gets the job."""
+        provider = self._party(wallet)
+        query: dict[str, str | int] = {"state": "Open", "model": 1, "free": 1, "wait": 5}
         while True:
             with suppress(_NotAnswered):
                 if not provider.token:
@@ -97,6 +101,8 @@ class Witnesses:
                 answer = await self._get("/evm/jobs", query, provider.authorization)
                 if answer.status_code == 401:  # an asynchronous standby lacked the session
                     provider.token = ""
+                elif answer.json()["jobs"]:
+                    await anyio.sleep(2 * LEASE_S)  # a poll before would renew the lease
             await anyio.sleep(_PAUSE_S)
 
     async def follow_events(self) -> None:
@@ -145,27 +151,39 @@ class Witnesses:
         self.batches[batch_id] = lines
         return batch_id
 
-    async def open_orders(self, count: int) -> list[Body]:
+    async def open_orders(self, count: int, **terms: int) -> list[Body]:
         """Paid submissions that any provider may claim."""
         client = self._party(self.market.world.cast.with_role("client")[3])
         key = PublicKey(self.market.world.cast.escrow_key)
-        return [await client.paid(self._sealed(key, client)) for _ in range(count)]
+        return [await client.paid(self._sealed(key, client), **terms) for _ in range(count)]
+
+    async def status_code(self, path: str, token: str) -> int:
+        """Status of a GET, once the coordinator is ready."""
+        while True:
+            with suppress(_NotAnswered):
+                return (await self._get(path, {}, {"authorization": f"Bearer {token}"})).status_code
+            await anyio.sleep(_PAUSE_S)
 
     # --- what is promised ---------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """Wait until every batch and every relay has ended. Both providers must have leased jobs."""
+        """Wait until every batch and every relay has ended, and every job was answered as final. The pollers must have
+        leased one job in turn."""
         connection = await asyncpg.connect(self.market.database_url)
 
         async def is_at_rest() -> bool:
             return not await connection.fetchval(_UNENDED)
+
+        async def all_are_final() -> bool:
+            return self.final.keys() == {"0x" + job.hex() for job in self.market.load.posted}
 
         try:
             with anyio.fail_after(_ENDED_WITHIN_S):
                 for batch_id, lines in self.batches.items():
                     await self._until_completed(batch_id, lines)
                 await until(is_at_rest)
-            assert await connection.fetchval(_LEASING_PROVIDERS) == 2
+                await until(all_are_final)
+            assert await connection.fetchval(_LEASED_IN_TURN)
         finally:
             await connection.close()
 
@@ -330,13 +348,12 @@ async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIte
         terms = await JobRegistry(rpc, book.job_registry).fees()
     submitter = Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
     witnesses = Witnesses(market, write_ahead, StreamWork(Timeline()), owner, submitter)
+    (unwanted,) = await witnesses.open_orders(1, rate_in=_LOW_RATE, rate_out=_LOW_RATE)
+    (await market.http.post("/v1/jobs", json=unwanted)).raise_for_status()
     async with anyio.create_task_group() as tasks:
-        for work in (
-            witnesses.open_sessions,
-            witnesses.poll_without_claiming,
-            witnesses.follow_events,
-            witnesses.read_jobs,
-        ):
+        for work in (witnesses.open_sessions, witnesses.follow_events, witnesses.read_jobs):
             tasks.start_soon(work)
+        for poller in market.world.cast.with_role("provider")[1:]:
+            tasks.start_soon(witnesses.compete_for_leases, poller)
         yield witnesses
         tasks.cancel_scope.cancel()
