@@ -4,6 +4,7 @@
 number of events with output, which is close to the number of tokens.
 """
 
+import re
 from typing import Final, Protocol
 
 import attrs
@@ -12,6 +13,7 @@ from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import error_code, judge
 from svcd.base.end_reasons import WorkFailed
 
+_STATUS: Final = re.compile(r"[0-9]{3}", re.ASCII)
 
 
 class Assembler(Protocol):
@@ -180,7 +182,7 @@ def _stream_error(event: dict[str, object]) -> WorkFailed | TryAgain:
     """Return the exception for an error that the server reported inside the stream, after its status 200."""
     error = event.get("error")
     code = error.get("code") if isinstance(error, dict) else event.get("code")
-    if isinstance(code, str) and code.isdecimal():
+    if isinstance(code, str) and _STATUS.fullmatch(code):
         code = int(code)
     named = error_code(event)
     if isinstance(code, int) and 400 <= code <= 599:

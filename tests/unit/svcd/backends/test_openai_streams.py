@@ -107,3 +107,8 @@ def test_many_indexed_tool_calls_take_linear_time() -> None:
     assembler.end()
     (choice,) = (assembler.answer() or {})["choices"]
     assert len(choice["message"]["tool_calls"]) == 20_000
+
+
+def test_error_code_of_thousands_of_digits_is_retried() -> None:
+    with pytest.raises(TryAgain):
+        ChatAssembler().take({"error": {"code": "1" * 5000}})
