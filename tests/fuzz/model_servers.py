@@ -18,7 +18,7 @@ from svcd.backends.json_load import load_in_json
 from svcd.backends.load_settings import JsonSettings, PrometheusSettings
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
 from svcd.backends.prometheus_load import load_in_exposition
-from svcd.backends.server_sent_events import EventReader
+from svc.wire.server_sent_events import EventReader
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.json_path import SinglePath
 from tests.fuzz.target import Target, cut, driven, refused
