@@ -61,7 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="command")
 
     for name, about in _CONFIGURED.items():
-        _config_option(commands.add_parser(name, help=about, description=about))
+        command = commands.add_parser(name, help=about, description=about)
+        _config_option(command)
+        if name in ("check", "status"):
+            command.add_argument("--json", action="store_true", help="print the rows as JSON")
     _add_init(commands)
     _add_register(commands)
     _add_try(commands)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import anyio
 import attrs
 
+from common.checks import CheckRow, fact, right, unknown, wrong
 from common.daemon.process import Fatal
 from common.daemon.secrets import Secret
 from common.domains import Domains
@@ -28,7 +29,7 @@ from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.chain import ChainLook
 from coordinatord.run.checks.database import database_rows
 from coordinatord.run.checks.nodes import NODE_REMEDY
-from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_parts, told, wrong
+from coordinatord.run.checks.parts import CheckPart, run_parts
 from coordinatord.run.config import ANY_HOST, Config, read_config, unknown_settings, variables
 from coordinatord.run.dependencies import open_pins
 from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
@@ -58,7 +59,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
         return [
             *(wrong("settings", fault, "coordinatord --help lists every variable") for fault in found),
             *rows,
-            told("and the rest", "not looked at before the settings can be read"),
+            unknown("everything else", "not checked", "correct the settings first"),
         ]
     config = read_config(environ)
     given = sum(field.metadata["variable"] in environ for field in variables())
@@ -79,7 +80,7 @@ def _open_files(config: Config, limit: int) -> CheckRow:
     if connections >= config.connections_max:
         return right("open files", f"enough for {connections} connections")
     remedy = "raise the hard limit (LimitNOFILE of the unit, `ulimit -Hn` of a shell), or lower CONNECTIONS_MAX"
-    return told("open files", f"{detail} of CONNECTIONS_MAX {config.connections_max}: {remedy}")
+    return fact("open files", f"{detail} of CONNECTIONS_MAX {config.connections_max}", remedy)
 
 
 def settings_faults(environ: Mapping[str, str]) -> list[str]:
@@ -179,7 +180,7 @@ async def _store_facts(pins: PinStore) -> AsyncIterator[CheckRow]:
 
 async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
-        return told("gateway", "GATEWAY_URL is not set: whether clients can read what is stored was not looked at")
+        return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read what is stored")
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_PATIENCE):
         async with open_http(connections=1, patience=8) as http:
@@ -203,7 +204,7 @@ async def _served(http: Http, url: str, probe: bytes) -> str:
 
 
 async def _escrow(config: Config) -> AsyncIterator[CheckRow]:
-    yield told("escrow", _MODES[config.escrow_mode])
+    yield fact("escrow", _MODES[config.escrow_mode])
     if config.escrow_mode == "off":
         return
     keys = [key.reveal() for key in config.operator_keys]
@@ -231,10 +232,8 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
     market's, too, and neither would be told."""
     listening_socket(config.port, config.bind_host).close()
     if config.bind_host in (ANY_HOST, "::"):
-        yield told(
-            "bind host",
-            f"port {config.port} is open on every address of this machine: behind a proxy here, BIND_HOST=127.0.0.1",
-        )
+        detail = f"port {config.port} is open on every address of this machine"
+        yield fact("bind host", detail, "behind a proxy on this machine, set BIND_HOST=127.0.0.1")
     host, book = _reached(config.bind_host), config.addresses
     try:
         await (await anyio.connect_tcp(host, config.port)).aclose()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from common.checks import Result
 from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
 from svcd.backends.build import open_backend
@@ -120,4 +121,4 @@ async def test_status_of_something_else_on_the_daemons_port_is_left_unread(serve
         found = await trio.to_thread.run_sync(
             look, Whereabouts(state_directory=tmp_path, metrics_host="127.0.0.1", metrics_port=port)
         )
-    assert (found[0].what, found[0].right) == ("daemon", False)
+    assert (found[0].what, found[0].result) == ("daemon", Result.WRONG)

@@ -76,9 +76,10 @@ def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answe
     assert run(monkeypatch, "status", "--config", str(config)) == 1
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert said == [
-        f"WRONG daemon does not answer on http://127.0.0.1:{port} (ConnectError)",
+        f"WRONG daemon does not answer on http://127.0.0.1:{port} (ConnectError): start it, or read its log",
         "journal: failed (backend_error) 2",
         "journal: failed (undecryptable) 1",
+        "1 wrong: daemon",
     ]
 
 
