@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.checks import CheckRow, fact, judged, unknown, wrong
 from common.plain_answers import IDENTITY
 from svc.wire.answers import require_unencoded
-from svcd.config import Whereabouts
+from svcd.config import MetricsTable
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.stages.health import REASON_HEADER
@@ -29,15 +30,15 @@ _SHOWN: Final = {
 }
 
 
-def look(daemon: Whereabouts) -> list[CheckRow]:
-    return [*_daemon(daemon), *_journal(daemon)]
+def look(state_directory: Path, metrics: MetricsTable) -> list[CheckRow]:
+    return [*_daemon(metrics), *_journal(state_directory)]
 
 
-def _daemon(daemon: Whereabouts) -> list[CheckRow]:
-    if not daemon.metrics_port:
+def _daemon(metrics: MetricsTable) -> list[CheckRow]:
+    if not metrics.port:
         return [unknown("daemon", "it serves no metrics", "set port under [metrics]")]
-    host = f"[{daemon.metrics_host}]" if ":" in daemon.metrics_host else daemon.metrics_host
-    base = f"http://{host}:{daemon.metrics_port}"
+    host = f"[{metrics.host}]" if ":" in metrics.host else metrics.host
+    base = f"http://{host}:{metrics.port}"
     try:
         with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
             (health, body), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
@@ -68,8 +69,8 @@ def _get(http: httpx.Client, path: str) -> tuple[httpx.Response, str]:
         return response, body.decode("utf-8", "replace")
 
 
-def _journal(daemon: Whereabouts) -> list[CheckRow]:
-    path = daemon.state_directory / JOURNAL_FILE
+def _journal(state_directory: Path) -> list[CheckRow]:
+    path = state_directory / JOURNAL_FILE
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             counts = read_counts(connection)

@@ -1,7 +1,6 @@
 """`svcd`: the provider's command line."""
 
 import argparse
-import errno
 import os
 import sys
 from pathlib import Path
@@ -44,15 +43,8 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
         for error in _leaves(group):
-            print(f"svcd: {error}{_remedy(error, options)}", file=sys.stderr)
+            print(f"svcd: {error}", file=sys.stderr)
     return status
-
-
-def _remedy(error: BaseException, options: argparse.Namespace) -> str:
-    """Return the next step for a missing configuration."""
-    config = getattr(options, "config", None)
-    absent = config is not None and str(error) == f"{config}: {os.strerror(errno.ENOENT)}"
-    return f"; `svcd init --config {config}` writes one" if absent else ""
 
 
 def _parser() -> argparse.ArgumentParser:

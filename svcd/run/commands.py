@@ -18,7 +18,7 @@ from common.daemon.process import Fatal
 from common.scalars import hex_of
 from common.text_table import terminal_columns
 from svcd.base.keys import create_identity
-from svcd.config import read_config, read_whereabouts
+from svcd.config import read_config, read_settings
 from svcd.operator.check import examine
 from svcd.operator.earnings import read_earnings
 from svcd.operator.earnings_report import as_csv, as_table
@@ -109,7 +109,8 @@ def _identity(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    return _print(look(read_whereabouts(options.config)), options.json)
+    file = read_settings(options.config)
+    return _print(look(file.state_directory, file.metrics), options.json)
 
 
 def _print(rows: list[CheckRow], as_json: bool) -> int:

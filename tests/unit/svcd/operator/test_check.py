@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 import httpx
-import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -22,12 +21,11 @@ from common.checks import CheckRow, Result, check_summary, wrong_names
 from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.discount import AskRates
-from svcd.backends.load_settings import read_probe
-from svcd.backends.settings import read_backend
 from svcd.base.clock import Clock
 from svcd.journal.journal import open_journal
 from svcd.operator.check import examine
 from svcd.operator.market_comparison import kind_of
+from tests.fakes.backend_settings import read_backend, read_probe
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.fakes.model_server import Asked, Reply, running_model_server
@@ -59,7 +57,7 @@ def dated(behind: float) -> Script:
 
 
 def backed(**backend: object) -> dict[str, Any]:
-    return {"models": (msgspec.structs.replace(TEXT, backend=read_backend(backend, {})),)}
+    return {"models": (attrs.evolve(TEXT, backend=read_backend(backend)),)}
 
 
 @attrs.frozen
@@ -128,7 +126,7 @@ CASES = {
     "load cannot be read": Case(
         "load of demo/text",
         f"{ABSENT} gives no reading",
-        {"models": (msgspec.structs.replace(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
+        {"models": (attrs.evolve(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
     ),
 }
 
@@ -309,7 +307,7 @@ async def test_own_asks_and_unusual_prices_are_not_wrong(tmp_path: Path) -> None
     ],
 )
 async def test_route_of_the_server_is_compared_with_the_models(api: str, endpoint: str, is_right: bool) -> None:
-    backend = read_backend({"kind": "openai", "api": api, "base_url": ABSENT}, {})
+    backend = read_backend({"kind": "openai", "api": api, "base_url": ABSENT})
     found = kind_of(model_for("m", {"text", "embeddings", "image"}, backend=backend), endpoint)
     assert found is not None
     assert found.result is (Result.RIGHT if is_right else Result.WRONG)
