@@ -251,10 +251,12 @@ def unknown_variables(
 ) -> dict[str, str | None]:
     """Return the variables that look like settings but are not, each with the most similar setting or None.
 
-    A variable looks like a setting if it begins with the first word of one, or is spelt almost like one. Names in
-    `foreign` belong to other programs.
+    A variable looks like a setting if it begins with the first word of one, or is spelt almost like one. `foreign` has
+    names of other programs, and first words with `_` that other programs use too.
     """
-    first_words = {name.partition("_")[0] for name in known if "_" in name}
+    first_words = {
+        name.partition("_")[0] for name in known if "_" in name and f"{name.partition('_')[0]}_" not in foreign
+    }
     found = {}
     for name in sorted(name for name, value in environ.items() if value):
         if name in known or name in foreign or not _VARIABLE.fullmatch(name):
