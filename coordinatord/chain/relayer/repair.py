@@ -8,7 +8,6 @@ import attrs
 import structlog
 
 from coordinatord.base import metrics
-from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.adoption import adopt_forgotten, adopt_versions
@@ -29,10 +28,6 @@ MAX_TURNS: Final = 3
 _MAX_SUSPECTS: Final = 256
 # Their receipts and the count are one request.
 _MAX_EXAMINED: Final = 32
-# Used nonces beyond the stored ones, as after the restore of an old backup. A false count must not fill the memory.
-_MAX_FOREIGN: Final = 100_000
-# Of an account that the database does not know yet.
-_MAX_NONCE: Final = 1 << 48
 # Longer than any reorg.
 _LOST_KEPT_S: Final = 3600.0
 
@@ -103,7 +98,7 @@ async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount,
     """Repair the nonces of an account that was read at `block`. True when there is something to send or to sign."""
     async with term.transaction() as connection:
         stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
-        _require_plausible(account.nonce_floor, stored_next)
+        account.require_plausible_floor(stored_next)
         unexplained = await transactions_sql.unexplained(
             connection, account.chain_id, account.address, account.nonce_floor
         )
@@ -120,14 +115,6 @@ async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount,
     unmade = await _undo_deep(term, rpc, account, findings.suspects) if findings.suspects else 0
     filled = await _close_gaps(term, account, findings.suspects) if findings.suspects else 0
     return adopted + given_up + unmade + filled > 0
-
-
-def _require_plausible(floor: int, stored_next: int | None) -> None:
-    """Raise Retryable for a count of used nonces that must be false."""
-    if floor > (_MAX_NONCE if stored_next is None else stored_next + _MAX_FOREIGN):
-        raise Retryable(
-            "chain_unreachable", f"the node counts {floor} used nonces, and {stored_next or 0} were assigned"
-        )
 
 
 async def _find_lost(term: RoleConnection, rpc: Rpc, account: RelayerAccount, block: HeadBlock) -> None:
