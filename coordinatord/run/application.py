@@ -58,7 +58,7 @@ from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
-from coordinatord.http.uploads import HELD_BYTES, UploadReader, UploadsAtOnce
+from coordinatord.http.uploads import HELD_BYTES, TransfersAtOnce, UploadReader
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
 from coordinatord.run.dependencies import Dependencies, files_of
@@ -125,7 +125,7 @@ def build_application(
         budget=BodyBudget(config.body_memory_bytes, max(config.body_memory_bytes // 2, longest_body)),
         uploads=UploadReader(
             BodyBudget(config.upload_memory_bytes, max(config.upload_memory_bytes // 2, HELD_BYTES)),
-            UploadsAtOnce(config.uploads_per_caller, config.uploads_per_wallet),
+            TransfersAtOnce(config.uploads_per_caller, config.uploads_per_wallet),
             config.max_blob_bytes,
             config.upload_least_rate,
             config.body_silence_s,
