@@ -20,7 +20,7 @@ from svc.cli import failures
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.errors import NO_WALLET, OrderRefused, SvcError
-from svc.profiles import NAME_VARIABLE, with_profile
+from svc.profiles import NAME_VARIABLE, read_variables
 from svc.wallets import KEY_FILE, PASSWORD_FILE, read_signer
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Connection:
             environment = {**os.environ, NAME_VARIABLE: self.profile} if self.profile else os.environ
             signer = None
             if wallet is not False:
-                signer = read_signer(with_profile(environment), self.key_file, ask_password)
+                signer = read_signer(read_variables(environment), self.key_file, ask_password)
             if wallet and signer is None:
                 raise Refused(NO_WALLET, KEY_FILE)
             from svc.client import Client  # noqa: PLC0415
@@ -116,7 +116,7 @@ def connected(body: Body) -> Callable[..., Exit]:
     @click.option(
         "--key-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Wallet key: a hex file or an encrypted keystore.  [env: SVC_WALLET_KEY_FILE, SVC_KEYSTORE]",
+        help="Wallet key: a hex file or an encrypted keystore.  [env: SVC_WALLET_KEY_FILE]",
     )
     @click.option(
         "--addresses",

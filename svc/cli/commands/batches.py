@@ -93,7 +93,7 @@ def _takes_batch(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--max-amount",
         type=click.IntRange(1),
-        help="Maximum amount of all lines in base units (default: ten tokens).  [env: SVC_MAX_BATCH_AMOUNT]",
+        help="Maximum amount of all lines in base units (default: ten tokens, or ten times SVC_MAX_AMOUNT).",
     )
     @click.option(
         "--max-line-amount",
