@@ -64,11 +64,6 @@ async def run_relayer(
         account = RelayerAccount(
             chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
-        log.info(
-            "draining" if settings.replacements_only else "relaying",
-            account="0x" + signer.address.hex(),
-            pending=len(pending),
-        )
         await _Worker(term, rpc, account, notices, settings).run()
 
     await hold_role(database, role_of(chain_id, signer.address), work)
@@ -143,9 +138,8 @@ class _Worker:
             # The account that relays reports them.
             return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
-        metrics.relay_base_fee.set(account.market.base_fee)
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
-        metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
+        metrics.relayer_funds.labels("0x" + account.address.hex(), "reserve").set(reserve)
 
     async def _drain(self) -> None:
         """Sign queued relays as they arrive."""
