@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from common.command_line import CONTEXT, Program
 
-PROGRAMS = ["svc", "svcd"]
+PROGRAMS = ["coordinatord", "svc", "svcd"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
