@@ -78,17 +78,19 @@ def _entry(text: str) -> str:
     return text
 
 
-_PROVIDER: Final = Argument("provider", _uint(32, 1, param="the provider's id"), "id of the provider")
-_MODEL: Final = Argument("model", _uint(32, 1, param="the model's id"), "id of the model")
-_ALLOWED: Final = Argument("allowed", _yes_no, "yes or no")
-_ACCOUNT: Final = Argument("account", _address, "0x…")
+_PROVIDER: Final = Argument("provider", _uint(32, 1, param="the provider's id"), "Id of the provider.")
+_MODEL: Final = Argument("model", _uint(32, 1, param="the model's id"), "Id of the model.")
+_ALLOWED: Final = Argument("allowed", _yes_no, "Answer yes or no.")
+_ACCOUNT: Final = Argument("account", _address, "Address of the account.")
+
+_TOKEN_GAS_HELP: Final = f"Gas, {MIN_TOKEN_GAS} to {MAX_TOKEN_GAS}."
 
 VERBS: Final[dict[str, Verb]] = {
     "list-provider": Verb("Let a provider claim jobs.", (_PROVIDER,), lambda a, p: a.list_provider(p, True)),
     "delist-provider": Verb("Stop a provider's claims.", (_PROVIDER,), lambda a, p: a.list_provider(p, False)),
     "ceiling": Verb(
         "Bound the jobs that a provider runs at once.",
-        (_PROVIDER, Argument("ceiling", _uint(32, param="the ceiling"), "jobs at most")),
+        (_PROVIDER, Argument("ceiling", _uint(32, param="the ceiling"), "Highest number of jobs.")),
         Admin.set_ceiling,
     ),
     "allow-all-models": Verb("Let a provider run every model, or not.", (_PROVIDER, _ALLOWED), Admin.allow_all_models),
@@ -96,25 +98,28 @@ VERBS: Final[dict[str, Verb]] = {
     "enable-model": Verb("Enable or disable a model that was set.", (_MODEL, _ALLOWED), Admin.enable_model),
     "sla": Verb(
         "Allow or forbid a window.",
-        (Argument("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"1..{LONGEST_SLA}"), _ALLOWED),
+        (
+            Argument("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"Seconds, 1 to {LONGEST_SLA}."),
+            _ALLOWED,
+        ),
         Admin.allow_sla,
     ),
     "fees": Verb(
         "Set the fees of jobs posted from now on.",
         (
-            Argument("bps", _uint(16, 0, MAX_FEE_BPS, "the fee in bps"), f"0..{MAX_FEE_BPS}"),
-            Argument("gas_fee", _uint(128, param="the gas fee"), "in the token's smallest unit"),
+            Argument("bps", _uint(16, 0, MAX_FEE_BPS, "the fee in bps"), f"Basis points, 0 to {MAX_FEE_BPS}."),
+            Argument("gas_fee", _uint(128, param="the gas fee"), "Amount in the token's smallest unit."),
         ),
         Admin.set_fees,
     ),
     "token-gas": Verb(
         "Set what one call of the token may use.",
-        (Argument("gas", _uint(32, MIN_TOKEN_GAS, MAX_TOKEN_GAS, "the gas"), f"{MIN_TOKEN_GAS}..{MAX_TOKEN_GAS}"),),
+        (Argument("gas", _uint(32, MIN_TOKEN_GAS, MAX_TOKEN_GAS, "the gas"), _TOKEN_GAS_HELP),),
         Admin.set_token_gas,
     ),
     "point-price": Verb(
         "Set what the treasury must get for a point of a provider's reputation.",
-        (Argument("price", _uint(96, param="the price"), "in the token's smallest unit"),),
+        (Argument("price", _uint(96, param="the price"), "Amount in the token's smallest unit."),),
         Admin.set_point_price,
     ),
     "treasury": Verb("Change where fees go.", (_ACCOUNT,), Admin.set_treasury),
@@ -125,9 +130,9 @@ VERBS: Final[dict[str, Verb]] = {
     "allowlist": Verb(
         "Set the status of an escrow key.",
         (
-            Argument("key", _key, "32 bytes, 0x…"),
-            Argument("status", _status, ", ".join(STATUSES)),
-            Argument("entry", _entry, "what it is, for people and clients; may be empty"),
+            Argument("key", _key, "The key, 32 bytes of hex."),
+            Argument("status", _status, f"One of {', '.join(STATUSES)}."),
+            Argument("entry", _entry, "Description; may be empty."),
         ),
         Admin.set_allowlist,
     ),

@@ -149,7 +149,7 @@ def init(password_file: Path | None, **options: Any) -> int:
     flag_value=_LONGEST_WAIT_S,
     type=click.FloatRange(min=0),
     metavar="[SECONDS]",
-    help="Wait until the market's admin has done its part (without a value: a day).",
+    help="Wait for the market's admin (default: a day).",
 )
 def register(config: Path, rpc_url: str | None, wait_seconds: float | None, *, dry_run: bool, yes: bool) -> int:
     """Register the wallet with the market, and list what its admin has to do."""

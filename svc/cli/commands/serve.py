@@ -18,7 +18,7 @@ from svc.serve.settings import ServeSettings, read_settings, state_folder
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the ledger, key and files (default: serve in your configuration folder).",
+    help="Folder of the ledger, key and files (default: ~/.config/svc/serve).",
 )
 
 
@@ -27,7 +27,7 @@ STATE = click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings file (default: serve.toml in your configuration folder).",
+    help="Settings file (default: ~/.config/svc/serve.toml).",
 )
 @STATE
 @click.option("--host", help="Listen on this address instead of loopback. Requires keys in the settings.")
