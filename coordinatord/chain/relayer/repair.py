@@ -98,6 +98,7 @@ async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount,
     """Repair the nonces of an account that was read at `block`. True when there is something to send or to sign."""
     async with term.transaction() as connection:
         stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
+        account.require_plausible_floor(stored_next)
         unexplained = await transactions_sql.unexplained(
             connection, account.chain_id, account.address, account.nonce_floor
         )
@@ -209,7 +210,7 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)
-        metrics.relay_replacements.inc()
+        metrics.relay_replacements.labels("fee").inc()
         log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
     return True
 

@@ -97,18 +97,18 @@ def _takes_batch(command: Callable[..., Any]) -> Callable[..., Any]:
         "providers",
         type=click.IntRange(1, 2**32 - 1),
         multiple=True,
-        help="Send lines with rates to these providers in turn (default: open orders).",
+        help="Send lines with rates to these providers in turn.",
     )
     @click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Metadata of the batch, stored in the clear.")
     @click.option(
         "--max-amount",
         type=click.IntRange(1),
-        help="Maximum amount of all lines in base units (default: ten tokens).  [env: SVC_MAX_BATCH_AMOUNT]",
+        help="Highest amount of all lines in base units (default: ten tokens).",
     )
     @click.option(
         "--max-line-amount",
         type=click.IntRange(1),
-        help="Maximum amount of one line in base units (default: one token).  [env: SVC_MAX_AMOUNT]",
+        help="Highest amount of a line.  [env: SVC_MAX_AMOUNT]",
     )
     @functools.wraps(command)
     def with_terms(*, file: str, metadata: tuple[str, ...], **options: Any) -> Any:

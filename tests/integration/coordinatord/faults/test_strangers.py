@@ -20,11 +20,11 @@ from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 pytestmark = pytest.mark.anyio
 
 SETTINGS = {
-    "BODY_SILENCE_S": 2,
-    "CONNECTIONS_PER_CALLER": 10,
+    "body_silence_s": 2,
+    "connections_per_caller": 10,
     "CORS_ORIGINS": ORIGIN,
-    "UPLOADS_PER_CALLER": 2,
-    "UPLOADS_PER_WALLET": 1,
+    "uploads_per_caller": 2,
+    "uploads_per_wallet": 1,
 }
 FORM = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
 
@@ -72,7 +72,7 @@ async def test_silent_uploads_bodies_and_connections_are_bounded_as_the_settings
 
         silent, busy = await refused_beside_a_silent_one(parties[0], connected)
         assert (busy.status_code, busy.json()["error"]["type"]) == (429, "busy")
-        assert "one wallet may send 1 uploads" in busy.json()["error"]["message"]
+        assert "one wallet may have 1 uploads" in busy.json()["error"]["message"]
         assert (await parties[1].upload("batch", b"{}")).status_code == 200
         assert (await Raw(silent).rest()).startswith(b"HTTP/1.1 408 ")
 

@@ -9,6 +9,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import repair, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
@@ -206,6 +207,14 @@ async def test_used_nonces_that_the_database_does_not_know_are_looked_for_once(t
     assert not await repaired(tables, node, of)
 
 
+@pytest.mark.parametrize(("stored_next", "floor"), [(None, 1 << 60), (6, 1_000_000)])
+async def test_false_count_of_used_nonces_is_refused(stored_next: int | None, floor: int, tables: Tables) -> None:
+    tables.next = stored_next
+    with pytest.raises(Retryable, match="the node counts"):
+        await repaired(tables, Node(), account(floor))
+    assert tables.sought == []
+
+
 async def test_nonce_that_a_forgotten_version_used_is_not_given_up(tables: Tables) -> None:
     tables.next, tables.remembered, node = 7, {5}, Node(count=7)
     of = account(7, tx(5), tx(6))
@@ -339,15 +348,19 @@ async def raised(tables: Any, of: RelayerAccount) -> bool:
     return await raise_fees(tables, of, 60.0)
 
 
+def replaced_for_fee() -> float:
+    return metrics.REGISTRY.get_sample_value("coordinatord_relay_replacements_total", {"reason": "fee"}) or 0.0
+
+
 async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Tables) -> None:
     cheap, enough = tx(5, version_of(5, max_fee=5)), tx(6)
     of = account(5, cheap, enough)
-    before = metrics.relay_replacements._value.get()
+    before = replaced_for_fee()
     assert await raised(tables, of)
     assert ([tx_id for tx_id, _ in tables.versions], len(cheap.versions), len(enough.versions)) == ([105], 2, 1)
     assert tables.versions == [(105, cheap.latest)]
     assert of.pending.with_hash(cheap.latest.hash) is cheap
-    assert metrics.relay_replacements._value.get() == before + 1
+    assert replaced_for_fee() == before + 1
     assert not await raised(tables, of)
     assert tables.transactions == 1
 
