@@ -19,7 +19,7 @@ from structlog.typing import Processor
 
 from common.checks import check_json, check_table, wrong_names
 from common.daemon.logs import error_reporting, set_up_logging
-from common.daemon.process import RELEASE, Fatal
+from common.daemon.process import RELEASE, Fatal, leaves
 from common.settings.listing import settings_json, settings_text
 from common.text_table import grid, hanging, terminal_columns
 from coordinatord.base import metrics
@@ -151,7 +151,7 @@ def run(command: str, **options: object) -> None:
         note_build(RELEASE, unknown_settings(os.environ))
         anyio.run(task, config, backend="asyncio", backend_options={"use_uvloop": True})
     except* (Fatal, Retryable, OSError) as errors:
-        for error in _leaves(errors):
+        for error in leaves(errors):
             print(f"coordinatord: {error}", file=sys.stderr)
         sys.exit(1)
     except* KeyboardInterrupt:  # before the daemon received signals
@@ -188,11 +188,3 @@ def _reporting(config: Config) -> list[Processor]:
     if config.sentry_dsn is None:
         return []
     return [error_reporting(config.sentry_dsn.reveal(), config.sentry_environment, config.sentry_release)]
-
-
-def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
-    """Return the exceptions in nested groups."""
-    leaves: list[BaseException] = []
-    for inner in group.exceptions:
-        leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
-    return leaves
