@@ -1,7 +1,6 @@
-"""Renewal of the committed pages of the API: `make openapi`.
+"""Write common/openapi.json and the contract errors of common/PROTOCOL.md from the routes: `make openapi`.
 
-common/openapi.json is what a coordinator serves; common/HTTP.md is written from it; and the table of contract errors of
-common/PROTOCOL.md from the same sources. Tests hold that none of them is older than the routes.
+A test compares both with the routes.
 """
 
 import json
@@ -25,7 +24,7 @@ from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
 from coordinatord.run.application import Endpoints
-from tests.openapi.page import contract_errors, page
+from docs.http_reference import contract_errors
 
 COMMON: Final = Path(__file__).parents[2] / "common"
 _TABLE: Final = re.compile(r"(## Contract errors\n.*?\n\n)(\| error .*?\n)(\n## )", re.DOTALL)
@@ -60,7 +59,6 @@ def pages() -> dict[Path, str]:
     table = contract_errors(document)
     return {
         COMMON / "openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-        COMMON / "HTTP.md": page(document),
         COMMON / "PROTOCOL.md": _TABLE.sub(lambda found: f"{found[1]}{table}{found[3]}", protocol),
     }
 
