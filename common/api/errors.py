@@ -1,7 +1,7 @@
 """Errors of the API: each code with its type, its cause and its remedy, and the errors of the contracts.
 
-Routes declare the codes that they return. `/openapi.json` takes cause and remedy from this module. A test
-checks that this table, the routes and the coordinator's code name the same codes.
+Routes declare the codes that they return. `/openapi.json` takes cause and remedy from this module. A test checks that
+this table, the routes and the coordinator's code name the same codes.
 """
 
 from collections.abc import Mapping

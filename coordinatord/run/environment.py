@@ -22,7 +22,7 @@ from common.secp256k1 import Wallet
 
 T = TypeVar("T")
 
-_REQUIRED: Final = object()
+REQUIRED: Final = object()
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _NEAR: Final = 0.84  # of 1: one or two letters of a name
@@ -35,7 +35,7 @@ _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
 
 
-def variable(name: str, read: Callable[[str], T], about: str, default: object = _REQUIRED, secret: bool = False) -> Any:
+def variable(name: str, read: Callable[[str], T], about: str, default: object = REQUIRED, secret: bool = False) -> Any:
     return attrs.field(metadata={"variable": name, "read": read, "about": about, "default": default, "secret": secret})
 
 
@@ -154,7 +154,7 @@ def read_fields(fields: Sequence["attrs.Attribute[Any]"], present: Mapping[str, 
                 values[field.name] = about["read"](value)
             except ValueError as error:
                 raise Fatal(f"{name} {error}") from None
-        elif about["default"] is _REQUIRED:
+        elif about["default"] is REQUIRED:
             raise Fatal(f"{name} is required ({about['about']})")
         else:
             values[field.name] = about["default"]

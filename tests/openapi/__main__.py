@@ -24,7 +24,7 @@ from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
 from coordinatord.run.application import Endpoints
-from tests.openapi.page import contract_errors
+from docs.http_reference import contract_errors
 
 COMMON: Final = Path(__file__).parents[2] / "common"
 CONTRACTS_PAGE: Final = COMMON.parent / "docs" / "protocol" / "contracts.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CONTRIBUTORS = (ROOT / "docs" / "contributors.md").read_text()
+CONTRIBUTORS = (ROOT / "docs" / "contributors" / "order.md").read_text()
 ROWS = re.findall(r"^\| `([\w/.]+)` \| (.+?) \|", CONTRIBUTORS, re.MULTILINE)
 STEPS = [(file, name) for file, names in ROWS for name in re.findall(r"`([\w.]+)`", names)]
 

@@ -14,14 +14,14 @@ from common.api.words import WORDS
 from common.api.worked_order import ANY_SIGNATURE
 from coordinatord.api.orders.bodies import OrderBody, read_submission
 from coordinatord.http.openapi import describe
+from docs.http_reference import http_reference
 from tests.openapi.__main__ import declared, pages
-from tests.openapi.page import page
 from tests.vectors.vector_file import cases
 
 Schema = dict[str, Any]
 DOCUMENT: Schema = json.loads(json.dumps(describe(declared())))
+REFERENCE = http_reference(DOCUMENT)
 OPERATIONS = {one["operationId"]: one for methods in DOCUMENT["paths"].values() for one in methods.values()}
-REFERENCE = page(DOCUMENT)
 by_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 
 
@@ -102,6 +102,12 @@ def test_numbers_that_stand_for_words_are_enumerated_with_their_meanings() -> No
         assert job[name]["enum"] == list(range(most + 1))
         assert len(job[name]["x-enum-descriptions"]) == len(job[name]["x-enum-varnames"]) == most + 1
         assert all(f"- {n} {job[name]['x-enum-varnames'][n]}: " in job[name]["description"] for n in range(most + 1))
+
+
+def test_headings_of_the_reference_are_unique() -> None:
+    headings = re.findall(r"^#+ (.+)$", REFERENCE, re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    assert len(headings) >= len(OPERATIONS) + len(DOCUMENT["tags"])
 
 
 def test_members_that_one_kind_of_an_object_has_alone_are_said_to_be() -> None:

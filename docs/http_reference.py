@@ -1,4 +1,4 @@
-"""HTTP.md from the document of the API: route by route, curl, answer, errors."""
+"""Render the OpenAPI document as one page of Markdown: each route with its fields, a curl call, answers and errors."""
 
 import json
 import re
@@ -9,69 +9,32 @@ from urllib.parse import quote
 Schema = dict[str, Any]
 _LONGEST_VALUE: Final = 100  # characters of an example's text, beyond which it is cut
 
-_HEAD: Final = """\
-# The HTTP interface
-
-Every route with its fields, a call, an answer and its errors. Written by `make openapi` from the routes' own
-declarations, through [`openapi.json`](openapi.json), which every coordinator serves at `/openapi.json`: do not edit it.
-[`PROTOCOL.md`](PROTOCOL.md) says who calls what and when, and how what is signed and sealed is made;
-[`ONE_ORDER.md`](ONE_ORDER.md) is the order of the examples, with all of its bytes.
-
-"""
+_PAGE_LINK: Final = re.compile(r"\[([\w ]+)(?:\.md)?\]\((?:#times|\w+\.md)\)")  # to a page that the reference replaces
 _REFUSED_WITH: Final = "| refused with | code | because | then |\n|---|---|---|---|\n"
-_HEADERS: Final = """\
-| header | on | says |
-|---|---|---|
-| `x-request-id` | every answer | id of the request: tell it to the operator |
-| `date` | every answer | the coordinator's clock |
-| `x-svc-retryable` | from 400 on, but `model_not_found` | `true`: send the same later; `false`: do not. 402: nothing |
-| `retry-after` | 429, 503, where it is known | seconds to wait |
-| `etag` | answers of the index alone | send it as `if-none-match`: 304 until the index's next block |
-| `x-svc-page-truncated` | paged routes | whether the page was cut before it passed 4 MiB |
-| `x-svc-next-offset` | pages that were cut | the offset to go on at |
-
-A page is asked for with `limit` and `offset`; go on while as many came as were asked for, or the page was cut. A query
-parameter may appear once; an empty one is absent; those that a route does not know are passed over. `HEAD` works where
-`GET` does. A refusal names everything that is missing or malformed in `message`; `param` is the first of it.
-"""
 
 
-def page(document: Schema) -> str:
+def http_reference(document: Schema) -> str:
     by_tag: dict[str, list[tuple[str, str, Schema]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             by_tag[operation["tags"][0]].append((method.upper(), path, operation))
-    parts = [_HEAD, "**Contents**\n\n- [Conventions](#conventions)\n"]
-    for tag, routes in by_tag.items():
-        parts.append(f"- [{tag}](#{_anchor(tag)})\n")
-        parts += [
-            f"  - [{_title(method, path)}](#{_anchor(_title(method, path))}): {one['summary']}\n"
-            for method, path, one in routes
-        ]
-    parts.append(
-        "- [Errors](#errors)\n- [Contract errors](#contract-errors)\n"
-        "- [Errors of batch lines](#errors-of-batch-lines)\n"
-    )
-    parts.append(f"\n## Conventions\n\n{document['info']['description']}\n\n{_HEADERS}")
     everywhere = _refused_everywhere(document)
-    parts.append(
-        f"\nAny request may be refused with\n\n{_REFUSED_WITH}{''.join(_row(*row) for row in sorted(everywhere))}"
-    )
+    parts = [
+        f"## Conventions\n\n{document['info']['description']}\n",
+        "\nHeaders, pages and retries are in the [HTTP rules](http-rules.md).\n",
+        f"\nAny request may be refused with\n\n{_REFUSED_WITH}{''.join(_row(*row) for row in sorted(everywhere))}",
+    ]
     for tag in document["tags"]:
         parts.append(f"\n## {tag['name']}\n\n{tag['description']}\n")
         parts += [
             _route(document, method, path, operation, everywhere) for method, path, operation in by_tag[tag["name"]]
         ]
     parts.append(_errors(document))
-    return "".join(parts).replace("](#times)", "](PROTOCOL.md#times)")
+    return _PAGE_LINK.sub(r"\1", "".join(parts))
 
 
 def _title(method: str, path: str) -> str:
     return f"{method} {path}"
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _route(document: Schema, method: str, path: str, operation: Schema, everywhere: set[tuple[str, ...]]) -> str:
@@ -310,8 +273,8 @@ def _cut(value: Any) -> Any:
 
 def _errors(document: Schema) -> str:
     parts = [
-        "\n## Errors\n\nEach error once. Where there is no code, the type tells it. Retryable is what the header"
-        " `x-svc-retryable` says.\n",
+        '\n## Errors\n\nAn error without a code is identified by its type. "Retryable" is the value of the header'
+        " `x-svc-retryable`.\n",
         "\n| code | type | status | retryable | because | then |\n|---|---|---|---|---|---|\n",
     ]
     for error in document["x-svc-errors"]:
@@ -322,12 +285,12 @@ def _errors(document: Schema) -> str:
             _row(code, types, statuses, "yes" if error["retryable"] else "no", error["cause"], error["remedy"])
         )
     parts.append(
-        "\n## Contract errors\n\nThe `code` of a 409 (`reason` of an op), and of lines of batches:"
-        " [PROTOCOL.md](PROTOCOL.md#contract-errors) has each with its cause and remedy.\n"
+        "\n## Contract errors\n\nThe contract rejected the transaction. These are the `code` of a 409, the `reason` of"
+        " an op, and the `error.code` of a batch line: [Contract errors](contracts.md#contract-errors).\n"
     )
     parts.append(
-        "\n## Errors of batch lines\n\nThe `error.code` of lines that did not settle, beside the codes of POST /v1/jobs"
-        " and the contract errors.\n\n| code | because | then |\n|---|---|---|\n"
+        "\n## Errors of batch lines\n\nThe `error.code` of a line that did not settle is one of these, a code of"
+        " POST /v1/jobs or a contract error.\n\n| code | because | then |\n|---|---|---|\n"
     )
     parts += [_row(f"`{each['code']}`", each["cause"], each["remedy"]) for each in document["x-svc-line-errors"]]
     return "".join(parts)
