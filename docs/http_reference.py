@@ -51,10 +51,10 @@ def _route(document: Schema, method: str, path: str, operation: Schema, everywhe
     if body is not None:
         parts.append(_request(document, body))
     parts += ["\n```sh\n", *_calls(method, path, operation), "```\n"]
-    told: dict[str, str] = {}
+    described: dict[str, str] = {}
     for status, response in operation["responses"].items():
         if status < "400" or _shapes(response):
-            parts.append(_answer(document, status, response, told))
+            parts.append(_answer(document, status, response, described))
     refused = [row for row in _refusals(operation) if row not in everywhere]
     if not refused:
         return "".join(parts)
@@ -71,7 +71,7 @@ def _refusals(operation: Schema) -> list[tuple[str, ...]]:
 
 
 def _refused_everywhere(document: Schema) -> set[tuple[str, ...]]:
-    """The refusals that all routes share."""
+    """Return the refusals that all routes share."""
     all_of_them = [one for methods in document["paths"].values() for one in methods.values()]
     return set.intersection(*(set(_refusals(one)) for one in all_of_them))
 
@@ -98,7 +98,7 @@ def _members(document: Schema, schema: Schema) -> str:
 
 
 def _flat(document: Schema, schema: Schema, at: str, seen: set[str]) -> Iterator[tuple[str, str, str]]:
-    """The members of a body and of the objects within it, by their paths."""
+    """Yield the members of a body and of its nested objects with their paths."""
     schema = _resolved(document, schema)
     for name, member in schema.get("properties", {}).items():
         optional = "" if name in schema.get("required", []) else ", optional"
@@ -118,7 +118,7 @@ def _flat(document: Schema, schema: Schema, at: str, seen: set[str]) -> Iterator
 
 
 def _of_kinds(document: Schema, kinds: list[Schema], at: str, seen: set[str]) -> Iterator[tuple[str, str, str]]:
-    """The members of an object that is one of several kinds: those of them all, then those that a kind has alone."""
+    """Yield the members of an object of several kinds: first the common members, then those of one kind."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     for kind in kinds:
         for name, type_, says in _flat(document, kind, at, set(seen)):
@@ -132,13 +132,13 @@ def _of_kinds(document: Schema, kinds: list[Schema], at: str, seen: set[str]) ->
 
 
 def _kind_name(kind: Schema) -> str:
-    """The value that tells the kind from the others, or its title."""
+    """Return the value that identifies the kind, or its title."""
     values = [value for member in kind["properties"].values() for value in member.get("enum", [])[:1]]
     return f"`{values[0]}`" if values else str(kind["title"])
 
 
 def _inside(document: Schema, member: Schema) -> Iterator[tuple[Schema, str]]:
-    """The objects that a member holds, and how its path goes on."""
+    """Yield each object in a member, and the suffix of its path."""
     for variant in member.get("anyOf", [member]):
         whole = _resolved(document, variant)
         if whole.get("type") == "array":
@@ -158,7 +158,7 @@ def _resolved(document: Schema, schema: Schema) -> Schema:
 
 
 def _kind(document: Schema, schema: Schema) -> str:
-    """A word or two on the type."""
+    """Name the type in a word or two."""
     schema = _resolved(document, schema)
     if "enum" in schema and schema.get("type") != "integer":
         return ", ".join(
@@ -199,7 +199,7 @@ def _text_kind(schema: Schema) -> str:
 
 
 def _calls(method: str, path: str, operation: Schema) -> Iterator[str]:
-    """curl with each example; what is above a hundred characters is cut."""
+    """Yield a curl call for each example. Long values are cut."""
     shown = {one["name"]: one["example"] for one in operation["parameters"] if "example" in one}
     for name in re.findall(r"\{(\w+)\}", path):
         path = path.replace(f"{{{name}}}", quote(str(shown.pop(name)), safe="/"))
@@ -229,8 +229,8 @@ def _shapes(response: Schema) -> list[str]:
     return [name for name in examples if name != "Error"]
 
 
-def _answer(document: Schema, status: str, response: Schema, told: dict[str, str]) -> str:
-    """`told`: the shapes that were described before, and at which status."""
+def _answer(document: Schema, status: str, response: Schema, described: dict[str, str]) -> str:
+    """Render an answer. `described` maps each shape shown before to its status."""
     about = " ".join(line for line in response["description"].splitlines() if not line.startswith("- "))
     parts = [f"\n**{status}** {about}\n"]
     content = response.get("content", {}).get("application/json")
@@ -241,9 +241,9 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
         for variant in content["schema"].get("anyOf", [content["schema"]])
     }
     for name in _shapes(response):
-        if name in told:
-            return f"{parts[0]}\nThe body is that of {told[name]}.\n"
-        told[name] = status
+        if name in described:
+            return f"{parts[0]}\nThe body is that of {described[name]}.\n"
+        described[name] = status
         body = json.dumps(_cut(content["examples"][name]["value"]), indent=1, ensure_ascii=False)
         title = "" if len(_shapes(response)) == 1 else f"\n`{name}`:\n"
         parts.append(f"{title}\n```json\n{body}\n```\n")
@@ -253,7 +253,7 @@ def _answer(document: Schema, status: str, response: Schema, told: dict[str, str
 
 
 def _lines(document: Schema, response: Schema) -> Iterator[str]:
-    """The lines that a body of JSONL may have."""
+    """Render each kind of line of a JSONL body."""
     body = next(iter(response.get("content", {}).values()), {})
     each = body.get("schema", {}).get("contentSchema")
     schemas = [] if each is None else each.get("anyOf", [each])

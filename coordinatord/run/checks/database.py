@@ -56,7 +56,7 @@ def replication_row(state: Replication) -> CheckRow:
         return told(
             "durability",
             f"asynchronous, {state.standbys} standbys: a failover may lose the last commits"
-            ' (OPERATIONS.md, "Failover")',
+            ' (docs/operators/maintenance.md, "Failover")',
         )
     names = f"synchronous_standby_names = {state.standby_names}"
     if state.standbys == 0:
