@@ -11,21 +11,6 @@ _LONGEST_VALUE: Final = 100  # characters of an example's text, beyond which it 
 
 _PAGE_LINK: Final = re.compile(r"\[([\w ]+)(?:\.md)?\]\((?:#times|\w+\.md)\)")  # to a page that the reference replaces
 _REFUSED_WITH: Final = "| refused with | code | because | then |\n|---|---|---|---|\n"
-_HEADERS: Final = """\
-| header | on | meaning |
-|---|---|---|
-| `x-request-id` | every answer | id of the request; give it to the operator when you report a problem |
-| `date` | every answer | the coordinator's clock |
-| `x-svc-retryable` | errors, except 402 and `model_not_found` | `true`: send the same request later; `false`: do not |
-| `retry-after` | 429, 503, where known | seconds to wait |
-| `etag` | answers read from the index only | send it as `if-none-match`: 304 until the next indexed block |
-| `x-svc-page-truncated` | paged routes | `true` if the page was cut at 4 MiB |
-| `x-svc-next-offset` | pages that were cut | offset of the next page |
-
-Paged routes take `limit` and `offset`. Read the next page while a page is full or was cut. A query parameter may appear
-once. An empty one counts as absent, and unknown ones are ignored. `HEAD` works where `GET` does. An error's `message`
-names everything that is missing or malformed, and `param` the first of it.
-"""
 
 
 def http_reference(document: Schema) -> str:
@@ -35,7 +20,8 @@ def http_reference(document: Schema) -> str:
             by_tag[operation["tags"][0]].append((method.upper(), path, operation))
     everywhere = _refused_everywhere(document)
     parts = [
-        f"## Conventions\n\n{document['info']['description']}\n\n{_HEADERS}",
+        f"## Conventions\n\n{document['info']['description']}\n",
+        "\nHeaders, pages and retries are in the [HTTP rules](http-rules.md).\n",
         f"\nAny request may be refused with\n\n{_REFUSED_WITH}{''.join(_row(*row) for row in sorted(everywhere))}",
     ]
     for tag in document["tags"]:
@@ -299,8 +285,8 @@ def _errors(document: Schema) -> str:
             _row(code, types, statuses, "yes" if error["retryable"] else "no", error["cause"], error["remedy"])
         )
     parts.append(
-        "\n## Contract errors\n\nThe contract rejected the transaction. These are the `code` of a 409, the `reason`"
-        f" of an op, and the `error.code` of a batch line.\n\n{contract_errors(document)}"
+        "\n## Contract errors\n\nThe contract rejected the transaction. These are the `code` of a 409, the `reason` of"
+        " an op, and the `error.code` of a batch line: [Contract errors](contracts.md#contract-errors).\n"
     )
     parts.append(
         "\n## Errors of batch lines\n\nThe `error.code` of a line that did not settle is one of these, a code of"

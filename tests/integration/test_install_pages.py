@@ -27,7 +27,7 @@ from tests.fakes.page_shell import PageShell, chapter
 PROJECT = Path(__file__).parents[2]
 COORDINATOR = PROJECT / "docs" / "operators" / "install.md"
 MAINTENANCE = PROJECT / "docs" / "operators" / "maintenance.md"
-PROVIDER = PROJECT / "svcd" / "README.md"
+PROVIDER = PROJECT / "docs" / "providers" / "quickstart.md"
 WITH_PIP = os.environ.get("INSTALL_CHECK") == "1"
 NOBODY_ELSE = 61_500  # of the range that systemd takes dynamic users from
 ANALYZE = shutil.which("systemd-analyze")

@@ -19,7 +19,7 @@ FOLDER = ROOT / "config" / "containers"
 PAGE = ROOT / "docs" / "operators" / "containers.md"
 STEPS = {
     "coordinatord": (ROOT / "docs/operators/install.md", "The program"),
-    "svcd": (ROOT / "svcd/README.md", "Install"),
+    "svcd": (ROOT / "docs/providers/quickstart.md", "Install"),
 }
 DAEMONS = sorted(STEPS)
 SECRETS = {v.metadata["variable"] for v in variables() if v.metadata["secret"]}

@@ -12,7 +12,7 @@ from tests.fakes.exposition import exposition, series_names
 
 ROOT = Path(__file__).parents[3]
 DAEMONS = ["coordinatord", "svcd"]
-ALERT_PAGES = {"coordinatord": "docs/operators/alerts.md", "svcd": "svcd/README.md"}
+ALERT_PAGES = {"coordinatord": "docs/operators/alerts.md", "svcd": "docs/providers/reference.md"}
 
 pytestmark = pytest.mark.parametrize("daemon", DAEMONS)
 

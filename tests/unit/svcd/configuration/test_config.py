@@ -216,7 +216,7 @@ def _values(config: DaemonConfig) -> dict[str, object]:
 
 
 def _keys(table: type) -> set[str]:
-    """The keys of a table and of those below it; the backends' and probes' own stand in the README."""
+    """The keys of a table and of those below it; the backends and probes have tables of their own."""
     keys: set[str] = set()
     for field in msgspec.structs.fields(table):
         keys.add(field.encode_name)

@@ -1,4 +1,4 @@
-"""The page of the worked order says what its vectors say, value for value."""
+"""The page of the worked order has the values of its vectors."""
 
 import json
 import re
@@ -12,7 +12,8 @@ from coordinatord.api.orders.bodies import OrderBody, read_submission
 from coordinatord.api.provider_ops.ops import SettleOp, read_op
 from tests.vectors.vector_file import Case, cases
 
-PAGE = (Path(__file__).parents[2] / "common" / "ONE_ORDER.md").read_text("utf-8")
+_WHOLE = (Path(__file__).parents[2] / "docs" / "protocol" / "vectors.md").read_text("utf-8")
+PAGE = _WHOLE.split("\n## The worked order\n")[1].split("\n## ")[0]
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 BLOCKS = [text for kind, text in FENCED if not kind]
 SUBMISSION, OUTPUT, SETTLE = (json.loads(text) for kind, text in FENCED if kind == "json")
@@ -60,11 +61,11 @@ def test_prose_counts_as_the_vectors_do(one: Case) -> None:
         f"value {one['amount']}, validAfter 0, validBefore {int(order['expiresAt']) + 1}",
         f"cost = ⌈({rate_in}·{units_in} + {rate_out}·{one['completion_tok']}) / 10^6⌉ = {one['cost']}",
         f"⌊{one['cost']}·{terms.fee_bps} / 10^4⌋ + {terms.gas_fee}",
-        f"left of {one['amount']}: {one['amount']} − {one['cost']} − {one['treasury']} = {one['refund']}.",
+        f"the rest, {one['amount']} − {one['cost']} − {one['treasury']} = {one['refund']}.",
         f"of {output} bytes.",
         f"⌈{output} / 4⌉ = {one['completion_tok']}, which is no more than",
         f"ciphertext, {1 + 80 + len(one['ciphertext']) // 2 - 1} bytes",
-        f"Provider {order['designated']} is the one",
+        f"Provider {order['designated']} is the designated provider",
     ):
         assert " ".join(sentence.split()) in " ".join(PROSE.split())
 

@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what holds: examples are read by the readers; numbers, names and signatures are the sources'."""
+"""The protocol's pages match the code: readers accept the examples; numbers, names and signatures are the sources'."""
 
 import base64
 import json
@@ -12,9 +12,10 @@ import msgspec
 import pytest
 from nacl import bindings
 
-from common import artifacts
+from common import abi, artifacts
 from common.address_book import AddressBook, TokenDomain
 from common.api.fields import read_object
+from common.contract_events import call_data, returned_values
 from common.domains import Domains
 from common.envelope import ResultBody
 from common.keccak import keccak256
@@ -48,9 +49,14 @@ from svcd.journal.work import ModelWork
 from tests.vectors.vector_file import FOLDER, Case, cases
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "common" / "PROTOCOL.md").read_text("utf-8")
+PAGES = {name: (ROOT / f"docs/protocol/{name}.md").read_text("utf-8") for name in ("guide", "formats", "contracts")}
+PAGE = "\n".join(PAGES.values())
 SOLIDITY = {path.stem: path.read_text("utf-8") for path in (ROOT / "common/contracts/src").rglob("*.sol")}
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+SECTIONS = {
+    heading: text
+    for page in PAGES.values()
+    for heading, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+}
 REGISTRIES = ("JobRegistry", "ProviderRegistry", "AskRegistry")
 SIGNATURE = "0x" + "11" * 65  # for examples that leave theirs out
 
@@ -90,31 +96,6 @@ def _order() -> Case:
     return one
 
 
-# --- its shape ---
-
-
-def anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def test_contents_name_every_section_in_its_order() -> None:
-    contents = re.findall(r"^- \[(.+)\]\(#(.+)\)$", PAGE.split("\n## ")[0], re.MULTILINE)
-    assert contents == [(heading, anchor(heading)) for heading in SECTIONS]
-
-
-@pytest.mark.parametrize("page", ["PROTOCOL.md", "ONE_ORDER.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    text = (ROOT / "common" / page).read_text("utf-8")
-    links = re.findall(r"\]\((?!https://)([^)]+)\)", text)
-    assert links
-    for link in links:
-        file, _, place = link.partition("#")
-        target = ROOT / "common" / (file or page)
-        assert target.exists(), link
-        if place:
-            assert place in map(anchor, re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)), link
-
-
 # --- numbers ---
 
 
@@ -138,8 +119,8 @@ def sentences() -> list[str]:
         f"excused within {failing} s of `claimed_at`",
         f"names is gone after {UNATTACHED.seconds} s",
         f"lease of a job lasts {lease} s and its poll counts as life for {alive} s",
-        f"not polled for {alive} s",
-        f"lease of {lease} s",
+        f"after {alive} s without a poll",
+        f"the lease of {lease} s",
         f"a session lasts {SESSION_LIFE.total_seconds() / 3600:.0f} h",
         f"| reputation at first, least, most | {first}, {least}, {full} |",
         f"| grace at first, most | {constant(provider, 'FIRST_GRACE')}, {constant(provider, 'MOST_GRACE')} |",
@@ -150,7 +131,7 @@ def sentences() -> list[str]:
         f"capacity = max(1, ⌊reputation · min(requested, ceiling) / {full}⌋)",
         f"A container above {INLINE_BYTES:,} bytes",
         f"or, above {INLINE_BYTES:,} bytes, upload it",
-        f"1 to {MOST_LINES:,} lines that are not blank",
+        f"with 1 to {MOST_LINES:,} lines that are not blank",
         f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in WINDOWS.items())}",
         f"`EvidenceTooLong` | set_identity | above {LONGEST_EVIDENCE:,} bytes",
         f"`TooManyQuotes` | asks | above {constant('AskRegistry', 'MOST_QUOTES')};",
@@ -227,7 +208,7 @@ def types_of(text: str) -> str:
 
 def spelled_blocks(section: str) -> list[tuple[str, str, str, str, str]]:
     """(registry, hash, name, arguments, returns) of each line, with the structures written out."""
-    structs = dict(re.findall(r"^(Order|Posted|Ask) +(\(.+\))", SECTIONS["Contract functions"], re.MULTILINE))
+    structs = dict(re.findall(r"^(Order|Posted|Ask) +(\(.+\))", SECTIONS["Functions"], re.MULTILINE))
     structs["Posted"] = structs["Posted"].replace("Order", structs["Order"])
     found = []
     for registry, lines in re.findall(r"^(\w+) registry\n((?:  0x.*\n)+)", SECTIONS[section], re.MULTILINE):
@@ -246,7 +227,7 @@ def compared(told: str, fields: list[Any]) -> None:
 
 
 def test_functions_have_the_contracts_signatures_and_names() -> None:
-    told = spelled_blocks("Contract functions")
+    told = spelled_blocks("Functions")
     assert {registry for registry, *_ in told} == set(REGISTRIES)
     for registry, selector, name, arguments, returns in told:
         entry = next(e for e in artifacts.load(registry).abi if (e["type"], e.get("name")) == ("function", name))
@@ -256,7 +237,7 @@ def test_functions_have_the_contracts_signatures_and_names() -> None:
 
 
 def test_events_have_the_contracts_topics_and_names() -> None:
-    told = spelled_blocks("Calldata and events")
+    told = spelled_blocks("Events of the contracts")
     assert {registry for registry, *_ in told} == set(REGISTRIES)
     for registry, topic, name, arguments, _ in told:
         entry = next(e for e in artifacts.load(registry).abi if (e["type"], e.get("name")) == ("event", name))
@@ -264,6 +245,27 @@ def test_events_have_the_contracts_topics_and_names() -> None:
         assert topic == f"0x{keccak256(f'{name}({types_of(arguments)})'.encode()).hex()}"
     jobs = {e["name"] for e in artifacts.load("JobRegistry").abi if e["type"] == "event" and "Job" in e["name"]}
     assert {name for _, _, name, *_ in told} >= jobs
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_exchange_with_a_node_is_a_call_and_its_answer(at: int, order: Case) -> None:
+    request, answer = examples("Three JSON-RPC exchanges", "jsonl")[2 * at : 2 * at + 2]
+    registry, function, words, expected = (
+        (
+            "ProviderRegistry",
+            "provider",
+            [abi.uint(2)],
+            {"boxKey": bytes.fromhex(order["box_key"][2:]), "listed": True},
+        ),
+        ("JobRegistry", "fees", [], {"feeBps": int(order["fee_bps"]), "gasFee": int(order["gas_fee"])}),
+        ("JobRegistry", "job", [bytes.fromhex(order["job_id"][2:])], {"exists": True, "state": 1, "providerId": 2}),
+    )[at]
+    artifact = artifacts.load(registry)
+    [call, block] = request["params"]
+    assert (request["method"], block) == ("eth_call", "latest")
+    assert call["data"] == f"0x{call_data(artifact, function, *words).hex()}"
+    read = returned_values(artifact, function, bytes.fromhex(answer["result"][2:]))
+    assert {name: read[name] for name in expected} == expected
 
 
 # What an admin's or a registry's own call meets, a relayer's transaction, or nobody.
@@ -358,7 +360,9 @@ def test_outputs_are_what_a_provider_makes_of_its_servers_answers(
 def test_low_order_points_are_those_of_the_vectors() -> None:
     low = {case["public"] for case in cases("sealed_box_keys.json") if case.get("refused") == "low_order"}
     told = set()
-    for line in re.findall(r"^    ([0-9a-f]{2}.*?)(?:  .*)?$", SECTIONS["Keys and sealed boxes"], re.MULTILINE):
+    for line in re.findall(
+        r"^([0-9a-f]{2}(?: .*?)?|[0-9a-f]{64})(?:  .*)?$", SECTIONS["Keys and sealed boxes"], re.MULTILINE
+    ):
         parts = [re.fullmatch(r"([0-9a-f]+)(?: \((\d+)\))?", part) for part in line.strip().split(" ‖ ")]
         told.add("".join(part[1] * int(part[2] or 1) for part in parts if part is not None))
     assert len(told) == 7
@@ -366,7 +370,7 @@ def test_low_order_points_are_those_of_the_vectors() -> None:
 
 
 def test_offsets_in_a_container_are_those_of_the_readers(order: Case) -> None:
-    lines = re.findall(r"^    (?:offset)? +(\d+)  (\S.*?)  ", SECTIONS["Container v1"], re.MULTILINE)
+    lines = re.findall(r"^(?:offset)? +(\d+)  (\S.*?)  ", SECTIONS["Container v1"], re.MULTILINE)
     assert [at for at, _ in lines] == ["0", "1", "81", "105"]
     container, plaintext = base64.b64decode(order["container"]), order["envelope"].encode()
     assert (container[:1], container[1:81].hex()) == (b"\1", order["seed_wrap"][2:])
@@ -415,7 +419,7 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
     line = examples("Batches", "jsonl")[0]
     wrapped = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}).encode()
     named = json.dumps({**line, "custom_id": "a"}).encode()
-    assert f"in a line above {LONGEST_HELD:,} bytes it is refused as `invalid_line`" in words(PAGE)
+    assert f"In a line above {LONGEST_HELD:,} bytes it is refused as `invalid_line`" in words(PAGE)
     for text, message in ((wrapped, WRAPPED), (named, NAMED)):
         with pytest.raises(Refused, match=re.escape(f"line 1: {message}")) as at_upload:
             LineInspection().update(text + b"\n")
@@ -452,9 +456,6 @@ def test_error_line_of_a_line_that_could_be_read_names_its_id(checks: LineChecks
     [refused] = checks.check([InputLine(3, json.dumps({**line, "job_id": "0x" + "00" * 32}).encode())])
     assert isinstance(refused, LineRecord)
     assert (refused.code, refused.job_id) == ("invalid_line", bytes(32))
-    page = words(SECTIONS["Batches"])
-    assert "null in every `invalid_json` and `endpoint_mismatch`" in page
-    assert "With all other codes it is the id that the line named" in page
 
 
 def test_lines_of_batch_files_are_written_so() -> None:
@@ -488,7 +489,7 @@ def test_every_status_of_a_batch_is_named() -> None:
 REFUSED_UNITS = {
     "a tier that is none": "another tier",
     "a ratio that is none": "another ratio",
-    "a side of zero": "a side of zero is none",
+    "a side of zero": "a side of zero is refused",
     "no images": "not a whole number, or below 1",
     "a cap below zero": "or below zero",
     "a duration in words": "a duration in words",
