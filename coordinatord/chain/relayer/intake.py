@@ -163,7 +163,7 @@ class RelayIntake:
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped(relay, code))
-        if behind and self._settings.chains:
+        if behind:
             simulated += await self._chained.extend(connection, simulated, behind)
         # Exits wait while fees are above the ceiling.
         return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
