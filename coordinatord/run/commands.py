@@ -94,9 +94,8 @@ async def _budgets(config: Config) -> None:
 
 
 def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
-    """What runs, for the metrics, and a line for each variable that looks like a setting and is none."""
+    """Set the metric of the version, and log each variable that looks like a setting but is not."""
     metrics.build_info.labels(release).set(1)
-    metrics.unknown_variables.set(len(unknown))
     for name, near in unknown.items():
         log.warning("unknown variable", name=name, nearest=near)
 

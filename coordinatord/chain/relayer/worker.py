@@ -143,9 +143,8 @@ class _Worker:
             # The account that relays reports them.
             return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
-        metrics.relay_base_fee.set(account.market.base_fee)
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
-        metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
+        metrics.relayer_funds.labels("0x" + account.address.hex(), "reserve").set(reserve)
 
     async def _drain(self) -> None:
         """Sign queued relays as they arrive."""
