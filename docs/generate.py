@@ -5,19 +5,19 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from common.settings.listing import Row
-from coordinatord.run.config import setting_rows
+from common.settings.reader import settings_of
+from coordinatord.run.config import Config, setting_rows
 from docs.http_reference import http_reference
 
 ROOT: Final = Path(__file__).parents[1]
 
 
-def settings_table(rows: list[Row]) -> str:
-    """Render settings as a table. Required settings have no default."""
+def coordinator_settings() -> str:
     lines = ["| setting | default | values | meaning |\n|---|---|---|---|\n"]
-    for row in rows:
-        default = "" if row.default is None else f"`{row.default}`"
-        lines.append(f"| `{row.name}` | {default} | {row.range} | {row.meaning} |\n")
+    for setting, row in zip(settings_of(Config), setting_rows({}), strict=True):
+        default = "required" if setting.required else "" if row.default is None else f"`{row.default}`"
+        values = ", ".join(part for part in (row.range, "secret" if setting.secret else "") if part)
+        lines.append(f"| `{row.name}` | {default} | {values} | {row.meaning} |\n")
     return "".join(lines)
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     document = json.loads((ROOT / "common" / "openapi.json").read_text("utf-8"))
     (folder / "http.md").write_text(http_reference(document), "utf-8")
-    (folder / "coordinatord-settings.md").write_text(settings_table(setting_rows({})), "utf-8")
+    (folder / "coordinatord-settings.md").write_text(coordinator_settings(), "utf-8")
 
 
 if __name__ == "__main__":
