@@ -5,29 +5,20 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from coordinatord.run.config import variables
-from coordinatord.run.environment import REQUIRED
+from common.settings.listing import Row
+from coordinatord.run.config import setting_rows
 from docs.http_reference import http_reference
 
 ROOT: Final = Path(__file__).parents[1]
 
 
-def coordinator_settings() -> str:
-    """Render a table of the variables that coordinatord reads."""
-    rows = ["| variable | default | values | meaning |\n|---|---|---|---|\n"]
-    for field in variables():
-        declared = field.metadata
-        values = declared["read"].__doc__ if declared["read"].__name__ == "read" else ""
-        rows.append(
-            f"| `{declared['variable']}` | {_default(declared['default'])} | {values} | {declared['about']} |\n"
-        )
-    return "".join(rows)
-
-
-def _default(default: object) -> str:
-    if default is REQUIRED:
-        return "required"
-    return f"`{default}`" if isinstance(default, int | str) and default != "" else ""
+def settings_table(rows: list[Row]) -> str:
+    """Render settings as a table. Required settings have no default."""
+    lines = ["| setting | default | values | meaning |\n|---|---|---|---|\n"]
+    for row in rows:
+        default = "" if row.default is None else f"`{row.default}`"
+        lines.append(f"| `{row.name}` | {default} | {row.range} | {row.meaning} |\n")
+    return "".join(lines)
 
 
 def main() -> None:
@@ -35,7 +26,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     document = json.loads((ROOT / "common" / "openapi.json").read_text("utf-8"))
     (folder / "http.md").write_text(http_reference(document), "utf-8")
-    (folder / "coordinatord-settings.md").write_text(coordinator_settings(), "utf-8")
+    (folder / "coordinatord-settings.md").write_text(settings_table(setting_rows({})), "utf-8")
 
 
 if __name__ == "__main__":

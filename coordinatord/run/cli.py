@@ -1,7 +1,4 @@
-"""The command line: `coordinatord serve`, `migrate`, `check`, `keys`, `relayers`, `budgets`, `new-key`.
-
-Settings come from the environment alone.
-"""
+"""Command line of `coordinatord`. Settings come from the environment and from systemd credentials."""
 
 import argparse
 import sys
@@ -10,16 +7,19 @@ from typing import Final
 
 from common.daemon.process import RELEASE
 from common.daemon.secrets import hide_memory
-from coordinatord.run.config import variables
 
 _COMMANDS: Final = {
     "serve": "run the coordinator until SIGTERM",
-    "migrate": "bring the database up to date, then exit",
-    "keys": "print the public side of every key that is set, then exit",
-    "relayers": "print every account that relayed, and what of it is pending, then exit",
-    "budgets": "print whose ops used most gas in the last 24 hours, then exit",
+    "migrate": "bring the database up to date",
+    "keys": "print the public side of every key that is set",
+    "relayers": "print every account that relayed, and its pending transactions",
+    "drain": "follow a replaced relayer account until its key is no longer needed",
+    "budgets": "print the signers whose ops used most gas in the last 24 hours",
 }
-_CHECK: Final = "look at everything that a start needs, print what is right and what is wrong, then exit"
+_TABLES: Final = {
+    "settings": "print every setting: value, source, meaning, range and default",
+    "check": "check everything that a start needs",
+}
 
 
 def main() -> None:
@@ -30,6 +30,8 @@ def main() -> None:
     from coordinatord.run import commands  # noqa: PLC0415
 
     match arguments.command:
+        case "settings":
+            sys.exit(commands.settings(arguments.json))
         case "check":
             sys.exit(commands.check(arguments.json))
         case "new-key":
@@ -39,22 +41,21 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    settings = "\n".join(f"  {field.metadata['variable']:26} {field.metadata['about']}" for field in variables())
     parser = argparse.ArgumentParser(
         prog="coordinatord",
         description="A coordinator for sealed compute jobs.",
-        epilog=f"environment variables (besides ADDRESSES_FILE or ADDRESSES_JSON):\n{settings}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Settings are environment variables. `coordinatord settings` prints them.",
     )
     parser.add_argument("--version", action="version", version=RELEASE)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, about in _COMMANDS.items():
         commands.add_parser(name, help=about, description=about)
-    check = commands.add_parser("check", help=_CHECK, description=_CHECK)
-    check.add_argument("--json", action="store_true", help="for programs: a list of rows")
-    about = "make a private key, in a file that only its owner may read, and print its address"
+    for name, about in _TABLES.items():
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument("--json", action="store_true", help="print a list of rows as JSON")
+    about = "create a private key in a new file that only its owner can read, and print its address"
     made = commands.add_parser("new-key", help=about, description=about)
-    made.add_argument("file", type=Path, metavar="FILE", help="must not be there yet")
+    made.add_argument("file", type=Path, metavar="FILE", help="path of the new file")
     # Listed here, run by `__main__`, which imports none of the daemon for it.
     commands.add_parser("market", help="deploy, verify and administer a market's contracts: `market --help`")
     return parser

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,12 +18,13 @@ from structlog.typing import Processor
 
 from common.daemon.logs import error_reporting, set_up_logging
 from common.daemon.process import RELEASE, Fatal
-from common.secp256k1 import Wallet
+from common.settings.listing import settings_json, settings_text
 from common.text_table import grid, hanging, terminal_columns
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.run.config import Config, read_config, unknown_settings
+from coordinatord.run.config import Config, read_config, setting_rows, unknown_settings
 from coordinatord.run.keys import key_lines, new_key, relayer_table
+from coordinatord.run.limits import Limits
 
 if TYPE_CHECKING:
     from coordinatord.chain.relayer.budgets_sql import TopSpender
@@ -58,10 +60,16 @@ _SPENDERS: Final = 40  # lines of the table
 _INTERRUPTED: Final = 130  # the exit status that shells use for SIGINT
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, limits: Limits | None = None) -> None:
     from coordinatord.run import app  # noqa: PLC0415
 
-    await app.run(config)
+    await app.run(config, limits)
+
+
+async def _drain(config: Config) -> None:
+    from coordinatord.run.drain import drain  # noqa: PLC0415
+
+    await drain(config)
 
 
 async def _migrate(config: Config) -> None:
@@ -86,9 +94,8 @@ async def _budgets(config: Config) -> None:
 
 
 def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
-    """What runs, for the metrics, and a line for each variable that looks like a setting and is none."""
+    """Set the metric of the version, and log each variable that looks like a setting but is not."""
     metrics.build_info.labels(release).set(1)
-    metrics.unknown_variables.set(len(unknown))
     for name, near in unknown.items():
         log.warning("unknown variable", name=name, nearest=near)
 
@@ -99,11 +106,10 @@ async def _relayers(config: Config) -> None:
     from coordinatord.run.signer import open_signer  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
-    former = [Wallet(bytes.fromhex(key.reveal())).address for key in config.former_relayer_keys]
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
         uses = await account_uses(connection, config.addresses.chain_id)
-        _print_lines(relayer_table(uses, signer.address, former).splitlines())
+        _print_lines(relayer_table(uses, signer.address).splitlines())
 
 
 async def _keys(config: Config) -> None:
@@ -113,6 +119,7 @@ async def _keys(config: Config) -> None:
 
 _COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
     "serve": _serve,
+    "drain": _drain,
     "migrate": _migrate,
     "keys": _keys,
     "relayers": _relayers,
@@ -120,13 +127,14 @@ _COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
 }
 
 
-def run(command: str) -> None:
-    """One of `_COMMANDS`, with the settings of the environment. Exits with 1 when it cannot."""
+def run(command: str, limits: Limits | None = None) -> None:
+    """Run one of `_COMMANDS` with the settings of the environment, or exit with 1. `limits` are for `serve`."""
+    task = _COMMANDS[command] if limits is None else partial(_serve, limits=limits)
     try:
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))
         note_build(RELEASE, unknown_settings(os.environ))
-        anyio.run(_COMMANDS[command], config, backend="asyncio", backend_options={"use_uvloop": True})
+        anyio.run(task, config, backend="asyncio", backend_options={"use_uvloop": True})
     except* (Fatal, Retryable, OSError) as errors:
         for error in _leaves(errors):
             print(f"coordinatord: {error}", file=sys.stderr)
@@ -144,6 +152,13 @@ def check(as_json: bool) -> int:
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
     return 1 if any(row.right is False for row in rows) else 0
+
+
+def settings(as_json: bool) -> int:
+    """Print every setting. Return the exit status: 1 when a setting is invalid."""
+    rows = setting_rows(os.environ)
+    print(settings_json(rows) if as_json else settings_text(rows, terminal_columns()))
+    return 1 if any(row.problem is not None for row in rows) else 0
 
 
 def make_key(file: Path) -> None:

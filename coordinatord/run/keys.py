@@ -16,38 +16,35 @@ from coordinatord.run.config import Config
 if TYPE_CHECKING:
     from coordinatord.chain.relayer.transactions_sql import AccountUse
 
-_SETTLED: Final = 3600.0  # seconds: no reorganisation reaches back so far
+SETTLED_S: Final = 3600.0
+"""No reorganisation reaches back this far."""
 
 
-def relayer_table(uses: "Sequence[AccountUse]", current: bytes, former: Sequence[bytes]) -> str:
-    """Table of `coordinatord relayers`: one line for each account, with what its key is needed for."""
+def is_drained(use: "AccountUse", settled_s: float = SETTLED_S) -> bool:
+    """Return True if the key of the account is no longer needed."""
+    return not use.pending and use.quiet > settled_s
+
+
+def relayer_table(uses: "Sequence[AccountUse]", current: bytes) -> str:
+    """Return the table of `coordinatord relayers`: one line for each account, with the use of its key."""
     lines = []
     for use in uses:
-        ended = not use.pending and use.quiet > _SETTLED
-        match use.account == current, use.account in former, ended:
-            case True, _, _:
-                state = "relays"
-            case _, _, True:
-                state = "ended: its key is not needed any more"
-            case _, True, _:
-                state = "former: followed until nothing is pending and an hour has gone by"
-            case _:
-                state = "NO KEY HERE: name it in FORMER_RELAYER_KEYS, unless another process has it"
+        if use.account == current:
+            state = "relays"
+        elif is_drained(use):
+            state = "ended: its key is not needed any more"
+        else:
+            state = "NOT ENDED: run `coordinatord drain` with its key, unless a process still relays with it"
         quiet = f"{use.quiet / 60:,.0f} min ago"
         lines.append(f"0x{use.account.hex()}  {use.pending:>3} pending, last signed {quiet:>12}  {state}")
-    seen = {use.account for use in uses}
-    if current not in seen:
+    if current not in {use.account for use in uses}:
         lines.append(f"0x{current.hex()}  signed nothing here yet: relays")
-    idle = [account for account in former if account not in seen]
-    lines += [f"0x{account.hex()}  signed nothing here: its key is not needed" for account in idle]
     return "\n".join(lines)
 
 
 def key_lines(config: Config) -> list[str]:
     """The public side of every key that is set: what a change of keys is seen by."""
-    former = [Wallet(bytes.fromhex(key.reveal())) for key in config.former_relayer_keys]
     lines = [f"relayer           {_relayer(config)}"]
-    lines += [f"former relayer    {hex_of(wallet.address)}" for wallet in former]
     if config.escrow_mode == "off":
         return lines
     operators = [bytes.fromhex(key.reveal()) for key in config.operator_keys]

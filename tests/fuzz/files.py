@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 
 from common.daemon.process import Fatal
+from common.settings.reader import unknown_variables
 from coordinatord.run.config import read_config as read_environment
 from coordinatord.run.config import variables
-from coordinatord.run.environment import unknown_variables
 from svc import profiles
 from svc.serve.settings import read_settings
 from svcd.base.toml import read_file, read_table
@@ -43,7 +43,7 @@ def check_environment(data: bytes) -> None:
         if name not in {"CREDENTIALS_DIRECTORY", "ADDRESSES_FILE"} and "\0" not in line:
             environ[name] = value
     refused(lambda: read_environment(environ), Fatal)
-    known = [field.metadata["variable"] for field in variables()]
+    known = variables()
     assert unknown_variables(environ, known).keys() <= environ.keys() - set(known)
 
 
@@ -69,7 +69,7 @@ def _environments() -> list[bytes]:
 
 
 def _words() -> tuple[bytes, ...]:
-    return tuple(f"{field.metadata['variable']}=".encode() for field in variables())
+    return tuple(f"{name}=".encode() for name in variables())
 
 
 _TOML: Final = (

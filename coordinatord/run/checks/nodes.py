@@ -130,15 +130,15 @@ class NodeLook:
             detail = f"a block holds {limit:,} gas, and transactions may take half of it"
             yield wrong("gas", detail, f"the chain must allow {_LEAST_BLOCK_GAS:,} for the largest ops to be relayed")
             return
-        most = min(TX_GAS_CAP, limit // 2, self.config.relay_max_tx_gas)
+        most = min(TX_GAS_CAP, limit // 2)
         trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(most)}
         try:
             await rpc.call("eth_call", {**trial, "data": hex_of(abi.selector("DOMAIN_SEPARATOR()"))}, "latest")
         except RpcError as error:
-            remedy = "lower RELAY_MAX_TX_GAS, or raise what the node lets a call use (--rpc.gascap)"
+            remedy = "raise the gas that the node allows for a call (--rpc.gascap)"
             yield wrong("gas", f"the node tries no transaction of {most:,} gas ({error})", remedy)
             return
-        why = "EIP-7825, half a block, RELAY_MAX_TX_GAS"
+        why = "EIP-7825, half a block"
         yield right("gas", f"a block holds {limit:,}; a transaction takes {most:,} at most ({why})")
 
 
@@ -149,7 +149,7 @@ async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]
     looks = [NodeLook(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
     found = await run_each([CheckPart("node", look.rows, NODE_REMEDY, _SECONDS) for look in looks])
     for look, rows in zip(looks, found, strict=True):
-        apart = _out_of_step(look, looks, config.rpc_lag_blocks)
+        apart = _out_of_step(look, looks, config.limits.rpc_lag_blocks)
         if apart is not None:
             rows[0] = wrong("node", apart, "see which of the nodes is behind, or on another chain")
     others = [_one_row(place, look, rows) for place, (look, rows) in enumerate(zip(looks, found, strict=True), 1)]
@@ -162,7 +162,7 @@ def _out_of_step(look: NodeLook, looks: Sequence[NodeLook], lag: int) -> str | N
     if look.head is None or abs(look.head - heads[len(heads) // 2][0]) <= lag:
         return None
     reference, name = heads[len(heads) // 2]
-    return f"{look.name} is at block {look.head}, {name} at {reference}: more than RPC_LAG_BLOCKS ({lag}) apart"
+    return f"{look.name} is at block {look.head}, {name} at {reference}: more than {lag} blocks apart"
 
 
 def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:

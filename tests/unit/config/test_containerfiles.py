@@ -10,7 +10,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from coordinatord.run.config import variables
+from common.settings.reader import settings_of
+from coordinatord.run.config import Config
 from tests.fakes.page_shell import BLOCK, chapter
 from tests.wheel.locked import PYTHONS
 
@@ -22,7 +23,7 @@ STEPS = {
     "svcd": (ROOT / "docs/providers/quickstart.md", "Install"),
 }
 DAEMONS = sorted(STEPS)
-SECRETS = {v.metadata["variable"] for v in variables() if v.metadata["secret"]}
+SECRETS = {each.name.upper() for each in settings_of(Config) if each.secret}
 KNOWN = {
     "FROM",
     "RUN",
@@ -162,7 +163,7 @@ def test_python_of_the_image_is_one_that_the_package_is_for(daemon: str) -> None
 
 
 def test_ports_and_stop_signal_are_those_that_the_daemons_know() -> None:
-    defaults = {v.metadata["variable"]: v.metadata["default"] for v in variables()}
+    defaults = {each.name.upper(): each.default for each in settings_of(Config)}
     exposed = {one.rest for one in stages(text_of("coordinatord"))[-1] if one.word == "EXPOSE"}
     assert exposed == {f"{defaults['PORT']} {defaults['METRICS_PORT']}"}
     (port,) = re.findall(r"^# port = (\d+)$", (ROOT / "config/svcd.toml").read_text(), re.MULTILINE)

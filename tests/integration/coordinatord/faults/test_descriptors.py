@@ -34,7 +34,7 @@ async def flooded(port: int) -> AsyncIterator[None]:
 
 
 async def test_idle_connections_to_coordinator_give_way(trade: TradingMarket) -> None:
-    """It serves fewer connections than CONNECTIONS_MAX, so that it always has descriptors left."""
+    """It serves so few connections that it always has descriptors left."""
 
     @asynccontextmanager
     async def flooded_and_ready() -> AsyncIterator[None]:

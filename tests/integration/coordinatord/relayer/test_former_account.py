@@ -29,7 +29,7 @@ async def test_replaced_account_is_followed_to_its_end_and_the_new_one_sends_wha
             await on.until(BROADCAST, 1)
             relaying.cancel()
             await world.anvil.call("anvil_dropAllTransactions")  # only whoever follows it sends it again
-            on.start(relayer_wallet, former=True)
+            on.start(relayer_wallet, replacements_only=True)
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until("select count(*) = 1 from relays where state = 'queued'")
             on.start(successor)
