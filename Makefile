@@ -413,7 +413,7 @@ bench-churn: setup ## what days at full speed leave in the tables that jobs pass
 bench-backfill: setup ## a million posts indexed in one sitting, with the memory that it takes (POSTS=1000000; not part of bench)
 	@INDEX_POSTS=$(or $(POSTS),1000000) $(BIN)/python -m tests.bench.indexing
 
-# What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/soak/README.md.
+# What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/README.md.
 MINUTES ?= 10
 JOBS ?= 0
 PROVIDERS ?= 2

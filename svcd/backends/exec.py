@@ -141,7 +141,7 @@ class ExecBackend:
 def _request(work: ModelWork) -> bytes:
     return json.dumps(
         {
-            "job_id": "0x" + work.job_id.hex(),
+            "job_id": work.id,
             "model": work.model,
             "modality": work.modality,
             "input": work.input,

@@ -47,7 +47,7 @@ class _HttpSubmission:
 
     @property
     def key(self) -> str:
-        return f"{self.work.job_id.hex()}-{self.named}"
+        return f"{self.work.id}-{self.named}"
 
 
 @attrs.frozen(slots=True)
