@@ -31,7 +31,12 @@ def main() -> None:
 
     match arguments.command:
         case "settings":
-            sys.exit(commands.settings(arguments.json))
+            try:
+                status = commands.settings(arguments.json)
+            except BrokenPipeError:  # the reader closed the pipe
+                sys.stdout = None  # the interpreter would flush it again
+                status = 0
+            sys.exit(status)
         case "check":
             sys.exit(commands.check(arguments.json))
         case "new-key":
