@@ -64,9 +64,8 @@ def documented(daemon: str) -> list[LogEvent]:
     rows = []
     for heading, level in (("Errors", "error"), ("Warnings", "warning")):
         section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-        rows += [
-            LogEvent(name, level) for name in re.findall(r"^\| `([^`]+)` \| \S[^|]{8,} \|$", section, re.MULTILINE)
-        ]
+        cells = re.findall(r"^\| (`[^|]+`) \| \S[^|]{8,} \|$", section, re.MULTILINE)
+        rows += [LogEvent(name, level) for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
     return rows
 
 
