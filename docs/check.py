@@ -5,6 +5,7 @@ entries of the navigation, pages that no entry leads to, and files loaded from o
 """
 
 import sys
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
@@ -34,17 +35,15 @@ class Page(HTMLParser):
                     self.loaded.add(value)
 
 
-def problems(site: Path, source: Path) -> list[str]:
-    """Return a line for each broken link, foreign file and unlisted page."""
+def problems(site: Path, sources: Iterable[str], navigation: str) -> list[str]:
+    """Return a line for each broken link, foreign file and unlisted page. `sources` are paths below docs/."""
     pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     found = []
     for path, page in pages.items():
         at = path.relative_to(site.resolve())
         found += [f"{at}: loads {each} from another host" for each in sorted(page.loaded) if urlsplit(each).netloc]
         found += [f"{at}: broken link {each}" for each in sorted(page.links) if not _resolves(path, each, pages)]
-    listed = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
-    names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.md"))
-    return found + [f"mkdocs.yml: nav lacks {name}" for name in names if f" {name}\n" not in listed]
+    return found + [f"mkdocs.yml: nav lacks {name}" for name in sorted(sources) if f" {name}\n" not in navigation]
 
 
 def _resolves(path: Path, link: str, pages: dict[Path, Page]) -> bool:
@@ -61,8 +60,10 @@ def _resolves(path: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 
 def main() -> None:
-    found = problems(Path(sys.argv[1]), ROOT / "docs")
-    sys.exit("\n".join(found) or 0)
+    docs = ROOT / "docs"
+    sources = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    sys.exit("\n".join(problems(Path(sys.argv[1]), sources, navigation)) or 0)
 
 
 if __name__ == "__main__":
