@@ -13,8 +13,10 @@ from web3 import Web3
 from web3.exceptions import Web3Exception
 
 from common.address_book import AddressBook
+from common.checks import check_table, wrong_names
 from common.daemon.process import Fatal
 from common.refusal import Refused
+from common.text_table import terminal_columns
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.chain.signing.keystores import from_key_file, from_keystore, keystore_password, new_keystore
@@ -27,7 +29,6 @@ from coordinatord.market.fees import GWEI, FeeOptions
 from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect, eth_call
 from coordinatord.market.reading import read_market
-from coordinatord.market.rows import table
 from coordinatord.market.sending import Sender, SendingStep, SendOptions, refusal
 from coordinatord.market.status import conformity, soundness
 from coordinatord.market.terms import MarketTerms, read_terms
@@ -122,8 +123,8 @@ def _verify(arguments: Namespace, node: Web3) -> None:
     terms, book = _terms(arguments), _book(arguments)
     market = read_market(node, book, arguments.span, _aside)
     rows = soundness(market, book) + conformity(market, terms)
-    print(table(rows))
-    if any(row.wrong for row in rows):
+    print(check_table(rows, terminal_columns()))
+    if wrong_names(rows):
         sys.exit(1)
 
 
@@ -132,7 +133,7 @@ def _status(arguments: Namespace, node: Web3) -> None:
     market = read_market(node, book, arguments.span, _aside)
     rows = status.facts(market, book)
     print(status.as_document(market, rows) if arguments.json else status.as_text(market, rows))
-    if any(row.wrong for row in rows):
+    if wrong_names(rows):
         sys.exit(1)
 
 

@@ -16,6 +16,7 @@ import anyio
 import structlog
 from structlog.typing import Processor
 
+from common.checks import check_json, check_table, wrong_names
 from common.daemon.logs import error_reporting, set_up_logging
 from common.daemon.process import RELEASE, Fatal
 from common.settings.listing import settings_json, settings_text
@@ -146,12 +147,11 @@ def run(command: str, limits: Limits | None = None) -> None:
 def check(as_json: bool) -> int:
     """The exit status: 1 when something is wrong."""
     from coordinatord.run.checks.examine import examine  # noqa: PLC0415
-    from coordinatord.run.checks.rows import check_json, check_table  # noqa: PLC0415
 
     set_up_logging("error")  # the table tells what a warning would
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
-    return 1 if any(row.right is False for row in rows) else 0
+    return 1 if wrong_names(rows) else 0
 
 
 def settings(as_json: bool) -> int:

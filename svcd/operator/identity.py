@@ -33,7 +33,7 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
     """Publish the identity, and return a summary. Raise `Fatal` if it was not published."""
     box = config.box
     if box is None:
-        raise Fatal("no box key is configured: name one under [keys], as box_file, box_env or box_credential")
+        raise Fatal("no box key is configured: set box under [keys]")
     evidence = await trio.to_thread.run_sync(_evidence, config)
     async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_IDENTITY_PATIENCE) as http:
         to_coordinator = transport_of(http)

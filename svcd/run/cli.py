@@ -1,7 +1,6 @@
 """`svcd`: the provider's command line."""
 
 import argparse
-import errno
 import os
 import sys
 from pathlib import Path
@@ -44,15 +43,8 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
         for error in _leaves(group):
-            print(f"svcd: {error}{_remedy(error, options)}", file=sys.stderr)
+            print(f"svcd: {error}", file=sys.stderr)
     return status
-
-
-def _remedy(error: BaseException, options: argparse.Namespace) -> str:
-    """Return the next step for a missing configuration."""
-    config = getattr(options, "config", None)
-    absent = config is not None and str(error) == f"{config}: {os.strerror(errno.ENOENT)}"
-    return f"; `svcd init --config {config}` writes one" if absent else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,7 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="command")
 
     for name, about in _CONFIGURED.items():
-        _config_option(commands.add_parser(name, help=about, description=about))
+        command = commands.add_parser(name, help=about, description=about)
+        _config_option(command)
+        if name in ("check", "status"):
+            command.add_argument("--json", action="store_true", help="print the rows as JSON")
     _add_init(commands)
     _add_register(commands)
     _add_try(commands)

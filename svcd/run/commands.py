@@ -12,16 +12,16 @@ from typing import Final
 
 import trio
 
+from common.checks import CheckRow, check_json, check_table, wrong_names
 from common.daemon.logs import set_up_logging
 from common.daemon.process import Fatal
 from common.scalars import hex_of
 from common.text_table import terminal_columns
 from svcd.base.keys import create_identity
-from svcd.config import read_config, read_whereabouts
+from svcd.config import read_config, read_settings
 from svcd.operator.check import examine
 from svcd.operator.earnings import read_earnings
 from svcd.operator.earnings_report import as_csv, as_table
-from svcd.operator.findings import Checked, summary, table
 from svcd.operator.identity import publish_identity
 from svcd.operator.register import RegisterOptions, register
 from svcd.operator.setup import ask_at_terminal, set_up
@@ -98,10 +98,7 @@ def _serve(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     config = read_config(options.config)
     set_up_logging("warning")  # the table has the details
-    findings = trio.run(examine, config)
-    status = _print(findings)
-    print(summary(findings))
-    return status
+    return _print(trio.run(examine, config), options.json)
 
 
 def _identity(options: argparse.Namespace) -> int:
@@ -112,12 +109,13 @@ def _identity(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    return _print(look(read_whereabouts(options.config)))
+    file = read_settings(options.config)
+    return _print(look(file.state_directory, file.metrics), options.json)
 
 
-def _print(findings: list[Checked]) -> int:
-    print(table(findings, terminal_columns()))
-    return 1 if any(finding.right is False for finding in findings) else 0
+def _print(rows: list[CheckRow], as_json: bool) -> int:
+    print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
+    return 1 if wrong_names(rows) else 0
 
 
 def _keygen(options: argparse.Namespace) -> int:

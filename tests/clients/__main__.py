@@ -108,8 +108,8 @@ def provider_config(up: Devnet, folder: Path, model_server: str, metrics_port: i
         "[gateway]",
         f"urls = [{json.dumps(up.world.pins.gateway)}]",
         "[keys]",
-        'wallet_env = "SVCD_WALLET_KEY"',
-        'box_env = "SVCD_BOX_KEY"',
+        'wallet = "$SVCD_WALLET_KEY"',
+        'box = "$SVCD_BOX_KEY"',
         "[metrics]",
         f"port = {metrics_port}",
         "[limits]",
@@ -117,7 +117,7 @@ def provider_config(up: Devnet, folder: Path, model_server: str, metrics_port: i
     ]
     for name, api in ((TEXT, "responses"), (CHAT, "chat")):
         lines += ["[[model]]", f'name = "{name}"', 'serves = ["text"]', "slots = 2", "margin_seconds = 10"]
-        lines += ["poll_seconds = 0.3", "[[model.ask]]", "sla_seconds = 3600"]
+        lines += ["[[model.ask]]", "sla_seconds = 3600"]
         lines += [f'rate_in = "{rate_in}"', f'rate_out = "{rate_out}"', "[model.backend]", 'kind = "openai"']
         lines += [f'api = "{api}"', f'base_url = "{model_server}"', "stream = false", "check_name = false"]
     path = folder / "svcd.toml"

@@ -6,13 +6,14 @@ from typing import Final
 import msgspec
 
 from common.daemon.process import Fatal
+from common.settings.errors import SettingError
 from common.settings.reader import unknown_variables
+from common.settings.toml import read_file
 from coordinatord.run.config import read_config as read_environment
 from coordinatord.run.config import variables
 from svc import profiles
 from svc.serve.settings import read_settings
-from svcd.base.toml import read_file, read_table
-from svcd.config import ConfigFile, _models, _with_default_probes
+from svcd.config import ConfigFile
 from tests.fuzz.target import Target, own_folder, refused
 
 _CONFIG: Final = Path(__file__).parents[2] / "config"
@@ -20,19 +21,14 @@ _PLACE: Final = own_folder() / "file"
 
 
 def check_provider(data: bytes) -> None:
-    """A configuration, or one line that says what is wrong where. No key is read: those are files that it names."""
+    """Read a configuration, or refuse it with its file and key. No key is read: those are files that it names."""
     _PLACE.write_bytes(data)
-
-    def read() -> ConfigFile:
-        return read_file(_PLACE, lambda values: read_table(_with_default_probes(values), ConfigFile))
-
     try:
-        file = read()
-    except Fatal as fatal:
-        assert str(fatal).startswith(str(_PLACE))
+        file = read_file(_PLACE, ConfigFile)
+    except SettingError as error:
+        assert str(error).startswith(str(_PLACE))
     else:
         assert len(file.model) > 0
-        refused(lambda: _models(file.model, {}))
 
 
 def check_environment(data: bytes) -> None:

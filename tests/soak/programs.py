@@ -124,7 +124,6 @@ name = "{name}"
 serves = ["{serves}"]
 slots = 8
 margin_seconds = 5
-poll_seconds = 0.5
 [model.backend]
 kind = "echo"
 delay_seconds = 0.2
@@ -142,8 +141,8 @@ url = "{coordinator}"
 [gateway]
 urls = ["{gateway}"]
 [keys]
-wallet_file = "{folder / "wallet.key"}"
-box_file = "{folder / "box.key"}"
+wallet = "{folder / "wallet.key"}"
+box = "{folder / "box.key"}"
 [metrics]
 port = {metrics_port}
 [limits]

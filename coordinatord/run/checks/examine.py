@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import anyio
 import attrs
 
+from common.checks import CheckRow, fact, right, unknown, wrong
 from common.daemon.process import Fatal
 from common.daemon.secrets import Secret
 from common.domains import Domains
@@ -28,7 +29,7 @@ from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.chain import ChainLook
 from coordinatord.run.checks.database import database_rows
 from coordinatord.run.checks.nodes import NODE_REMEDY
-from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_parts, told, wrong
+from coordinatord.run.checks.parts import CheckPart, run_parts
 from coordinatord.run.config import ANY_HOST, Config, read_config, setting_rows, unknown_settings, variables
 from coordinatord.run.dependencies import open_pins
 from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
@@ -58,7 +59,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
         return [
             *(wrong("settings", fault, "`coordinatord settings` lists every variable") for fault in found),
             *rows,
-            told("and the rest", "not looked at before the settings can be read"),
+            unknown("everything else", "not checked", "correct the settings first"),
         ]
     config = read_config(environ)
     given = sum(bool(environ.get(name)) for name in variables())
@@ -78,7 +79,7 @@ def _open_files(config: Config, descriptors: int, memory: int) -> CheckRow:
     if connections >= _ENOUGH_CONNECTIONS:
         return right("open files", f"enough for {connections} connections")
     detail = f"{descriptors} open files and {memory >> 20} MiB of memory leave room for {connections} connections"
-    return told("open files", f"{detail}: raise LimitNOFILE and MemoryMax of the unit, or `ulimit -Hn` of a shell")
+    return fact("open files", detail, "raise LimitNOFILE and MemoryMax of the unit, or `ulimit -Hn` of a shell")
 
 
 def settings_faults(environ: Mapping[str, str]) -> list[str]:
@@ -174,7 +175,7 @@ async def _store_facts(pins: PinStore) -> AsyncIterator[CheckRow]:
 
 async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
-        return told("gateway", "GATEWAY_URL is not set: whether clients can read what is stored was not looked at")
+        return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read what is stored")
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_PATIENCE):
         async with open_http(connections=1, patience=8) as http:
@@ -198,7 +199,7 @@ async def _served(http: Http, url: str, probe: bytes) -> str:
 
 
 async def _escrow(config: Config) -> AsyncIterator[CheckRow]:
-    yield told("escrow", _MODES[config.escrow_mode])
+    yield fact("escrow", _MODES[config.escrow_mode])
     if config.escrow_mode == "off":
         return
     keys = [key.reveal() for key in config.operator_keys]
@@ -226,10 +227,8 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
     market's, too, and neither would be told."""
     listening_socket(config.port, config.bind_host).close()
     if config.bind_host in (ANY_HOST, "::"):
-        yield told(
-            "bind host",
-            f"port {config.port} is open on every address of this machine: behind a proxy here, BIND_HOST=127.0.0.1",
-        )
+        detail = f"port {config.port} is open on every address of this machine"
+        yield fact("bind host", detail, "behind a proxy on this machine, set BIND_HOST=127.0.0.1")
     host, book = _reached(config.bind_host), config.addresses
     try:
         await (await anyio.connect_tcp(host, config.port)).aclose()

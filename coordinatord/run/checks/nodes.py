@@ -13,6 +13,7 @@ import msgspec
 
 from common import abi
 from common.address_book import AddressBook
+from common.checks import CheckRow, Result, fact, right, wrong
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.blocks import latest_block
@@ -21,7 +22,7 @@ from coordinatord.chain.rpc.chain_data import Quantity
 from coordinatord.chain.rpc.client import Rpc, open_rpc, quantity
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.chain.rpc.nodes import node_names
-from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_each, told, wrong
+from coordinatord.run.checks.parts import CheckPart, run_each
 from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
@@ -121,8 +122,8 @@ class NodeLook:
         if width == cap:
             yield right("log range", f"the node takes {cap} blocks at a time")
         else:
-            detail = f"the node takes {width} blocks at a time: GETLOGS_CAP={width} spares the index finding that out"
-            yield told("log range", detail)
+            detail = f"the node takes {width} blocks at a time"
+            yield fact("log range", detail, f"set GETLOGS_CAP={width} to spare the index the first attempts")
 
     async def _gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         limit = (await latest_block(rpc)).gas_limit
@@ -167,7 +168,7 @@ def _out_of_step(look: NodeLook, looks: Sequence[NodeLook], lag: int) -> str | N
 
 def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
     """All that one of RPC_URLS was asked: what is wrong with it, or everything that it told."""
-    faults = [row for row in rows if row.right is False]
+    faults = [row for row in rows if row.result is Result.WRONG]
     if not faults:
         return right(f"node {place}", "; ".join(row.detail for row in rows))
     told_of = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
