@@ -44,6 +44,9 @@ PAGES = sorted(
     for top in (
         "README.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "examples",
         "coordinatord",
         "svcd",
         "svc",
@@ -59,7 +62,7 @@ PAGES = sorted(
 )
 FILES = {
     path.relative_to(ROOT).as_posix()
-    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "docs", "systemd", "tests")
+    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "docs", "systemd", "tests", "examples")
     for path in (ROOT / top).rglob("*")
     if path.is_file() and not {"node_modules", "__pycache__", "out", "cache"} & set(path.parts)
 }
