@@ -16,12 +16,14 @@ from common import strict_json
 from common.refusal import Refused
 from svc.errors import ApiError, ConnectionFailed
 from svc.wire.answers import opened, raw_pieces, whole
+from svc.wire.server_sent_events import EventReader
 from svc.wire.transport import Transport, error_of, is_of_proxy
 
 QUIET: Final = 25.0  # seconds between looks while events come; a heartbeat comes sooner, or they do not
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _STREAM: Final = "text/event-stream"
+_MAX_MESSAGE_BYTES: Final = 1 << 20
 
 # Runs its argument with the headers that the route wants.
 Authorised = Callable[[Callable[[dict[str, str]], Awaitable[None]]], Awaitable[None]]
@@ -29,21 +31,14 @@ Take = Callable[[bytes], bool]  # True for a message that it has read, and that 
 
 
 async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """`data` of each complete message; None for whatever else comes. Raises ConnectionFailed when one has no end."""
-    data: list[bytes] = []
-    rest, size = b"", 0
+    """Yield the `data` of each complete message, and None for each piece. Raise ConnectionFailed for a message that is
+    too long."""
+    reader = EventReader()
     async for piece in pieces:
         yield None
-        *lines, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-                size += len(line)
-            elif not line:
-                if data:
-                    yield b"\n".join(data)
-                data, size = [], 0
-        if size + len(rest) > 1 << 20:
+        for data in reader.feed(piece):
+            yield data
+        if reader.unfinished_bytes > _MAX_MESSAGE_BYTES:
             raise ConnectionFailed("an event without an end")
 
 

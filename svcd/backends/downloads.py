@@ -13,6 +13,7 @@ import httpx
 
 from common.plain_answers import IDENTITY
 from common.scalars import base64_of
+from svc.wire.answers import request_errors
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import address_in, check_length, read_body, read_error
 from svcd.base.end_reasons import WorkFailed
@@ -37,7 +38,10 @@ class Downloads:
         members.
         """
         if isinstance(output, list):
-            return [await self.carried(item) for item in output]
+            return [await self._carried_one(item) for item in output]
+        return await self._carried_one(output)
+
+    async def _carried_one(self, output: object) -> object:
         if isinstance(output, dict) and isinstance(output.get(_KEY), str):
             kept = {key: value for key, value in output.items() if key != _KEY}
             return kept | await self._fetch(output[_KEY])
@@ -49,11 +53,12 @@ class Downloads:
         if url[: len(_DATA)].lower() == _DATA:
             return self._inline(url)
         target, home = address_in(self.submit_url, url), httpx.URL(self.submit_url)
-        request = self.client.build_request("GET", target, headers=dict(IDENTITY))
-        if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
-            request = httpx.Request("GET", target, headers=dict(IDENTITY), extensions=request.extensions)
         try:
-            response = await self.client.send(request, stream=True)
+            with request_errors():
+                request = self.client.build_request("GET", target, headers=dict(IDENTITY))
+                if (target.scheme, target.host, target.port) != (home.scheme, home.host, home.port):
+                    request = httpx.Request("GET", target, headers=dict(IDENTITY), extensions=request.extensions)
+                response = await self.client.send(request, stream=True)
             try:
                 if not response.is_success:
                     raise await read_error(response)

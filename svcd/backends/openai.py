@@ -7,12 +7,12 @@ import attrs
 import httpx
 
 from svc.wire.answers import opened
+from svc.wire.server_sent_events import EventReader
 from svcd.backends.attempts import Attempts, Signs, TryAgain
 from svcd.backends.http_answers import check_length, read_answer, read_body, read_error, read_object
 from svcd.backends.openai_request import request_body
 from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
 from svcd.backends.openai_usage import output_of
-from svcd.backends.server_sent_events import EventReader
 from svcd.backends.servers import MODELS_ROUTE, read_served
 from svcd.backends.settings import OpenAISettings
 from svcd.journal.work import ModelWork, WorkOutput

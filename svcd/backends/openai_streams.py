@@ -4,6 +4,7 @@
 number of events with output, which is close to the number of tokens.
 """
 
+import re
 from typing import Final, Protocol
 
 import attrs
@@ -11,6 +12,8 @@ import attrs
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import error_code, judge
 from svcd.base.end_reasons import WorkFailed
+
+_STATUS: Final = re.compile(r"[0-9]{3}", re.ASCII)
 
 
 class Assembler(Protocol):
@@ -121,6 +124,14 @@ class _Text(list[str]):
     """Pieces of a text, joined only at the end to avoid copying a long answer for each token."""
 
 
+class _Items(list[object]):
+    """Items of a list, with those that have an index by their index. Searching for one would be quadratic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_index: dict[int | str, dict[str, object]] = {}
+
+
 def _written_out(value: object) -> object:
     if isinstance(value, _Text):
         return "".join(value)
@@ -147,32 +158,31 @@ def _join(into: dict[str, object], delta: dict[str, object]) -> None:
             _join(members, piece)
             into[key] = members
         elif isinstance(piece, list):
-            items = known if isinstance(known, list) else []
+            items = known if isinstance(known, _Items) else _Items()
             _join_items(items, piece)
             into[key] = items
         elif not (key in _WHOLE and known and not piece):
             into[key] = piece
 
 
-def _join_items(items: list[object], pieces: list[object]) -> None:
+def _join_items(items: _Items, pieces: list[object]) -> None:
     """Merge items that have an index (tool calls), and append others (log probabilities)."""
     for piece in pieces:
         index = piece.get("index") if isinstance(piece, dict) else None
-        if not isinstance(piece, dict) or index is None:
+        if not isinstance(piece, dict) or not isinstance(index, int | str):
             items.append(piece)
             continue
-        same = [item for item in items if isinstance(item, dict) and item.get("index") == index]
-        if not same:
-            same.append({})
-            items.append(same[0])
-        _join(same[0], piece)
+        if index not in items.by_index:
+            items.by_index[index] = {}
+            items.append(items.by_index[index])
+        _join(items.by_index[index], piece)
 
 
 def _stream_error(event: dict[str, object]) -> WorkFailed | TryAgain:
     """Return the exception for an error that the server reported inside the stream, after its status 200."""
     error = event.get("error")
     code = error.get("code") if isinstance(error, dict) else event.get("code")
-    if isinstance(code, str) and code.isdecimal():
+    if isinstance(code, str) and _STATUS.fullmatch(code):
         code = int(code)
     named = error_code(event)
     if isinstance(code, int) and 400 <= code <= 599:

@@ -66,6 +66,7 @@ def listed(raw: bytes) -> ServedModels | None:
         return None
     if not models:
         return None
-    software = next((_OWNERS[row["owned_by"]] for row in models if row.get("owned_by") in _OWNERS), None)
+    owners = [owner for row in models if isinstance(owner := row.get("owned_by"), str) and owner in _OWNERS]
+    software = _OWNERS[owners[0]] if owners else None
     lengths = [length for row in models if type(length := row.get("max_model_len")) is int and length > 0]
     return ServedModels(tuple(row["id"] for row in models), software, max(lengths, default=None))

@@ -12,13 +12,13 @@ from svc.serve.problems import Problem
 from svc.serve.requests import ROUTES, model_name, read_request
 from svc.serve.settings import ServeSettings
 from svc.wire.events import _status_in, messages
+from svc.wire.server_sent_events import EventReader
 from svcd.backends.attempts import TryAgain
 from svcd.backends.http_answers import for_the_seal, read_object
 from svcd.backends.json_load import load_in_json
 from svcd.backends.load_settings import JsonSettings, PrometheusSettings
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
 from svcd.backends.prometheus_load import load_in_exposition
-from svcd.backends.server_sent_events import EventReader
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.json_path import JsonPath
 from tests.fuzz.target import Target, cut, driven, refused

@@ -165,7 +165,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             yield ground
         finally:
             with anyio.CancelScope(shield=True):
-                await write_ahead.close()
+                await write_ahead.aclose()
                 for daemon in (*hands, *heads, ground.pins, ground.postgres):
                     await daemon.kill()
 

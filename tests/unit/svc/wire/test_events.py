@@ -1,5 +1,6 @@
 """Server-sent events read: messages as they are complete, however the bytes come."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -29,3 +30,10 @@ async def test_message_without_an_end_is_not_kept(endless: bytes) -> None:
     async with aclosing(pieces(endless, 65_536)) as source:  # type: ignore[type-var] # a generator
         with pytest.raises(ConnectionFailed):
             _ = [each async for each in messages(source)]
+
+
+async def test_long_message_in_small_pieces_takes_linear_time() -> None:
+    began = time.process_time()
+    given = [each async for each in messages(pieces(b"data: " + b"x" * 150_000 + b"\n\n", 1)) if each is not None]
+    assert time.process_time() - began < 3  # copying what has arrived with each piece takes longer
+    assert given == [b"x" * 150_000]

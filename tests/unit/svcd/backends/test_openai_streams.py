@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from svcd.backends.attempts import TryAgain
@@ -94,3 +96,19 @@ def test_pieces_that_nest_without_end_are_an_attempt_that_failed() -> None:
         delta = {"a": [{"index": 1, "b": delta}]}
     with pytest.raises(TryAgain, match="nests too deep"):
         ChatAssembler().take(chunk(delta))
+
+
+def test_many_indexed_tool_calls_take_linear_time() -> None:
+    assembler = ChatAssembler()
+    began = time.process_time()
+    for start in range(0, 20_000, 2):
+        assembler.take(chunk({"tool_calls": [{"index": start}, {"index": start + 1}]}))
+    assert time.process_time() - began < 5  # a search of the list for each call takes four times as long
+    assembler.end()
+    (choice,) = (assembler.answer() or {})["choices"]
+    assert len(choice["message"]["tool_calls"]) == 20_000
+
+
+def test_error_code_of_thousands_of_digits_is_retried() -> None:
+    with pytest.raises(TryAgain):
+        ChatAssembler().take({"error": {"code": "1" * 5000}})

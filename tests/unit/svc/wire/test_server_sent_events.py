@@ -1,6 +1,6 @@
 import pytest
 
-from svcd.backends.server_sent_events import EventReader
+from svc.wire.server_sent_events import EventReader
 
 STREAM = (
     'event: x\r\ndata: {"a":\u2028"é"}\r\n\r\n: comment\n\ndata:1\ndata: 2\n\nid: 7\rdata: 3\r\rdata: [DONE]\n\n'

@@ -17,9 +17,15 @@ class EventReader:
     _rest: bytearray = attrs.field(factory=bytearray)
     _searched: int = 0  # so much of `_rest` holds no line end: an image of megabytes is one line
     _data: list[bytes] = attrs.field(factory=list)
+    _data_bytes: int = 0
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Return the length of the event that has begun and not ended."""
+        return len(self._rest) + self._data_bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of each event that `piece` completes. Names, ids and comments are of no use here: the servers that
+        """Return the data of each event that `piece` completes. Names, ids and comments are skipped: the servers that
         name their events name them in the data too."""
         self._rest += piece
         # A CR at the very end may be the first half of a CRLF: it waits for what follows.
@@ -39,7 +45,9 @@ class EventReader:
             field, _, value = line.partition(b":")
             if field == b"data":
                 self._data.append(value.removeprefix(b" "))
+                self._data_bytes += len(line)
             return None
         event = b"\n".join(self._data)
         self._data.clear()
+        self._data_bytes = 0
         return event or None
