@@ -238,7 +238,7 @@ _CODED: Final = (
     _store("object_missing", "the object store no longer holds the object", "none, if it stays so: it was lost"),
 )
 
-_ASKS_SAY: Final = "PUT /evm/asks says so by 400 with `param` and no code"
+_ASKS_SAY: Final = "PUT /evm/asks answers 400 with `param`"
 
 CODED: Final[Mapping[str, KnownError]] = {error.code: error for error in _CODED if error.code is not None}
 
@@ -288,14 +288,14 @@ CONTRACT_ERRORS: Final = (
     ContractError(
         ("ModelNotEnabled",),
         "post",
-        "the market does not take the model; POST /v1/jobs mostly says so by 400 with `param` `model_id` and no code,"
-        " a batch by `invalid_model`",
-        "take one that is `enabled` (GET /v1/models)",
+        "the market does not accept the model; POST /v1/jobs usually answers 400 with `param` `model_id`, a batch"
+        " `invalid_model`",
+        "use an `enabled` model (GET /v1/models)",
     ),
     ContractError(
         ("SlaNotAllowed",),
         "post",
-        "the market does not take the window; POST /v1/jobs mostly says so by 400 with `param` `sla_secs` and no code",
+        "the market does not accept the window; POST /v1/jobs usually answers 400 with `param` `sla_secs`",
         "take one of `windows` (GET /evm/chain)",
     ),
     ContractError(("OrderExpired",), "post", "`expiresAt` is past", "sign a later one"),

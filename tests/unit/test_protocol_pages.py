@@ -47,7 +47,7 @@ from coordinatord.base import clock
 from coordinatord.run.config import Config
 from svcd.backends.openai_usage import output_of
 from svcd.journal.work import ModelWork
-from tests.vectors.vector_file import FOLDER, Case, cases
+from tests.vectors.vector_file import Case, cases
 
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / f"docs/protocol/{name}.md").read_text("utf-8") for name in ("guide", "formats", "contracts")}
@@ -509,9 +509,3 @@ def test_every_refusal_of_units_is_told() -> None:
     refused = {case["name"] for case in cases("units.json") if "refused" in case}
     assert refused == REFUSED_UNITS.keys()
     assert [name for name, told in REFUSED_UNITS.items() if told not in words(SECTIONS["Units"])] == []
-
-
-def test_every_failure_class_of_the_vectors_is_named() -> None:
-    classes = {case["refused"] for path in FOLDER.glob("*.json") for case in cases(path.name) if "refused" in case}
-    told = {name for row in rows("Refusals") for name in named(row[1])}
-    assert told == classes
