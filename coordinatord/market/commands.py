@@ -1,5 +1,4 @@
-"""The command line of `coordinatord market`: deploy, verify, status, admin, explorer, new-key, deploy-test-token. See
-MARKET.md."""
+"""The command line of `coordinatord market`. docs/operators/market.md is its manual."""
 
 import os
 import sys

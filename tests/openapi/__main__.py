@@ -1,7 +1,6 @@
-"""Renewal of the committed pages of the API: `make openapi`.
+"""Write common/openapi.json and the contract errors of docs/protocol/contracts.md from the routes: `make openapi`.
 
-common/openapi.json is what a coordinator serves; common/HTTP.md is written from it; and the table of contract errors of
-common/PROTOCOL.md from the same sources. Tests hold that none of them is older than the routes.
+A test compares both with the routes.
 """
 
 import json
@@ -25,10 +24,11 @@ from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
 from coordinatord.run.application import Endpoints
-from tests.openapi.page import contract_errors, page
+from docs.http_reference import contract_errors
 
 COMMON: Final = Path(__file__).parents[2] / "common"
-_TABLE: Final = re.compile(r"(## Contract errors\n.*?\n\n)(\| error .*?\n)(\n## )", re.DOTALL)
+CONTRACTS_PAGE: Final = COMMON.parent / "docs" / "protocol" / "contracts.md"
+_TABLE: Final = re.compile(r"(## Contract errors\n.*?\n\n)(\| error .*?\n)(\n## |\Z)", re.DOTALL)
 
 
 def declared() -> list[Route]:
@@ -56,12 +56,11 @@ def declared() -> list[Route]:
 def pages() -> dict[Path, str]:
     """The texts that the committed files must have."""
     document = json.loads(json.dumps(describe(declared())))
-    protocol = (COMMON / "PROTOCOL.md").read_text("utf-8")
+    contracts = CONTRACTS_PAGE.read_text("utf-8")
     table = contract_errors(document)
     return {
         COMMON / "openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-        COMMON / "HTTP.md": page(document),
-        COMMON / "PROTOCOL.md": _TABLE.sub(lambda found: f"{found[1]}{table}{found[3]}", protocol),
+        CONTRACTS_PAGE: _TABLE.sub(lambda found: f"{found[1]}{table}{found[3]}", contracts),
     }
 
 

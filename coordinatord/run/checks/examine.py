@@ -41,7 +41,7 @@ _STORE_SECONDS: Final = 60.0
 _GATEWAY_PATIENCE: Final = 20.0  # a public gateway finds new content after some seconds
 _ENOUGH_CONNECTIONS: Final = 1024
 _FULL: Final = 0.9  # of a node's storage
-_STORE_REMEDY: Final = "see PIN_STORE and PIN_STORE_* in PINNING.md, and whether the store is up"
+_STORE_REMEDY: Final = "compare PIN_STORE_* with docs/operators/stores.md, and check that the store is up"
 _DATABASE_REMEDY: Final = "see DATABASE_URL, and whether PostgreSQL is up"
 _MODES: Final = {
     "off": "off: clients can only seal to a provider; open orders are refused (403 escrow_unavailable)",
@@ -182,7 +182,7 @@ async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
             while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - nobody tells
                 await anyio.sleep(1)
             return right("gateway", f"{gateway} serves the probe")
-    remedy = "see PINNING.md: clients read containers and results there"
+    remedy = "clients read containers and results there: see docs/operators/stores.md"
     return wrong("gateway", f"{url} does not serve the probe within {_GATEWAY_PATIENCE:g} s ({answer})", remedy)
 
 
