@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from coordinatord.run import commands
-from coordinatord.run.cli import _parser
+from coordinatord.run.cli import coordinatord
 from coordinatord.run.config import variables
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
@@ -71,4 +72,4 @@ def test_there_are_at_most_64_settings() -> None:
 
 
 def test_help_fits_two_screens() -> None:
-    assert len(_parser().format_help().splitlines()) <= 48
+    assert len(CliRunner().invoke(coordinatord, ["--help"]).output.splitlines()) <= 48
