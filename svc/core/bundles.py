@@ -11,6 +11,7 @@ from common.bundle import BUNDLED, MAX_ITEMS, output_units
 from common.pricing.units import BYTES_PER_UNIT, MAX_UNITS
 from common.quotes import CostParts
 from common.refusal import Refused
+from svc.core.batch_lines import MAX_LINES
 from svc.core.bids import Rates
 from svc.core.order_request import PricedRequest
 from svc.records import Ask
@@ -108,12 +109,15 @@ def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
     if metadata is None or LINES_KEY not in metadata:
         return None
     sizes: list[int] = []
+    lines = 0
     for value in _values(metadata):
         for run in value.split(" "):
             found = _RUN.fullmatch(run)
-            if found is None:
+            size, times = (int(found[1]), int(found[2] or 1)) if found is not None else (0, 0)
+            lines += size * times
+            if found is None or lines > MAX_LINES:
                 raise Refused(f"{LINES_KEY} of the batch's metadata is malformed", LINES_KEY)
-            sizes += [int(found[1])] * int(found[2] or 1)
+            sizes += [size] * times
     return tuple(sizes)
 
 

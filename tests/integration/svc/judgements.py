@@ -48,12 +48,16 @@ _COMPUTED: Final = _refused("computed here from the order that was signed; a quo
 _RATE: Final = _bounded("above the ceiling it is refused; below, it is the owner who pays less")
 _EVIDENCE: Final = _refused("key and evidence must belong together, of a kind that is taken")
 
+_NOT_ANNOUNCED: Final = _unread("no provider here announces bundles; one without them fails the job, which is refunded")
+
 _RELIABILITY: Final = {
     **dict.fromkeys((f"reliability.{each}" for each in ("window_secs", "settled", "failed", "reclaimed")), _SHOWN),
     "reliability.median_secs": _bounded(
         "what is neither null nor a number is no answer; else it is shown, and that is all"
     ),
-    "reliability.units_per_sec": _bounded("decides the size of bundles; the deadline settles what is done"),
+    "reliability.units_per_sec": _unread(
+        "nothing settled here; otherwise a false one only changes the size of bundles"
+    ),
 }
 
 # The answers that an order is made from.
@@ -111,7 +115,16 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
             ("operator", "evidence", "reputation", "allow_all_models", "capacity", "requested", "active_jobs"), _SHOWN
         ),
         **_RELIABILITY,
-        "largest_bundle": _bounded("a provider that takes no bundles fails the job, which is refunded"),
+        "largest_bundle": _NOT_ANNOUNCED,
+        "as_of_block": _SHOWN,
+    },
+    "GET /evm/asks 200": {
+        **dict.fromkeys(
+            (f"asks[].{each}" for each in ("provider_id", "model_id", "sla", "rate_in", "rate_out")),
+            _bounded("only decides the size of bundles; the plan has the rates"),
+        ),
+        "asks[].largest_bundle": _NOT_ANNOUNCED,
+        **{f"asks[].{each}": why for each, why in _RELIABILITY.items()},
         "as_of_block": _SHOWN,
     },
     "GET /key 200": {
@@ -160,7 +173,6 @@ AFTER: Final[dict[str, str]] = {
     "GET /evm/jobs 200": "listed",
     "GET /evm/jobs/summary 200": "shown",
     "GET /evm/jobs/{job_id} 200": "svc verify holds it against the chain",
-    "GET /evm/asks 200": "listed; decides the sizes of bundles, within the ceilings",
     "GET /evm/asks/floors 200": "listed",
     "GET /evm/providers 200": "listed; svc doctor holds keys against the chain",
     "GET /evm/allowlist 200": "listed",

@@ -118,6 +118,7 @@ _WAY = {
     "GET /auth/nonce 200": MANY,
     "POST /auth/session 200": MANY,
     "POST /v1/batches 402": MANY,
+    "GET /evm/asks 200": MANY,
 }
 
 
