@@ -7,6 +7,7 @@ import anyio
 import attrs
 import msgspec
 
+from common.strict_json import UNREADABLE
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.files import Files
 from svc.jobs import Jobs
@@ -85,7 +86,7 @@ class BatchResults:
         content = await self.files.content(file_id)
         try:
             return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except UNREADABLE as error:
             raise ResultUnreadable(f"{file_id} has invalid batch lines: {error}", code="malformed_lines") from None
 
 

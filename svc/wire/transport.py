@@ -189,7 +189,7 @@ def read(response: httpx.Response, kind: type[R]) -> R:
     """The body as a record. Decimal strings become integers."""
     try:
         return msgspec.json.decode(response.content, type=kind, strict=False)
-    except (msgspec.ValidationError, msgspec.DecodeError) as malformed:
+    except strict_json.UNREADABLE as malformed:
         raise unexpected(response, f"the answer is malformed: {malformed}") from malformed
 
 

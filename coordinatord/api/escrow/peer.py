@@ -17,6 +17,7 @@ from common.escrow import Handover
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
+from common.strict_json import UNREADABLE
 from coordinatord.api.escrow.custody import mock_evidence
 from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
@@ -67,7 +68,7 @@ class Peer:
             if reply.status != HTTPStatus.OK:
                 return _refused(reply, body)
             return self._opened(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
-        except (msgspec.DecodeError, Refused, UnfitResponse) as error:
+        except (*UNREADABLE, Refused, UnfitResponse) as error:
             return NoKeys(f"the peer's answer is not a handover: {error}", final=False)
         except NoResponse as error:
             return NoKeys(f"the peer does not answer: {error}", final=False)
@@ -121,6 +122,6 @@ def _refused(reply: HttpResponse, body: bytes) -> NoKeys:
     final = reply.headers.get("x-svc-retryable") == "false"
     try:
         error = msgspec.json.decode(body, type=_Refusal).error
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return NoKeys(f"the peer answers {reply.status}", final)
     return NoKeys(f"the peer answers {reply.status} {error.code or error.message}", final)

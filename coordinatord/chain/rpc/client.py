@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 import attrs
 import msgspec
 
+from common.strict_json import UNREADABLE
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse, UnfitResponse, open_http
 from coordinatord.base.metrics import rpc_requests
@@ -65,8 +66,6 @@ class RpcCall:
 CALLS_PER_REQUEST: Final = 100
 # Size limit of a batch. Hex takes twice the bytes that it encodes.
 _MAX_REQUEST_BYTES: Final = 2_000_000
-# Garbled text and excessive nesting count as answers of the wrong shape.
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # 0x and 256 bits.
 _MAX_QUANTITY_CHARS: Final = 66
 _NULL = msgspec.Raw(b"null")
@@ -121,7 +120,7 @@ class Rpc:
         try:
             # A page of logs takes megabytes, so decode it only once, straight into its type.
             direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
-        except _UNREADABLE:
+        except UNREADABLE:
             return _result(_answer(raw, method), kind, method)
         if direct.error is not None:
             raise read_error(direct.error)
@@ -152,7 +151,7 @@ class Rpc:
         raw = await self._post(b"[" + b",".join(calls.values()) + b"]", what)
         try:
             answers = _MANY.decode(raw)
-        except _UNREADABLE as broken:
+        except UNREADABLE as broken:
             raise _refused_batch(raw, what) from broken
         by_id = {answer.id: answer for answer in answers}
         results: list[msgspec.Raw | RpcError] = []
@@ -196,7 +195,7 @@ class Rpc:
 def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except _UNREADABLE as broken:
+    except UNREADABLE as broken:
         raise _no_answer(what, "its answer has another shape than the method's") from broken
 
 
@@ -228,7 +227,7 @@ def quantity(value: Json) -> int:
 def _answer(raw: bytes, method: str) -> _RpcAnswer:
     try:
         return _ONE.decode(raw)
-    except _UNREADABLE as broken:
+    except UNREADABLE as broken:
         raise _no_answer(method, "its answer is not JSON-RPC") from broken
 
 
@@ -241,7 +240,7 @@ def _result(answer: _RpcAnswer, kind: type[T], method: str) -> T:
 def _refused_batch(raw: bytes, what: str) -> Exception:
     try:
         answer = _ONE.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return _no_answer(what, "its answer is not JSON-RPC")
     return read_error(answer.error) if answer.error is not None else _no_answer(what, "it answered one for many")
 

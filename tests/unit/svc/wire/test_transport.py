@@ -208,6 +208,16 @@ async def test_pages_that_lead_nowhere_or_hold_something_else_are_an_internal_er
     assert len(coordinator.asked) == 1
 
 
+@pytest.mark.parametrize("value", [b'"\xff"', b"[" * 9999 + b"]" * 9999], ids=["no UTF-8", "deep nesting"])
+async def test_unreadable_json_is_an_internal_error(coordinator: FakeCoordinator, value: bytes) -> None:
+    coordinator.tell(ROUTE, Answer(200, b'{"id": ' + value + b', "more": ' + value + b"}"))
+    with pytest.raises(InternalError):
+        await coordinator.client().models.get("demo/text")
+    coordinator.tell("GET /evm/asks", Answer(200, b'{"asks": [{"provider_id": ' + value + b"}]}"))
+    with pytest.raises(InternalError):
+        await coordinator.client().market.asks()
+
+
 async def test_pages_without_an_end_are_not_kept(coordinator: FakeCoordinator) -> None:
     body = b'{"asks": [], "filler": "' + b"x" * (10 << 20) + b'"}'
     headers = [{"x-svc-page-truncated": "true", "x-svc-next-offset": str(offset)} for offset in range(1, 20)]
