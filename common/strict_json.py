@@ -14,6 +14,8 @@ import msgspec
 from common.refusal import Refused
 
 MAX_DEPTH: Final = 32
+# Errors of msgspec.json.decode for another shape, malformed JSON, text that is not UTF-8 and deep nesting.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
