@@ -152,7 +152,7 @@ def init(password_file: Path | None, **options: Any) -> int:
     help="Wait for the market's admin (default: a day).",
 )
 def register(config: Path, rpc_url: str | None, wait_seconds: float | None, *, dry_run: bool, yes: bool) -> int:
-    """Register the wallet with the market, and list what its admin has to do."""
+    """Register the wallet with the market. Lists what its admin has to do."""
     return _call("register", config, rpc_url, wait_seconds, dry_run=dry_run, yes=yes)
 
 
