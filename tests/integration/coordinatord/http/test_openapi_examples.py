@@ -27,7 +27,8 @@ pytestmark = pytest.mark.anyio
 # Values of the operator's or the market's own, of whatever shape.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-# Of an op that is no settle, a model that has none, a job that is not claimed or has not ended.
+# Of an op that is no settle, a model that has none, a job that is not claimed or has not ended, a provider without
+# settled jobs or bundles.
 OMITTED = {
     "terms",
     "result_cid",
@@ -37,6 +38,8 @@ OMITTED = {
     "reclaimable_block",
     "ended_at",
     "pending",
+    "units_per_sec",
+    "largest_bundle",
 }
 
 
