@@ -157,10 +157,15 @@ def bundle_units(items: Iterable[Units], rate_in: int, rate_out: int) -> int:
         total_out += item.units_out
     if rate_in and not rate_out:
         raise _malformed("the order of a bundle with a rate_in needs a rate_out", "rate_out")
-    units = total_out + (-(-total_in * rate_in // rate_out) if rate_out else 0)
+    units = output_units(total_in, total_out, rate_in, rate_out)
     if units > MAX_UNITS:
         raise _malformed(f"the bundle needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out")
     return units
+
+
+def output_units(units_in: int, units_out: int, rate_in: int, rate_out: int) -> int:
+    """Return both counts in units of output. Input is free without a rate_out."""
+    return units_out + (-(-units_in * rate_in // rate_out) if rate_out else 0)
 
 
 def announcement() -> dict[str, object]:

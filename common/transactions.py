@@ -39,8 +39,13 @@ class Transaction(NamedTuple):
     def sign(self, wallet: Wallet) -> SignedTransaction:
         """Sign and encode. The same transaction and wallet always give the same bytes."""
         fields = self._unsigned()
-        compact, parity = wallet.sign_recoverable(keccak256(_head(len(fields)) + fields))
+        compact, parity = wallet.sign_recoverable(_digest(fields))
         return _signed(fields, parity, compact[:32], compact[32:])
+
+    @property
+    def digest(self) -> bytes:
+        """Return the hash that the signature covers."""
+        return _digest(self._unsigned())
 
     def with_signature(self, parity: int, r: bytes, s: bytes) -> SignedTransaction:
         """Encode a transaction that was signed elsewhere."""
@@ -63,6 +68,10 @@ class Transaction(NamedTuple):
                 _EMPTY_LIST,
             )
         )
+
+
+def _digest(fields: bytes) -> bytes:
+    return keccak256(_head(len(fields)) + fields)
 
 
 def _signed(fields: bytes, parity: int, r: bytes, s: bytes) -> SignedTransaction:

@@ -1,4 +1,4 @@
-"""Prove to a third party what was ordered, paid and delivered. The third party needs no coordinator, only a node."""
+"""Prove an order, its payment and its delivery to a third party, which needs no coordinator, only a node."""
 
 import os
 

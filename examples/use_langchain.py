@@ -1,4 +1,4 @@
-"""Build a LangChain chain whose model is bought job by job. Set OPENAI_BASE_URL and OPENAI_API_KEY first."""
+"""Build a LangChain chain on a model that is bought job by job. Set OPENAI_BASE_URL and OPENAI_API_KEY first."""
 
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate

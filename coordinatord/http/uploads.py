@@ -30,22 +30,24 @@ _DRAIN_BYTES: Final = 4 << 20
 _DRAIN_S: Final = 2.0
 
 
-class UploadsAtOnce:
-    """Limit on concurrent uploads per caller address and per wallet."""
+class TransfersAtOnce:
+    """Limit on concurrent uploads, or downloads, per caller address and per wallet."""
 
-    def __init__(self, of_caller: int, of_wallet: int) -> None:
+    def __init__(self, of_caller: int, of_wallet: int, kind: str = "upload") -> None:
         self._most = {"address": of_caller, "wallet": of_wallet}
-        # Only keys with an upload under way.
+        self._kind = kind
+        # Only keys with a transfer under way.
         self._under_way: dict[tuple[str, str | bytes], int] = {}
 
     @contextmanager
     def one(self, caller: str, wallet: bytes) -> Iterator[None]:
-        """Count one upload while the block runs. Raise Retryable `busy` at the limit."""
+        """Count one transfer while the block runs. Raise Retryable `busy` at the limit."""
         keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
         for whose, key in keys:
             most = self._most[whose]
             if self._under_way.get((whose, key), 0) >= most:
-                raise Retryable("busy", f"one {whose} may send {most} uploads at a time; wait for one to end")
+                message = f"one {whose} may have {most} {self._kind}s at a time; wait for one to end"
+                raise Retryable("busy", message)
         for under_way in keys:
             self._under_way[under_way] = self._under_way.get(under_way, 0) + 1
         try:
@@ -62,7 +64,7 @@ class UploadReader:
     """Reader of uploads. `budget` limits the memory of all uploads. Other bodies have a separate budget."""
 
     budget: BodyBudget
-    at_once: UploadsAtOnce
+    at_once: TransfersAtOnce
     # Limit of the file.
     most_bytes: int
     # Bytes per second, while waiting for the client.

@@ -74,12 +74,17 @@ _UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node
 
 
 async def run(config: Config, limits: Limits | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. `limits` replaces those that suit this process's descriptors and memory."""
+    """Serve until SIGTERM or SIGINT. `limits` replaces the limits derived from this process's descriptors and memory,
+    but never allows more connections than they do."""
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port, config.bind_host)
-    if limits is None:
-        limits = config.limits.within(connections_within(raise_descriptor_limit(), memory_limit(), config))
+    room = connections_within(raise_descriptor_limit(), memory_limit(), config)
+    limits = (
+        config.limits.within(room)
+        if limits is None
+        else attrs.evolve(limits, connections=min(limits.connections, room))
+    )
     config = attrs.evolve(config, limits=limits)
     async with AsyncExitStack() as stack:
         patience = StartupPatience(limits.boot_patience_s)
@@ -111,20 +116,24 @@ async def run(config: Config, limits: Limits | None = None) -> None:
                 dependencies.events.close()  # streams would be in flight until the grace is over
 
             systemd.say("READY=1")
-            room = ConnectionLimits(
-                limits.connections, limits.connections_per_caller, frozenset(config.trusted_proxies)
+            log.info(
+                "serving", release=RELEASE, host=config.bind_host, port=config.port, connections=limits.connections
             )
-            log.info("serving", release=RELEASE, host=config.bind_host, port=config.port, connections=room.most)
             await serve_until(
                 app,
                 listening,
                 stopped,
                 grace_seconds=limits.shutdown_grace_s,
-                room=room,
+                room=connection_limits(config),
                 origins=Origins.of(config.cors_origins),
             )
             background.cancel_scope.cancel()
     log.info("stopped")
+
+
+def connection_limits(config: Config) -> ConnectionLimits:
+    limits = config.limits
+    return ConnectionLimits(limits.connections, limits.connections_per_caller, frozenset(config.trusted_proxies))
 
 
 def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:

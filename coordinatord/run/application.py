@@ -60,7 +60,7 @@ from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
-from coordinatord.http.uploads import HELD_BYTES, UploadReader, UploadsAtOnce
+from coordinatord.http.uploads import HELD_BYTES, TransfersAtOnce, UploadReader
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
 from coordinatord.run.dependencies import Dependencies, files_of
@@ -129,7 +129,7 @@ def build_application(
         budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, longest_body)),
         uploads=UploadReader(
             BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, HELD_BYTES)),
-            UploadsAtOnce(limits.uploads_per_caller, limits.uploads_per_wallet),
+            TransfersAtOnce(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
             limits.upload_least_rate,
             limits.body_silence_s,

@@ -4,6 +4,7 @@ Imported by `cli.py` when a command is run: `--help`, `--version` and a wrong co
 command alone works with (the database, the node, the server) is imported by that command, once its settings are read.
 """
 
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from common.text_table import grid, hanging, terminal_columns
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.run.config import Config, read_config, setting_rows, unknown_settings
-from coordinatord.run.keys import key_lines, new_key, relayer_table
+from coordinatord.run.keys import key_rows, new_key, relayer_rows, relayer_table
 from coordinatord.run.limits import Limits
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) 
         return "no gas was spent in the last 24 hours"
     rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
     return "\n".join(grid(rows, columns, right={2, 3}))
+
+
+def spender_rows(spenders: "Sequence[TopSpender]") -> list[dict[str, object]]:
+    return [
+        {"signer": _name(s.signer), "kind": s.kind, "last_hour": s.last_hour, "last_day": s.last_day} for s in spenders
+    ]
 
 
 def _print_lines(lines: Sequence[str]) -> None:
@@ -84,14 +91,15 @@ async def _migrate(config: Config) -> None:
     print("\n".join(applied) if applied else "nothing to apply")
 
 
-async def _budgets(config: Config) -> None:
+async def _budgets(config: Config, *, as_json: bool) -> None:
     """From the database alone: it answers while the node is away."""
     from coordinatord.chain.relayer.budgets_sql import top_spenders  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with database as opened, opened.connection() as connection:
-        print(spender_table(await top_spenders(connection, _SPENDERS), terminal_columns()))
+        spenders = await top_spenders(connection, _SPENDERS)
+    print(json.dumps(spender_rows(spenders), indent=2) if as_json else spender_table(spenders, terminal_columns()))
 
 
 def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
@@ -101,7 +109,7 @@ def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
         log.warning("unknown variable", name=name, nearest=near)
 
 
-async def _relayers(config: Config) -> None:
+async def _relayers(config: Config, *, as_json: bool) -> None:
     """From the database alone, too: a rotation is watched while the node is away as well."""
     from coordinatord.chain.relayer.transactions_sql import account_uses  # noqa: PLC0415
     from coordinatord.run.signer import open_signer  # noqa: PLC0415
@@ -110,15 +118,21 @@ async def _relayers(config: Config) -> None:
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
         uses = await account_uses(connection, config.addresses.chain_id)
+    if as_json:
+        print(json.dumps(relayer_rows(uses, signer.address), indent=2))
+    else:
         _print_lines(relayer_table(uses, signer.address).splitlines())
 
 
-async def _keys(config: Config) -> None:
+async def _keys(config: Config, *, as_json: bool) -> None:
     """From the settings alone."""
-    _print_lines(key_lines(config))
+    if as_json:
+        print(json.dumps([{"use": use, "key": key} for use, key in key_rows(config)], indent=2))
+    else:
+        _print_lines([f"{use:<17} {key}" for use, key in key_rows(config)])
 
 
-_COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
+_COMMANDS: Final[dict[str, Callable[..., Awaitable[None]]]] = {
     "serve": _serve,
     "drain": _drain,
     "migrate": _migrate,
@@ -128,9 +142,9 @@ _COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
 }
 
 
-def run(command: str, limits: Limits | None = None) -> None:
-    """Run one of `_COMMANDS` with the settings of the environment, or exit with 1. `limits` are for `serve`."""
-    task = _COMMANDS[command] if limits is None else partial(_serve, limits=limits)
+def run(command: str, **options: object) -> None:
+    """Run one of `_COMMANDS` with the settings of the environment, or exit with 1."""
+    task = partial(_COMMANDS[command], **options)
     try:
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))

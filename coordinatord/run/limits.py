@@ -67,12 +67,13 @@ class Limits:
     def within(self, connections: int) -> "Limits":
         """Return these limits for a process with room for so many connections.
 
-        Half of the connections may be streams and waiting polls, so that requests always find room.
+        Half of the connections may be streams and waiting polls, so that requests always find room. One caller may
+        have at least the defaults.
         """
         return attrs.evolve(
             self,
             connections=connections,
-            connections_per_caller=max(connections // 16, 8),
+            connections_per_caller=max(connections // 16, self.connections_per_caller),
             event_listeners=connections // 2,
-            event_listeners_per_caller=max(connections // 128, 4),
+            event_listeners_per_caller=max(connections // 128, self.event_listeners_per_caller),
         )

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import aclosing
-from typing import Any
+from contextlib import aclosing, suppress
+from typing import Any, Final
 
 import anyio
 import attrs
@@ -17,9 +17,13 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+# A client that neither sends nor reads would hold one of `server.concurrent` places forever.
+_SILENCE_SECONDS: Final = 60.0
+_MIN_BYTES_PER_SECOND: Final = 1 << 16
+
 
 class ClientDisconnected(Exception):
-    """The client closed the connection before it received the answer."""
+    """The client closed the connection before it received the answer, or stopped reading."""
 
 
 @attrs.define
@@ -46,7 +50,11 @@ class LocalRequest:
 
     async def read_chunks(self) -> AsyncGenerator[bytes, None]:
         while True:
-            message = await self.receive()
+            message: Message = {}
+            with anyio.move_on_after(_SILENCE_SECONDS):
+                message = await self.receive()
+            if not message:
+                raise Problem(408, f"no byte of the body came for {_SILENCE_SECONDS:g} s", code="body_too_slow")
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
             yield message.get("body", b"")
@@ -97,13 +105,14 @@ class EventReply:
 
 
 async def send_whole(reply: WholeReply, common_headers: Mapping[str, str], send: Send) -> None:
+    """Send the reply. Raises ClientDisconnected."""
     whole = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body, ensure_ascii=False).encode()
     content_type = {} if isinstance(reply.body, bytes) else {"content-type": "application/json"}
     try:
         await _start(
             send, reply.status, {**content_type, **reply.headers, **common_headers, "content-length": str(len(whole))}
         )
-        await send({"type": "http.response.body", "body": whole})
+        await _send_body(send, whole)
         if reply.on_sent is not None:
             await reply.on_sent()
     finally:
@@ -111,7 +120,7 @@ async def send_whole(reply: WholeReply, common_headers: Mapping[str, str], send:
 
 
 async def send_events(stream: EventReply, common_headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-    """Send the events as they arrive. Stop when the client disconnects."""
+    """Send the events as they arrive. Stop when the client disconnects or reads too slowly."""
     content_type = {
         "content-type": "text/event-stream; charset=utf-8",
         "cache-control": "no-cache",
@@ -127,17 +136,25 @@ async def send_events(stream: EventReply, common_headers: Mapping[str, str], rec
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch)
-            async with aclosing(stream.events) as events:
-                await _start(send, 200, {**content_type, **stream.headers, **common_headers})
-                async for event in events:
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-            whole = True
+            with suppress(ClientDisconnected):
+                async with aclosing(stream.events) as events:
+                    await _start(send, 200, {**content_type, **stream.headers, **common_headers})
+                    async for event in events:
+                        await _send_body(send, event, more=True)
+                await _send_body(send, b"")
+                whole = True
             tasks.cancel_scope.cancel()
         if whole:
             await stream.on_sent()
     finally:
         stream.on_closed()
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:
+    with anyio.move_on_after(_SILENCE_SECONDS + len(body) / _MIN_BYTES_PER_SECOND) as waiting:
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+    if waiting.cancelled_caught:
+        raise ClientDisconnected
 
 
 async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:

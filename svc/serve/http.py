@@ -8,6 +8,7 @@ CORS headers. WebSockets are closed.
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -96,7 +97,8 @@ class Application:
             self.report(f"{request_id}: {scope['method']} {scope['path']} failed: {type(error).__name__}: {error}")
             reply = _error_reply(internal_problem())
         if isinstance(reply, WholeReply):
-            await send_whole(reply, common_headers, send)
+            with suppress(ClientDisconnected):
+                await send_whole(reply, common_headers, send)
         else:
             await send_events(reply, common_headers, receive, send)
 
@@ -108,7 +110,7 @@ class Application:
             return WholeReply(b"", 204)  # only listed origins get here
         key = self.keys.authenticate(headers.get("authorization", ""))
         if self._open_requests > self.max_requests:
-            message = f"{self.max_requests} requests are running: retry later, or raise server.concurrent"
+            message = f"{self.max_requests} requests are running: retry later"
             raise Problem(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry=True)
         path, method = scope["path"], scope["method"]
         matches = [(route, match) for route in self.routes if (match := route.pattern.fullmatch(path))]

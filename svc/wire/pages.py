@@ -15,6 +15,8 @@ R = TypeVar("R")
 _OFFSET: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 LARGEST_PAGE: Final = limits.LARGEST_PAGE
+# Pages in total. The list of a thousand providers' asks takes a quarter of it.
+MAX_LIST_BYTES: Final = 64 << 20
 
 
 async def paged(
@@ -26,13 +28,18 @@ async def paged(
     limit: int | None,
     offset: int = 0,
     params: Mapping[str, object] | None = None,
+    max_bytes: int = MAX_LIST_BYTES,
 ) -> list[R]:
     """Up to `limit` entries from `offset` on; all of them when `limit` is None."""
     entries: list[R] = []
+    received = 0
     while limit is None or len(entries) < limit:
         size = LARGEST_PAGE if limit is None else min(limit - len(entries), LARGEST_PAGE)
         query = {**(params or {}), "limit": size, "offset": offset}
         response = await transport.send("GET", path, params=given(query))
+        received += len(response.content)
+        if received > max_bytes:
+            raise unexpected(response, f"the pages are longer than {max_bytes} bytes")
         page = _rows(response, key, kind)
         entries += page
         cut = response.headers.get("x-svc-page-truncated", "").lower() == "true"

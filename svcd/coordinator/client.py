@@ -20,7 +20,8 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64, read_uint
 from common.strict_json import parse
-from svc.wire.pages import paged
+from svc.wire.answers import MAX_CONTENT_BYTES
+from svc.wire.pages import MAX_LIST_BYTES, paged
 from svc.wire.sessions import Sessions, authorization
 from svc.wire.transport import ApiError, ConnectionFailed, RetryPolicy, Transport, error_of
 from svcd.base.clock import Clock
@@ -107,7 +108,8 @@ class MarketReads:
         """Return the rows of all jobs that this provider settled, failed or left, as the book has them."""
         rows: list[dict[str, object]] = []
         for state in ("Settled", "Cancelled"):
-            rows += await self._pages("/evm/jobs", "jobs", {"state": state, "provider": str(provider_id)})
+            query = {"state": state, "provider": str(provider_id)}
+            rows += await self._pages("/evm/jobs", "jobs", query, MAX_CONTENT_BYTES)
         return rows
 
     async def windows(self) -> frozenset[int] | None:
@@ -159,8 +161,12 @@ class MarketReads:
     async def _chain(self) -> dict[str, object]:
         return _object(await _read(self.transport, "/evm/chain"))
 
-    async def _pages(self, path: str, key: str, query: Mapping[str, str] | None = None) -> list[dict[str, object]]:
-        return await _available(path, lambda: paged(self.transport, path, key, dict, limit=None, params=query))
+    async def _pages(
+        self, path: str, key: str, query: Mapping[str, str] | None = None, max_bytes: int = MAX_LIST_BYTES
+    ) -> list[dict[str, object]]:
+        return await _available(
+            path, lambda: paged(self.transport, path, key, dict, limit=None, params=query, max_bytes=max_bytes)
+        )
 
 
 @attrs.frozen(slots=True)

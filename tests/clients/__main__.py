@@ -155,7 +155,7 @@ async def providing(up: Devnet, wallet: DevWallet, model_server: str, folder: Pa
 async def serving(up: Devnet, provider: int, folder: Path) -> AsyncIterator[tuple[str, str]]:
     """`svc serve` that buys from this provider; its address and its key."""
     port, settings = pick_free(), folder / "serve.toml"
-    settings.write_text(f"[buying]\nproviders = [{provider}]\nclaim_seconds = 600\n[budget]\nper_day = 1000000000\n")
+    settings.write_text(f"[buying]\nproviders = [{provider}]\n[budget]\nper_day = 1000000000\n")
     settings.chmod(0o600)
     environment = {
         "SVC_BASE_URL": up.coordinator.base_url,

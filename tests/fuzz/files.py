@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from common.daemon.process import Fatal
 from common.settings.errors import SettingError
-from common.settings.reader import unknown_variables
+from common.settings.reader import read, unknown_variables
 from common.settings.toml import read_file
 from coordinatord.run.config import read_config as read_environment
 from coordinatord.run.config import variables
 from svc import profiles
 from svc.serve.settings import read_settings
+from svc.variables import ProfileTable, Variables
 from svcd.config import ConfigFile
 from tests.fuzz.target import Target, own_folder, refused
 
@@ -49,13 +48,11 @@ def check_serve(data: bytes) -> None:
     settings = refused(lambda: read_settings(_PLACE, {}))
     if settings is not None:
         settings.rule(None)
-        assert msgspec.convert(msgspec.to_builtins(settings), type(settings)) == settings
 
 
 def check_profiles(data: bytes) -> None:
     for name, table in (refused(lambda: profiles.parse_profiles(_PLACE, data)) or {}).items():
-        values = refused(lambda table=table, name=name: profiles.as_variables(table, name))
-        assert values is None or all(isinstance(value, str) for value in values.values())
+        refused(lambda table=table, name=name: read(Variables, ProfileTable(table, _PLACE, name)))
 
 
 def _environments() -> list[bytes]:

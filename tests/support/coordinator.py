@@ -43,7 +43,7 @@ def main() -> None:
         coordinatord()
         return
     hide_memory()
-    run("serve", limits_of(json.loads(given)))
+    run("serve", limits=limits_of(json.loads(given)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
+import anyio
 import attrs
 
 from coordinatord.api.files.inspection import BLANK
@@ -16,6 +17,7 @@ from coordinatord.base.errors import Retryable
 WINDOW_BYTES: Final = 1 << 20
 MAX_LINES: Final = 512
 MAX_LINE_BYTES: Final = 22 << 20  # a submission with the largest inline container, and its fields
+READ_TIMEOUT_S: Final = 90.0  # the other batches of this process wait for the read
 
 ReadRange = Callable[[int, int], AbstractAsyncContextManager[AsyncIterator[bytes]]]
 """Reads the bytes from `first` to `last` inclusive, piece by piece."""
@@ -52,6 +54,7 @@ class LineReader:
     window: int = WINDOW_BYTES
     max_lines: int = MAX_LINES
     max_line_bytes: int = MAX_LINE_BYTES
+    timeout_s: float = READ_TIMEOUT_S  # of one window
 
     async def read_lines(self, start: Cursor) -> LineBatch:
         """Return the next lines, at least one while any is left. Raise Retryable when the store returns less than the
@@ -70,12 +73,18 @@ class LineReader:
         first = offset + len(held)
         # Double the request each time, so that a long line takes few requests.
         last = min(first + max(self.window, len(held)), self.size) - 1
-        before = len(held)
-        async with self.read(first, last) as pieces:
-            async for piece in pieces:
-                held += piece
-        if len(held) - before != last + 1 - first:
-            raise Retryable("pinner_unavailable", "the object store cut the input file short", "store_unavailable")
+        end = len(held) + last + 1 - first
+        try:
+            with anyio.fail_after(self.timeout_s):
+                async with self.read(first, last) as pieces:
+                    async for piece in pieces:
+                        held += piece
+                        if len(held) > end:
+                            raise _unavailable("the object store sent more of the input file than was requested")
+        except TimeoutError:
+            raise _unavailable("the object store sends the input file too slowly") from None
+        if len(held) != end:
+            raise _unavailable("the object store cut the input file short")
 
     def _split(self, held: bytes, start: Cursor, *, at_end: bool) -> LineBatch:
         """Split off whole lines. The last line of the file may lack its newline."""
@@ -103,3 +112,7 @@ class LineReader:
             if newline >= 0:
                 break
         return LineBatch((InputLine(start.lines + 1, None),), Cursor(offset, start.lines + 1))
+
+
+def _unavailable(message: str) -> Retryable:
+    return Retryable("pinner_unavailable", message, "store_unavailable")

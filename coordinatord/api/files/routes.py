@@ -1,6 +1,7 @@
 """Routes of files, for their owner only: upload, description and content."""
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import STORE, Form, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import StreamedResponse
 from coordinatord.http.upload_forms import EXPIRES_AFTER, UploadForm
+from coordinatord.http.uploads import TransfersAtOnce
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
 _TEXT: Final = Text(limits.HEAD_VALUE)
@@ -46,11 +48,14 @@ _PARTS: Final[dict[str, Schema]] = {
 _OCTETS: Final = "application/octet-stream"
 _JSONL: Final = "application/jsonl"
 _LINES: Final = (OutputLine[Digits], ErrorLine)
+# Of one address, and of one wallet. Each holds a connection to the store for as long as its client reads.
+MAX_DOWNLOADS: Final = 16
 
 
 @attrs.frozen(slots=True)
 class FileRoutes:
     files: FileStore
+    downloads: TransfersAtOnce = attrs.field(factory=lambda: TransfersAtOnce(MAX_DOWNLOADS, MAX_DOWNLOADS, "download"))
 
     def routes(self) -> list[Route]:
         return [
@@ -168,12 +173,20 @@ class FileRoutes:
             (b"etag", etag.encode()),
         )
         if span is None:
-            return StreamedResponse(200, headers, row.bytes, lambda: self.files.open(row))
+            return StreamedResponse(200, headers, row.bytes, lambda: self._opened(request, row))
         first, last = span.first, span.last
         content_range = (b"content-range", f"bytes {first}-{last}/{row.bytes}".encode())
         return StreamedResponse(
-            206, (*headers, content_range), last - first + 1, lambda: self.files.open(row, first, last)
+            206, (*headers, content_range), last - first + 1, lambda: self._opened(request, row, first, last)
         )
+
+    @asynccontextmanager
+    async def _opened(
+        self, request: Request, row: FileRow, first: int = 0, last: int | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        with self.downloads.one(request.caller, request.owner):
+            async with self.files.open(row, first, last) as pieces:
+                yield pieces
 
 
 def read_purpose(text: str) -> Purpose:

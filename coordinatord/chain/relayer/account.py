@@ -25,6 +25,10 @@ log = structlog.get_logger(__name__)
 
 # Transactions of the account that a node's pool may have and the database not.
 MAX_UNKNOWN: Final = 256
+# Used nonces beyond the stored ones, as after the restore of an old backup. A false count must not fill the memory.
+_MAX_FOREIGN: Final = 100_000
+# Of an account that the database does not know yet.
+_MAX_NONCE: Final = 1 << 48
 # Used when the node advises no tip.
 _DEFAULT_TIP: Final = 1_000_000_000
 # Number of recent blocks that limit the node's advice by their tips.
@@ -147,6 +151,13 @@ class RelayerAccount:
         if floor != self.nonce_floor:
             self.nonce_floor, self.nonce_floor_since = floor, anyio.current_time()
             self.searched = {nonce for nonce in self.searched if nonce < floor}
+
+    def require_plausible_floor(self, stored_next: int | None) -> None:
+        """Raise Retryable for a count of used nonces that must be false. `stored_next`: the next nonce to assign, None
+        for a new account."""
+        if self.nonce_floor > (_MAX_NONCE if stored_next is None else stored_next + _MAX_FOREIGN):
+            message = f"the node counts {self.nonce_floor} used nonces, and {stored_next or 0} were assigned"
+            raise Retryable("chain_unreachable", message)
 
     async def read_pools(self, rpcs: Iterable[Rpc]) -> None:
         """Nonces that the pools of further nodes have. A node that does not answer has none."""

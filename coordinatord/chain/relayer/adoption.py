@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from common.refusal import Refused
+from common.secp256k1 import recover
 from common.transactions import Transaction
 from coordinatord.chain.contracts.relayed_calls import calls_of
 from coordinatord.chain.relayer import results_sql, transactions_sql
@@ -130,7 +131,7 @@ async def _read_blocks(rpc: Rpc, account: RelayerAccount, head: HeadBlock, wante
 
 
 def _ours(raw: msgspec.Raw, account: RelayerAccount) -> _Found | None:
-    """A transaction as the relayer makes them. Its hash proves that the node's members are the signed ones."""
+    """A transaction as the relayer makes them. Its signature proves that the node's members are the signed ones."""
     if decode_result(raw, _Sender, "eth_getBlockByNumber").from_.lower() != "0x" + account.address.hex():
         return None
     tx = decode_result(raw, _MinedTx, "eth_getBlockByNumber")
@@ -141,12 +142,12 @@ def _ours(raw: msgspec.Raw, account: RelayerAccount) -> _Found | None:
         max_fee, max_tip = quantity(tx.max_fee_per_gas), quantity(tx.max_priority_fee_per_gas)
         r, s = (int(word, 16).to_bytes(32, "big") for word in (tx.r, tx.s))
         nonce, gas, parity = quantity(tx.nonce), quantity(tx.gas), int(tx.v, 16)
-        signed = Transaction(
-            account.chain_id, nonce, max_tip, max_fee, gas, target, quantity(tx.value), calldata
-        ).with_signature(parity, r, s)
+        unsigned = Transaction(account.chain_id, nonce, max_tip, max_fee, gas, target, quantity(tx.value), calldata)
+        signed = unsigned.with_signature(parity, r, s)
     except (ValueError, OverflowError):
         return None
-    if "0x" + signed.hash.hex() != tx.hash.lower():
+    signature = b"".join((r, s, b"\x1c" if parity else b"\x1b"))
+    if "0x" + signed.hash.hex() != tx.hash.lower() or recover(unsigned.digest, signature) != account.address:
         return None
     return _Found(nonce, target, calldata, gas, Version(signed.hash, signed.raw, max_fee, max_tip, fills=False))
 

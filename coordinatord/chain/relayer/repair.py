@@ -98,6 +98,7 @@ async def repair_nonces(term: RoleConnection, rpc: Rpc, account: RelayerAccount,
     """Repair the nonces of an account that was read at `block`. True when there is something to send or to sign."""
     async with term.transaction() as connection:
         stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
+        account.require_plausible_floor(stored_next)
         unexplained = await transactions_sql.unexplained(
             connection, account.chain_id, account.address, account.nonce_floor
         )

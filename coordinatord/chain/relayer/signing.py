@@ -35,6 +35,7 @@ async def sign_planned(
     and the remaining relays stay queued.
     """
     stored_next = await transactions_sql.next_nonce(connection, account.chain_id, account.address)
+    account.require_plausible_floor(stored_next)
     first = max(account.nonce_floor, account.pool_end, stored_next or 0)
     if stored_next is not None and first > stored_next:
         foreign = range(stored_next, first)

@@ -64,11 +64,6 @@ async def run_relayer(
         account = RelayerAccount(
             chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
-        log.info(
-            "draining" if settings.replacements_only else "relaying",
-            account="0x" + signer.address.hex(),
-            pending=len(pending),
-        )
         await _Worker(term, rpc, account, notices, settings).run()
 
     await hold_role(database, role_of(chain_id, signer.address), work)

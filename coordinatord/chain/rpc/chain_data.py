@@ -7,7 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,16}$")]
+# Fits PostgreSQL's bigint.
+Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,15}$")]
+# Before the year 4148. Messages of webhooks have the time of a block as a date.
+_Timestamp = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,9}$")]
 Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
 _Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]
 # 0x and 32 bytes.
@@ -20,7 +23,7 @@ class BlockHeader(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     number: Quantity
     hash: Hash
     parent_hash: Hash
-    timestamp: Quantity
+    timestamp: _Timestamp
     logs_bloom: _Bloom
 
     @property

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import NoResponse, open_http
+from coordinatord.base.http_client import NoResponse, UnfitResponse, open_http
 from coordinatord.base.metrics import rpc_requests
 from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
 
@@ -27,6 +27,9 @@ _READ_BUFFER_BYTES: Final = 1 << 20
 _HEADERS: Final = {"content-type": "application/json"}
 # A page of logs takes megabytes: the indexer requests several thousand events at a time.
 _MAX_ANSWER_BYTES: Final = 128 << 20
+# Decoding `[[],[],…` takes 25 times its bytes. Logs have a comma per 40 bytes, and no method has more than one per 16.
+_MIN_BYTES_PER_COMMA: Final = 16
+_COMMAS_OF_SHORT_ANSWERS: Final = 1000
 
 
 @asynccontextmanager
@@ -39,7 +42,10 @@ async def open_transport(url: str, *, connections: int, patience: float) -> Asyn
 
         async def post(body: bytes) -> tuple[int, bytes]:
             async with http("POST", url, _HEADERS, (body,)) as response:
-                return response.status, await response.read(_MAX_ANSWER_BYTES)
+                answer = await response.read(_MAX_ANSWER_BYTES)
+                if answer.count(b",") > _COMMAS_OF_SHORT_ANSWERS + len(answer) // _MIN_BYTES_PER_COMMA:
+                    raise UnfitResponse("it has more values than any answer of a node")
+                return response.status, answer
 
         yield post
 

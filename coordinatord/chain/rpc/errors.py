@@ -13,6 +13,8 @@ import attrs
 
 # Longer than the messages of all known clients.
 _MESSAGE_CHARS: Final = 1_000
+# Longer than the data of all contract errors. It is stored with a refused relay.
+_REVERT_BYTES: Final = 4_096
 
 
 class Meaning(enum.Enum):
@@ -148,7 +150,7 @@ def _revert_data(data: object) -> bytes:
         text = data.removeprefix("Reverted ")
         if text.startswith("0x"):
             try:
-                return bytes.fromhex(text[2:])
+                return bytes.fromhex(text[2 : 2 + 2 * _REVERT_BYTES])
             except ValueError:
                 return b""
     return b""

@@ -39,6 +39,8 @@ from coordinatord.storage.pins.store import (
 )
 
 _CONNECTIONS: Final = 32
+# For clients that read slowly.
+_STREAM_CONNECTIONS: Final = 128
 _ATTEMPTS: Final = 3
 # Limit of content that is read whole.
 _MAX_CONTENT_BYTES: Final = 32 << 20
@@ -292,6 +294,6 @@ async def open_kubo(
     authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
     async with (
         open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
-        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
+        open_http(connections=_STREAM_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
     ):
         yield KuboStore(http, streams, endpoint, authorization, keys)

@@ -117,6 +117,8 @@ def _named(upload: str) -> str:
 
 
 _CONNECTIONS: Final = 32
+# For clients that read slowly.
+_STREAM_CONNECTIONS: Final = 128
 # Content up to this size is sent in one request.
 SINGLE_BYTES: Final = 8 << 20
 _PIECE_BYTES: Final = 1 << 20
@@ -317,6 +319,6 @@ async def open_bucket(
     signer = RequestSigner(access_key, secret_key, region)
     async with (
         open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
-        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
+        open_http(connections=_STREAM_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
     ):
         yield StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams)

@@ -12,7 +12,7 @@ from coordinatord.api.escrow.peer import NoKeys, Peer
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
 from coordinatord.chain.rpc import client as transport
-from coordinatord.chain.rpc.client import open_rpc
+from coordinatord.chain.rpc.client import RpcCall, open_rpc
 from coordinatord.storage.pins.store import open_pin_store
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 from tests.unit.coordinatord.environment import ENVIRONMENT
@@ -45,6 +45,17 @@ async def test_nodes_answer_is_read_up_to_its_limit_and_no_further(
     async with open_rpc(server.url) as rpc:
         with pytest.raises(Retryable, match="longer than 1048576 bytes"):
             await rpc.call("eth_chainId")
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b'"a"', b"1.5"])
+async def test_nodes_answer_of_countless_values_is_not_decoded(server: BombServer, value: bytes) -> None:
+    server.plain = b'{"id":1,"result":[' + (value + b",") * 10_000 + b"0]}"
+    async with open_rpc(server.url) as rpc:
+        with pytest.raises(Retryable, match="more values"):
+            await rpc.call("eth_chainId")
+        server.plain = b"[" + (value + b",") * 10_000 + b"0]"
+        with pytest.raises(Retryable, match="more values"):
+            await rpc.batch([RpcCall("eth_chainId")])
 
 
 async def test_stores_encoded_answer_is_a_refusal_and_is_left_unread(server: BombServer) -> None:

@@ -10,7 +10,7 @@ from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.transactions_sql import AccountUse
 from coordinatord.run.config import read_config
-from coordinatord.run.keys import key_lines, new_key, relayer_table
+from coordinatord.run.keys import key_rows, new_key, relayer_table
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 KEYS = [f"{n:02x}" * 32 for n in range(1, 5)]
@@ -20,8 +20,8 @@ def address(key: str) -> str:
     return "0x" + Wallet(bytes.fromhex(key)).address.hex()
 
 
-def lines(**settings: str) -> list[str]:
-    return key_lines(read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], **settings}))
+def rows(**settings: str) -> list[tuple[str, str]]:
+    return key_rows(read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], **settings}))
 
 
 def test_new_key_is_its_owners_alone_and_replaces_nothing(tmp_path: Path) -> None:
@@ -37,19 +37,16 @@ def test_new_key_is_its_owners_alone_and_replaces_nothing(tmp_path: Path) -> Non
 
 
 def test_keys_are_shown_by_their_public_side_and_use() -> None:
-    assert lines() == [f"relayer           {address(KEYS[0])}"]
-    shown = lines(ESCROW_MODE="static", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
+    assert rows() == [("relayer", address(KEYS[0]))]
+    shown = rows(ESCROW_MODE="static", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
     first, second = (escrow_key(bytes.fromhex(key)).public.raw.hex() for key in KEYS[2:])
-    assert shown[1:] == [
-        f"escrow, announced {first}",
-        f"escrow, opens     {second}",
-    ]
-    assert not any(key in line for key in KEYS for line in shown)
+    assert shown[1:] == [("escrow, announced", first), ("escrow, opens", second)]
+    assert not any(key in public for key in KEYS for _, public in shown)
 
 
 def test_operators_of_a_development_escrow_are_shown_as_accounts() -> None:
-    shown = lines(ESCROW_MODE="mock", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
-    assert shown[1:] == [f"operator, signs   {address(KEYS[2])}", f"operator, trusted {address(KEYS[3])}"]
+    shown = rows(ESCROW_MODE="mock", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
+    assert shown[1:] == [("operator, signs", address(KEYS[2])), ("operator, trusted", address(KEYS[3]))]
 
 
 def test_relayers_table_shows_which_keys_are_needed() -> None:

@@ -1,6 +1,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
+import anyio
 import pytest
 
 from coordinatord.api.batches.line_reader import Cursor, LineReader
@@ -72,3 +74,32 @@ async def test_store_that_gives_less_than_it_holds_is_trouble() -> None:
     with pytest.raises(Retryable) as trouble:
         await LineReader(held.read, len(held.content)).read_lines(Cursor(0, 0))
     assert trouble.value.code == "store_unavailable"
+
+
+async def test_store_that_sends_more_than_was_requested_is_stopped() -> None:
+    sent = count()
+
+    @asynccontextmanager
+    async def read(first: int, last: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        async def pieces() -> AsyncIterator[bytes]:
+            while next(sent) < 1000:
+                yield b"1234567890"
+
+        yield pieces()
+
+    with pytest.raises(Retryable, match="more of the input file"):
+        await LineReader(read, 100).read_lines(Cursor(0, 0))
+    assert next(sent) < 20
+
+
+async def test_store_that_falls_silent_does_not_hold_the_worker() -> None:
+    @asynccontextmanager
+    async def read(first: int, last: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"1"
+            await anyio.sleep_forever()
+
+        yield pieces()
+
+    with pytest.raises(Retryable, match="too slowly"), anyio.fail_after(10):
+        await LineReader(read, 100, timeout_s=0.01).read_lines(Cursor(0, 0))

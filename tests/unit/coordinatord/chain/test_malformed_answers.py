@@ -179,6 +179,15 @@ async def test_malformed_answer_is_an_error_of_the_node(read: str) -> None:
                 raise AssertionError(f"{method} answered {str(wrong)[:200]}") from error
 
 
+@pytest.mark.parametrize(
+    ("member", "value"), [("timestamp", 1 << 38), ("number", 1 << 63)], ids=["after year 9999", "above bigint"]
+)
+async def test_block_that_cannot_be_stored_or_dated_is_refused(member: str, value: int) -> None:
+    block = {**ANSWERS["eth_getBlockByNumber"], member: hex(value)}
+    with pytest.raises(Retryable):
+        await Source(Rpc(LyingNode({"eth_getBlockByNumber": block})), DECODER).head()
+
+
 @pytest.mark.parametrize("wrong", [[1], {"a": 1}, None, "x"])
 async def test_malformed_id_of_an_answer_is_no_agreement(wrong: Any) -> None:
     async def one(_: bytes) -> tuple[int, bytes]:

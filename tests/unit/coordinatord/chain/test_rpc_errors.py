@@ -174,3 +174,7 @@ def test_long_message_is_cut_before_it_is_read(words: str) -> None:
 def test_message_that_is_no_text_is_left_out() -> None:
     error = read_error({"code": 3, "message": [["nonce too low"]]})
     assert (error.message, error.meaning) == ("", Meaning.REVERTED)
+
+
+def test_revert_data_is_cut() -> None:
+    assert len(read_error({"code": 3, "message": "execution reverted", "data": "0x" + "ab" * 1_000_000}).data) == 4096

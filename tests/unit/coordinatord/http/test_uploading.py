@@ -10,7 +10,7 @@ from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http.bodies import BodyBudget, CallerGone, Unacceptable
 from coordinatord.http.upload_forms import OVERHEAD_BYTES
-from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, UploadReader, UploadsAtOnce
+from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, TransfersAtOnce, UploadReader
 from tests.unit.coordinatord.http.asgi import receiving
 from tests.unit.coordinatord.http.test_forms import FILE, PURPOSE, form
 
@@ -29,12 +29,12 @@ FORM = form((PURPOSE, b"batch"), (FILE, b"x" * 1000))
 def reader(
     budget: BodyBudget | None = None,
     clock: Callable[[], float] = lambda: 0.0,
-    at_once: UploadsAtOnce | None = None,
+    at_once: TransfersAtOnce | None = None,
     most_bytes: int = 1000,
 ) -> UploadReader:
     return UploadReader(
         budget or BodyBudget(HELD_BYTES),
-        at_once or UploadsAtOnce(8, 8),
+        at_once or TransfersAtOnce(8, 8),
         most_bytes=most_bytes,
         least_rate=1000,
         stall_s=60,
@@ -103,7 +103,7 @@ async def test_caller_that_stalls_is_given_up() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    stalled = UploadReader(BodyBudget(HELD_BYTES), UploadsAtOnce(1, 1), most_bytes=1000, least_rate=1, stall_s=0.01)
+    stalled = UploadReader(BodyBudget(HELD_BYTES), TransfersAtOnce(1, 1), most_bytes=1000, least_rate=1, stall_s=0.01)
     with pytest.raises(Unacceptable) as slow:
         await upload(stalled, never)
     assert slow.value.answer.status == 408
@@ -139,7 +139,7 @@ def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) ->
 
 
 async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_declares() -> None:
-    uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), at_once=UploadsAtOnce(99, 99), most_bytes=HELD_BYTES)
+    uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), at_once=TransfersAtOnce(99, 99), most_bytes=HELD_BYTES)
     async with AsyncExitStack() as silent:
         for n in range(16):
             await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", HELD_BYTES))
@@ -172,12 +172,12 @@ async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
 
 @pytest.mark.parametrize(
     ("caller", "wallet", "whose"),
-    [("stranger", b"third", "one address may send 2 "), ("elsewhere", b"first", "one wallet may send 1 ")],
+    [("stranger", b"third", "one address may have 2 "), ("elsewhere", b"first", "one wallet may have 1 ")],
 )
 async def test_uploads_beyond_those_of_a_caller_or_a_wallet_at_a_time_are_busy_until_one_ends(
     caller: str, wallet: bytes, whose: str
 ) -> None:
-    uploads = reader(at_once=UploadsAtOnce(of_caller=2, of_wallet=1))
+    uploads = reader(at_once=TransfersAtOnce(of_caller=2, of_wallet=1))
     async with begun(uploads, "stranger", b"first"), begun(uploads, "stranger", b"second"):
         with pytest.raises(Retryable, match=whose) as busy:
             await upload(uploads, receiving(pieces(FORM)), caller=caller, wallet=wallet)

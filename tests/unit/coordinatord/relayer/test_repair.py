@@ -9,6 +9,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import repair, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
@@ -204,6 +205,14 @@ async def test_used_nonces_that_the_database_does_not_know_are_looked_for_once(t
     assert tables.sought == [{3, 5, 6, 7}]
     of.searched = {3, 5, 6, 7}
     assert not await repaired(tables, node, of)
+
+
+@pytest.mark.parametrize(("stored_next", "floor"), [(None, 1 << 60), (6, 1_000_000)])
+async def test_false_count_of_used_nonces_is_refused(stored_next: int | None, floor: int, tables: Tables) -> None:
+    tables.next = stored_next
+    with pytest.raises(Retryable, match="the node counts"):
+        await repaired(tables, Node(), account(floor))
+    assert tables.sought == []
 
 
 async def test_nonce_that_a_forgotten_version_used_is_not_given_up(tables: Tables) -> None:

@@ -9,6 +9,7 @@ import pytest
 from common.inclusion import rlp
 from common.secp256k1 import Wallet
 from common.transactions import SignedTransaction, Transaction
+from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import Planned
@@ -187,6 +188,14 @@ async def test_nonces_that_somebody_else_used_are_noted_and_not_given_out(
     of.nonce_floor = floor
     await sign_planned(CONNECTION, of, [planned(1)])
     assert ([tx.nonce for tx in tables.inserted], tables.foreign) == ([first], foreign)
+
+
+async def test_nothing_is_signed_behind_a_false_count_of_used_nonces(tables: Tables) -> None:
+    tables.next, of = 6, account()
+    of.nonce_floor = 1_000_000
+    with pytest.raises(Retryable, match="the node counts"):
+        await sign_planned(CONNECTION, of, [planned(1)])
+    assert tables.foreign == []
 
 
 async def test_nonces_start_behind_unknown_bytes_in_a_pool(tables: Tables) -> None:

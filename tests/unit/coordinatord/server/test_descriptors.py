@@ -55,3 +55,9 @@ def test_memory_is_limited_by_every_enclosing_cgroup(tmp_path: Path, own: str, p
 
 def test_memory_without_cgroups_is_the_machines(tmp_path: Path) -> None:
     assert memory_limit(tmp_path, tmp_path / "none") == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_one_caller_has_at_least_the_default_share() -> None:
+    small, large = Limits().within(1024), Limits().within(65_536)
+    assert (small.connections_per_caller, small.event_listeners_per_caller, small.event_listeners) == (512, 64, 512)
+    assert (large.connections_per_caller, large.event_listeners_per_caller) == (4096, 512)

@@ -208,6 +208,15 @@ async def test_pages_that_lead_nowhere_or_hold_something_else_are_an_internal_er
     assert len(coordinator.asked) == 1
 
 
+async def test_pages_without_an_end_are_not_kept(coordinator: FakeCoordinator) -> None:
+    body = b'{"asks": [], "filler": "' + b"x" * (10 << 20) + b'"}'
+    headers = [{"x-svc-page-truncated": "true", "x-svc-next-offset": str(offset)} for offset in range(1, 20)]
+    coordinator.tell("GET /evm/asks", *[Answer(200, body, each) for each in headers])
+    with pytest.raises(InternalError, match="longer than"):
+        await coordinator.client().market.asks(limit=None)
+    assert len(coordinator.asked) == 7
+
+
 async def test_no_more_than_the_limit_is_asked_for(coordinator: FakeCoordinator) -> None:
     row = {"model_id": "1", "sla": "3600", "rate_in": "1", "rate_out": "0"}
     coordinator.tell("GET /evm/asks/floors", Answer(200, {"floors": [row] * 2}))

@@ -1,0 +1,78 @@
+"""Transactions in the chain's blocks that the database does not know, as a node lists them."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import attrs
+import msgspec
+import pytest
+
+from common.secp256k1 import Wallet
+from common.transactions import Transaction
+from coordinatord.chain.relayer import transactions_sql
+from coordinatord.chain.relayer.account import RelayerAccount
+from coordinatord.chain.relayer.adoption import adopt_versions
+from coordinatord.chain.relayer.blocks import HeadBlock
+from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.signers import WalletSigner
+from coordinatord.chain.rpc.client import RpcCall
+
+pytestmark = pytest.mark.anyio
+
+CHAIN: Final = 31337
+OURS: Final = Wallet(b"\x01" * 32)
+ANOTHER: Final = Wallet(b"\x02" * 32)
+TRANSACTION: Final = Transaction(CHAIN, 5, 1, 2, 21_000, b"\x11" * 20, 0, b"\xab\xcd")
+
+
+def mined(wallet: Wallet) -> dict[str, Any]:
+    """Return the transaction, signed by `wallet`, as a node lists one of ours."""
+    signed = TRANSACTION.sign(wallet)
+    compact, parity = wallet.sign_recoverable(TRANSACTION.digest)
+    return {
+        "from": "0x" + OURS.address.hex(),
+        "to": "0x" + (b"\x11" * 20).hex(),
+        "hash": "0x" + signed.hash.hex(),
+        "nonce": hex(TRANSACTION.nonce),
+        "input": "0xabcd",
+        "gas": hex(TRANSACTION.gas),
+        "value": "0x0",
+        "maxFeePerGas": hex(TRANSACTION.max_fee_per_gas),
+        "maxPriorityFeePerGas": hex(TRANSACTION.max_priority_fee_per_gas),
+        "r": "0x" + compact[:32].hex(),
+        "s": "0x" + compact[32:].hex(),
+        "v": hex(parity),
+    }
+
+
+@attrs.frozen
+class Node:
+    transaction: dict[str, Any]
+
+    async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw]:
+        return [msgspec.Raw(json.dumps({"transactions": [self.transaction]}).encode()) for _ in calls]
+
+
+class Term:
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["Term"]:
+        yield self
+
+
+@pytest.mark.parametrize(("signer", "adopted"), [(OURS, {5}), (ANOTHER, set())], ids=["ours", "forged"])
+async def test_only_bytes_that_the_account_signed_are_adopted(
+    signer: Wallet, adopted: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def add_versions(to: Term, versions: Sequence[tuple[int, Version]]) -> None:
+        pass
+
+    monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
+    known = Version(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, fills=False)
+    missing = PendingTx(105, 5, TRANSACTION.to or b"", 21_000, [known], TRANSACTION.data)
+    account = RelayerAccount(CHAIN, WalletSigner(OURS), PendingTxs([missing]), PendingTxs([]))
+    head = HeadBlock(50, "0x", "0x", 0, 0, ())
+    term: Any = Term()
+    node: Any = Node(mined(signer))
+    assert await adopt_versions(term, node, account, head, [missing]) == adopted
