@@ -162,7 +162,7 @@ pytest: setup ## unit, integration and end-to-end tests
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
 
 .PHONY: test-long
-test-long: setup model ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
+test-long: setup model .venv-serve-clients/.ready ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
 	@mkdir -p build
 	@export SOAK_SEED=$${SOAK_SEED:-random}; \

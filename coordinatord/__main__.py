@@ -1,4 +1,4 @@
-"""The program `coordinatord`: the daemon's commands, or the tool `market`, which needs an extra of its own."""
+"""The program `coordinatord`: its command line, or the extra that it needs."""
 
 import sys
 
@@ -6,18 +6,11 @@ from common.extras import missing_extra
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["market"]:
-        try:
-            from coordinatord.market.commands import main as market  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            sys.exit(missing_extra(error, "coordinatord market", "market"))
-        market(sys.argv[2:])
-    else:
-        try:
-            from coordinatord.run.cli import main as daemon  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            sys.exit(missing_extra(error, "coordinatord", "coordinator"))
-        daemon()
+    try:
+        from coordinatord.run.cli import main as run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        sys.exit(missing_extra(error, "coordinatord", "coordinator"))
+    run()
 
 
 if __name__ == "__main__":

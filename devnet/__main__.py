@@ -5,13 +5,13 @@ import sys
 from common.extras import missing_extra
 
 
-def main() -> int:
+def main() -> None:
     try:
         from devnet.cli import main as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(missing_extra(error, "devnet", "devnet"))
-    return run()
+    run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,12 +1,12 @@
 """Start all services of the devnet in order, and stop them in reverse order."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from anyio import create_task_group
 
 from devnet import accounts, manifest, ports, settings, state_dir
-from devnet.accounts import Cast
+from devnet.accounts import Cast, DevWallet
 from devnet.anvil import Anvil, running_anvil
 from devnet.contracts import connected, deploy_all
 from devnet.coordinator import running_coordinator
@@ -45,7 +45,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                 watches.start_soon(child.fail_when_it_ends)
             say("deploying the contracts and opening the market (2 of 4)")
             cast = accounts.derive()
-            market = await deployed_market(anvil, cast)
+            market = await deployed_market(anvil, cast, bundling=(cast.demo_provider,))
             if chosen.block_time is not None:
                 await anvil.mine_every(chosen.block_time)
             say("starting the coordinator and waiting for its index (3 of 4)")
@@ -90,7 +90,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                         watches.cancel_scope.cancel()
 
 
-async def deployed_market(anvil: Anvil, cast: Cast) -> DevnetMarket:
+async def deployed_market(anvil: Anvil, cast: Cast, bundling: Collection[DevWallet] = ()) -> DevnetMarket:
     """Deploy and open the market. Call before `mine_every`, while each transaction is mined at once."""
     async with connected(anvil.rpc_url) as chain:
-        return await open_market(await deploy_all(chain, cast), cast)
+        return await open_market(await deploy_all(chain, cast), cast, bundling)

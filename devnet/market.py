@@ -1,9 +1,12 @@
 """Open a new market: fund the clients and list the providers."""
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import attrs
 
+from common.bundle import announcement
+from common.canonical_json import canonical
 from devnet.accounts import Cast, DevWallet
 from devnet.contracts import MarketContracts
 
@@ -42,12 +45,16 @@ class DevnetMarket:
         }
 
 
-async def open_market(contracts: MarketContracts, cast: Cast) -> DevnetMarket:
+async def open_market(contracts: MarketContracts, cast: Cast, bundling: Collection[DevWallet] = ()) -> DevnetMarket:
+    """Open the market. The `bundling` providers announce that they take bundles."""
     book = contracts.book
     for client in cast.with_role("client"):
         await contracts.chain.send(contracts.token, cast.admin.address, "mint", client.address, CLIENT_FUNDS)
     provider_ids = {
-        provider.address: await _admit(contracts, cast, provider) for provider in cast.with_role("provider")
+        provider.address: await _admit(
+            contracts, cast, provider, canonical(announcement()) if provider in bundling else b""
+        )
+        for provider in cast.with_role("provider")
     }
     return DevnetMarket(
         book.chain_id,
@@ -63,7 +70,7 @@ async def open_market(contracts: MarketContracts, cast: Cast) -> DevnetMarket:
     )
 
 
-async def _admit(contracts: MarketContracts, cast: Cast, provider: DevWallet) -> int:
+async def _admit(contracts: MarketContracts, cast: Cast, provider: DevWallet, evidence: bytes) -> int:
     """Register a provider and list it for every model. Return its id."""
     chain, providers, admin = contracts.chain, contracts.providers, cast.admin.address
     await chain.send(providers, provider.address, "register")
@@ -71,7 +78,7 @@ async def _admit(contracts: MarketContracts, cast: Cast, provider: DevWallet) ->
     # The registry requires a time after the registration.
     now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
     # The provider sends these itself, so they need no signature.
-    await chain.send(providers, provider.address, "setIdentity", provider.box_key, b"", now, b"")
+    await chain.send(providers, provider.address, "setIdentity", provider.box_key, evidence, now, b"")
     await chain.send(providers, provider.address, "requestCapacity", _CAPACITY, now, b"")
     await chain.send(providers, admin, "setCeiling", provider_id, _CEILING)
     await chain.send(providers, admin, "setAllowAllModels", provider_id, True)

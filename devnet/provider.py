@@ -116,8 +116,8 @@ def write_config(
         "[gateway]",
         f"urls = [{json.dumps(gateway)}]",
         "[keys]",
-        f'wallet_env = "{_WALLET_VARIABLE}"',
-        f'box_env = "{_BOX_VARIABLE}"',
+        f'wallet = "${_WALLET_VARIABLE}"',
+        f'box = "${_BOX_VARIABLE}"',
         "[metrics]",
         f"port = {metrics_port}",
         "[limits]",
@@ -139,12 +139,11 @@ def _model(model: CatalogueModel, slots: int, model_url: str | None, *, ahead: b
         f'serves = ["{_SERVES[model.endpoint]}"]',
         f"slots = {slots}",
         "margin_seconds = 10",
-        "poll_seconds = 0.5",
     ]
     for seconds in SLA_SECONDS:
         lines += ["[[model.ask]]", f"sla_seconds = {seconds}", f'rate_in = "{_RATE_IN}"', f'rate_out = "{_RATE_OUT}"']
     if ahead:
-        lines += ["[model.ahead]", 'most_amount = "1000000"', 'most_in_flight = "100000000"', "settled_jobs = 5"]
+        lines += ["[model.ahead]", 'most_amount = "1000000"', 'most_in_flight = "100000000"']
     lines.append("[model.backend]")
     api = _MODEL_SERVER_APIS.get(model.endpoint)
     if model_url is None or api is None:

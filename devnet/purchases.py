@@ -90,10 +90,10 @@ class Shop:
         self.say(f"batch: {batch.id} is posted; {self._money(prepared.amount)} authorised")
         ended = await self.client.batches.wait(batch.id, every=_BATCH_POLL_SECONDS)
         total = opened = 0
-        async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids):
+        async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees):
             line = _settled(result)
             text = answer_text(line.output)
-            cost = self._cost(line.job, terms)
+            cost = 0 if result.cost is None else result.cost.total
             self.say(f"batch: {result.custom_id} was answered {text!r}; cost {self._money(cost)}")
             total, opened = total + cost, opened + 1
         if opened != len(inputs):

@@ -135,8 +135,8 @@ class Account:
             if self.signer is None:
                 raise OrderRefused(NO_WALLET, param="SVC_WALLET_KEY_FILE")
             message = (
-                "no key to seal results to: set SVC_CIPHER_KEY (32 bytes of hex), or set SVC_SIGNER_DETERMINISTIC=1"
-                " (deterministic=True) if the wallet always signs the same way"
+                "no key to seal results to: set SVC_CIPHER_KEY (32 bytes of hex), or pass a signer with"
+                " deterministic=True if the wallet always signs the same way"
             )
             raise OrderRefused(message, param="SVC_CIPHER_KEY")
         return keys

@@ -31,7 +31,7 @@ from svc.error_conversion import raises_svc_errors
 from svc.errors import OrderRefused
 from svc.files import Files
 from svc.jobs import Jobs, OnJobChange
-from svc.known_markets import KnownMarkets, known_markets_path
+from svc.known_markets import KnownMarkets
 from svc.market import Market, Models
 from svc.orders import Orders, Submitted
 from svc.progress import ProvisionalResults
@@ -350,7 +350,7 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
 
 
 def _known(options: ClientOptions, settings: Settings) -> KnownMarkets:
-    given = options.get("known_markets", known_markets_path(settings.environment))
+    given = options.get("known_markets", settings.known_markets)
     return given if isinstance(given, KnownMarkets) else KnownMarkets(Path(given) if given else None)
 
 

@@ -29,7 +29,7 @@ class ClientOptions(TypedDict, total=False):
     on_first_use: Callable[[str], object]  # called with each remembered fact, instead of the warning MarketRemembered
     rpc_url: str | Sequence[str] | None  # nodes of the chain to check the coordinator against; they must agree
     max_amount: int | None  # maximum amount of an order or a batch line, in base units
-    max_batch_amount: int | None  # maximum amount of a whole batch
+    max_batch_amount: int | None  # maximum amount of a whole batch; default: ten times max_amount
     insecure_http: bool | None  # allow plain http:// to other machines
     profile: str | None  # name of a profile, see svc.profiles
     escrow_keys: Collection[str]  # accepted keys of the escrow; any other is rejected

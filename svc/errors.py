@@ -40,8 +40,8 @@ E = TypeVar("E", bound="ApiError")
 T = TypeVar("T")
 
 NO_WALLET = (
-    "no wallet: set SVC_WALLET_KEY_FILE to a key file, SVC_KEYSTORE to an encrypted keystore, SVC_SIGNER_COMMAND to a"
-    " program that signs, or SVC_WALLET_KEY to the key itself"
+    "no wallet: set SVC_WALLET_KEY_FILE to a key file or an encrypted keystore, SVC_SIGNER_COMMAND to a program that"
+    " signs, or SVC_WALLET_KEY to the key itself"
 )
 
 

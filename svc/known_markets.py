@@ -24,12 +24,11 @@ _MAX_FILE_BYTES: Final = 16 << 20
 Change = Callable[[KnownMarket | None], KnownMarket | None]
 
 
-def known_markets_path(environment: Mapping[str, str]) -> Path | None:
+def known_markets_path(named: str | None, environment: Mapping[str, str]) -> Path | None:
     """Return the path in SVC_KNOWN_MARKETS, or in the user's configuration folder.
 
     Returns None if the variable is empty or there is no home folder: markets are then kept in memory.
     """
-    named = environment.get(PATH_VARIABLE)
     if named is not None:
         return Path(named) if named else None
     folder = configuration_folder(environment)

@@ -8,19 +8,19 @@ import tomlkit
 from tomlkit.items import AbstractTable
 
 from common.refusal import Refused
-from common.scalars import read_decimal
-from svc.profiles import FILE_VARIABLE, KEYS, NAME_VARIABLE, as_variables, own_file, parse_profiles
+from common.settings.kinds import read_text
+from common.settings.reader import Setting, read, settings_of, suggestion
+from svc.profiles import FILE_VARIABLE, NAME_VARIABLE, own_file, parse_profiles
+from svc.variables import ProfileTable, Variables
 
 _PROFILE_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_NUMBER_KEYS: Final = frozenset({"settlement_margin", "max_amount", "max_batch_amount"})
-_FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_FLAG_KEYS: Final = frozenset({"insecure_http", "signer_deterministic"})
+SETTINGS: Final[dict[str, Setting]] = {each.name: each for each in settings_of(Variables) if not each.secret}
 
 
 def change_setting(path: Path, profile: str, key: str, value: str | None) -> None:
     """Set a key of a profile, or remove it. Raise Refused, and OSError where nothing can be written."""
-    if key not in KEYS:
-        raise Refused(f"unknown setting {key!r}: use one of {', '.join(KEYS)}", key)
+    if key not in SETTINGS:
+        raise Refused(f"{key} is not a setting{suggestion(key, SETTINGS)} (use one of {', '.join(SETTINGS)})", key)
     if not _PROFILE_NAME_PATTERN.fullmatch(profile):
         raise Refused("a profile's name must have 1 to 64 letters, digits, - and _", NAME_VARIABLE)
     typed = None if value is None else _typed(key, value)
@@ -39,11 +39,11 @@ def change_setting(path: Path, profile: str, key: str, value: str | None) -> Non
             raise Refused(
                 f"{path} is written in a way that cannot be changed here: edit it by hand", FILE_VARIABLE
             ) from None
-        as_variables(wanted[profile], f"{path}: [profile.{profile}]")
+        read(Variables, ProfileTable(wanted[profile], path, profile))
         file.write(text)
 
 
-def _edited(raw: bytes, profile: str, key: str, value: str | int | bool | None) -> str:
+def _edited(raw: bytes, profile: str, key: str, value: Any) -> str:
     document: Any = tomlkit.parse(raw)
     if value is None:
         del document["profile"][profile][key]
@@ -53,7 +53,7 @@ def _edited(raw: bytes, profile: str, key: str, value: str | int | bool | None) 
     return tomlkit.dumps(document)
 
 
-def _set(table: AbstractTable, key: str, value: str | int | bool) -> None:
+def _set(table: AbstractTable, key: str, value: Any) -> None:
     """Set a key. A new one comes before the blank lines and comments that end the table: they belong to the next."""
     if key in table:
         table[key] = value
@@ -67,13 +67,9 @@ def _set(table: AbstractTable, key: str, value: str | int | bool) -> None:
         table.add(item)
 
 
-def _typed(key: str, value: str) -> str | int | bool:
-    if key in _NUMBER_KEYS:
-        return read_decimal(value, 256, key)
-    if key in _FLAG_KEYS:
-        if value.lower() not in _FLAGS:
-            raise Refused(f"{key} must be true or false", key)
-        return _FLAGS[value.lower()]
+def _typed(key: str, value: str) -> Any:
+    """Return the value as TOML holds it."""
     if not value.isprintable():
         raise Refused(f"{key} must be a text without line breaks and control characters", key)
-    return value
+    typed = read_text(SETTINGS[key].kind, value, key)
+    return list(typed) if isinstance(typed, tuple) else typed

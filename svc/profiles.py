@@ -9,32 +9,33 @@
 
 A key is the name of a variable without `SVC_`, in lower case. SVC_PROFILE chooses another profile than `default`. The
 file decides who is paid and how much, so it must belong to the user, who alone may write it. It holds no keys: set
-`wallet_key_file` or `keystore` to a file with one.
+`wallet_key_file` to a file with one.
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from common.refusal import Refused
+from common.settings.errors import SettingError
+from common.settings.reader import read
+from common.settings.toml import parse
 from svc.own_files import OwnFile, configuration_folder
-from svc.wallets import WALLET_VARIABLES
+from svc.variables import PREFIX, WALLET_NAMES, ClientEnvironment, ProfileTable, Variables, variable_of
 
 FILE_VARIABLE: Final = "SVC_CONFIG"
 NAME_VARIABLE: Final = "SVC_PROFILE"
 DEFAULT_PROFILE: Final = "default"
-KEYS: Final = (
-    *("base_url", "wallet_key_file", "keystore", "keystore_password_file"),
-    *("signer_command", "wallet_address", "signer_deterministic"),
-    *("pin_gateway", "settlement_margin", "addresses_file", "known_markets", "rpc_url"),
-    *("max_amount", "max_batch_amount", "insecure_http"),
-)
 _MAX_FILE_BYTES: Final = 1 << 16
 
 
-def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment merged with the chosen profile. A variable overrides the profile, even if empty.
+def read_variables(environment: Mapping[str, str]) -> Variables:
+    """Read the environment, and the chosen profile for variables that are not set. Raises Refused."""
+    return read(Variables, *sources_of(environment))
+
+
+def sources_of(environment: Mapping[str, str]) -> tuple[ClientEnvironment, ProfileTable]:
+    """Return the environment, and the chosen profile without the settings that the environment overrides.
 
     Raises Refused for an unsafe or unreadable file and for a chosen profile that does not exist. A missing file has no
     profiles.
@@ -42,16 +43,24 @@ def with_profile(environment: Mapping[str, str]) -> Mapping[str, str]:
     path, profiles = profiles_of(environment)
     chosen = environment.get(NAME_VARIABLE)
     name = chosen or DEFAULT_PROFILE
-    if name not in profiles:
-        if chosen:
-            available = ", ".join(sorted(profiles)) or "none"
-            raise Refused(f"no profile {chosen!r} in {path} (available: {available})", NAME_VARIABLE)
-        return environment
-    values = as_variables(profiles[name], f"{path}: [profile.{name}]")
-    # A wallet in the environment replaces the profile's, so that it is clear which account pays.
-    if any(environment.get(way) for way in WALLET_VARIABLES):
-        values = {variable: value for variable, value in values.items() if variable not in WALLET_VARIABLES}
-    return {**values, **environment}
+    if chosen and name not in profiles:
+        available = ", ".join(sorted(profiles)) or "none"
+        raise Refused(f"no profile {chosen!r} in {path} (available: {available})", NAME_VARIABLE)
+    values = profiles.get(name, {})
+    hidden = overridden(environment, values)
+    kept = {key: value for key, value in values.items() if key not in hidden}
+    return ClientEnvironment(environment, PREFIX), ProfileTable(kept, path, name)
+
+
+def overridden(environment: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a profile that the environment overrides, each with the variable that does.
+
+    A variable overrides its setting even if it is empty. A wallet in the environment overrides every wallet setting, so
+    that it is clear which account pays.
+    """
+    found = {key: variable_of(key) for key in values if variable_of(key) in environment}
+    wallets = [variable_of(name) for name in WALLET_NAMES if environment.get(variable_of(name))]
+    return found | ({name: wallets[0] for name in WALLET_NAMES if name in values} if wallets else {})
 
 
 def profiles_of(environment: Mapping[str, str]) -> tuple[Path | None, dict[str, dict[str, Any]]]:
@@ -84,32 +93,8 @@ def own_file(path: Path) -> OwnFile:
 
 
 def parse_profiles(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
-    try:
-        document = tomllib.loads(raw.decode("utf-8"))
-    except ValueError as error:  # invalid TOML or UTF-8, or an integer with thousands of digits
-        raise Refused(f"{path} is not TOML: {error}", FILE_VARIABLE) from None
-    except RecursionError:
-        raise Refused(f"{path}: tables are nested too deeply", FILE_VARIABLE) from None
+    document = parse(raw, path)
     profiles = document.pop("profile", {})
     if document or not isinstance(profiles, dict) or not all(isinstance(table, dict) for table in profiles.values()):
-        raise Refused(f"{path} must hold only tables named [profile.NAME]", FILE_VARIABLE)
+        raise SettingError.at((), "must hold only tables named [profile.NAME]", path)
     return profiles
-
-
-def as_variables(table: Mapping[str, Any], where: str) -> dict[str, str]:
-    values = {}
-    for key, value in table.items():
-        if key not in KEYS:
-            raise Refused(f"{where} has an unknown key {key!r} (known: {', '.join(KEYS)})", FILE_VARIABLE)
-        values[f"SVC_{key.upper()}"] = _as_text(value, f"{where} {key}")
-    return values
-
-
-def _as_text(value: object, where: str) -> str:
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, int | str):
-        return str(value)
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return ",".join(value)
-    raise Refused(f"{where} must be a text, a whole number, true or false, or a list of texts", FILE_VARIABLE)

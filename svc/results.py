@@ -37,6 +37,7 @@ class Result:
     rests_on: RestsOn = "block"
     provisional: bool = False
     charges: FeeTerms | None = attrs.field(default=None, repr=False, eq=False)
+    share: CostParts | None = None  # of the job's cost, for a line of a bundle
     confirm: "Callable[[Result, float | None], Awaitable[Result]] | None" = attrs.field(
         default=None, repr=False, eq=False
     )
@@ -59,14 +60,14 @@ class Result:
 
     @property
     def cost(self) -> int | None:
-        """Cost of the job in base units, or None if the coordinator does not report the charges."""
+        """Cost in base units, of a line's share of a bundle or of the job. None if the charges are unknown."""
         parts = self.cost_parts
         return None if parts is None else parts.total
 
     @property
     def cost_parts(self) -> CostParts | None:
         """Parts of `cost`: the provider's pay, the protocol fee and the relay charge."""
-        return cost_parts_of(self.job, self.charges)
+        return cost_parts_of(self.job, self.charges) if self.share is None else self.share
 
 
 def provider_cost(job: Job) -> int:

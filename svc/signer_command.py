@@ -1,8 +1,7 @@
 """Wallets behind a program that signs: a tool of a hardware wallet, an agent, or the client of a service.
 
-    SVC_SIGNER_COMMAND         the program and its arguments
-    SVC_WALLET_ADDRESS         the account that it signs for; every signature is checked
-    SVC_SIGNER_DETERMINISTIC   1: its signatures follow RFC 6979
+    SVC_SIGNER_COMMAND    the program and its arguments
+    SVC_WALLET_ADDRESS    the account that it signs for; every signature is checked
 
 The program reads EIP-712 JSON from standard input and writes the signature to standard output: 65 bytes as 0x-hex.
 """
@@ -11,7 +10,6 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
@@ -23,7 +21,6 @@ from svc.signers import RemoteSigner, Signer
 
 COMMAND: Final = "SVC_SIGNER_COMMAND"
 ADDRESS: Final = "SVC_WALLET_ADDRESS"
-DETERMINISTIC: Final = "SVC_SIGNER_DETERMINISTIC"
 _TIMEOUT_SECONDS: Final = 300.0  # a person may have to press a button on a device
 
 
@@ -58,21 +55,18 @@ class SignerCommand:
         return answer
 
 
-def signer_by_command(environment: Mapping[str, str]) -> Signer:
+def signer_by_command(command_line: str, address: str | None) -> Signer:
+    """Return the signer. Its results need a cipher key, because its signatures may differ from time to time."""
     posix = sys.platform != "win32"  # on Windows, backslashes are parts of paths
     try:
-        command = tuple(word if posix else word.strip('"') for word in shlex.split(environment[COMMAND], posix=posix))
+        command = tuple(word if posix else word.strip('"') for word in shlex.split(command_line, posix=posix))
     except ValueError as error:
         raise Refused(f"{COMMAND} must be a command line: {error}", COMMAND) from None
     if not command:
         raise Refused(f"{COMMAND} must name a program", COMMAND)
-    address = environment.get(ADDRESS)
     if not address:
         raise Refused(
             f"{ADDRESS} must be the address that {COMMAND} signs for: each signature is checked",
             ADDRESS,
         )
-    deterministic = environment.get(DETERMINISTIC, "").strip().lower() in {"1", "true", "yes", "on"}
-    return RemoteSigner(
-        read_hex(address, 20, ADDRESS), by_typed_data=SignerCommand(command).sign, deterministic=deterministic
-    )
+    return RemoteSigner(read_hex(address, 20, ADDRESS), by_typed_data=SignerCommand(command).sign)

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from common.quotes import FeeTerms
 from svc.batches.batches import Batches
 from svc.batches.results import BatchResult
 from svc.client import Client
@@ -111,10 +112,16 @@ class SyncBatches(_SyncRoutes):
     cancel = blocking(Batches.cancel)
     wait = blocking(Batches.wait)
 
-    def results(self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None) -> Iterator[BatchResult]:
+    def results(
+        self,
+        batch: Batch | str,
+        *,
+        custom_ids: Mapping[int, str] | None = None,
+        charges: FeeTerms | None = None,
+    ) -> Iterator[BatchResult]:
         """Yield the results of `Batches.results`."""
         inner: Batches = self._inner  # type: ignore[assignment] # always a Batches
-        results = inner.results(batch, custom_ids=custom_ids)
+        results = inner.results(batch, custom_ids=custom_ids, charges=charges)
 
         async def next_result() -> BatchResult | None:
             return await anext(results, None)

@@ -1,17 +1,15 @@
 """Wallets: a key, a key file, an encrypted keystore, or a program that signs.
 
     SVC_WALLET_KEY          the private key: 32 bytes of hex
-    SVC_WALLET_KEY_FILE     a file with the private key, as `svc keygen` writes it
-    SVC_KEYSTORE            a JSON keystore of version 3, as geth, clef, cast and `svc keygen --encrypted` write it;
-                            its password is in SVC_KEYSTORE_PASSWORD_FILE, or the command line asks for it
-    SVC_SIGNER_COMMAND      a program that reads EIP-712 JSON and prints the signature for SVC_WALLET_ADDRESS;
-                            SVC_SIGNER_DETERMINISTIC=1: its signatures follow RFC 6979, so that a key for results may
-                            be derived from one
+    SVC_WALLET_KEY_FILE     a file with the private key, as `svc keygen` writes it, or a JSON keystore of version 3, as
+                            `svc keygen --encrypted`, geth, clef and cast write it; the keystore's password is in
+                            SVC_KEYSTORE_PASSWORD_FILE, or the command line asks for it
+    SVC_SIGNER_COMMAND      a program that reads EIP-712 JSON and prints the signature for SVC_WALLET_ADDRESS
 
 Only one of them may be set, so that it is clear which account pays.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +19,12 @@ from common.secp256k1 import Wallet
 from svc.key_files import read_key_text, require_own_file, wallet_in
 from svc.signer_command import COMMAND, signer_by_command
 from svc.signers import LocalSigner, Signer
+from svc.variables import Variables
 
 KEY: Final = "SVC_WALLET_KEY"
 KEY_FILE: Final = "SVC_WALLET_KEY_FILE"
-KEYSTORE: Final = "SVC_KEYSTORE"
 PASSWORD_FILE: Final = "SVC_KEYSTORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
-WALLET_VARIABLES: Final = (KEY, KEY_FILE, KEYSTORE, COMMAND)
+WALLET_VARIABLES: Final = (KEY, KEY_FILE, COMMAND)
 
 _OWN_PARAMETERS: Final = frozenset({PASSWORD_FILE})
 
@@ -34,28 +32,26 @@ AskPassword = Callable[[Path], str]
 
 
 def read_signer(
-    environment: Mapping[str, str], key_file: Path | None = None, ask_password: AskPassword | None = None
+    variables: Variables, key_file: Path | None = None, ask_password: AskPassword | None = None
 ) -> Signer | None:
     """Return the wallet, or None if none is set. Raises Refused; no message shows a key.
 
-    `key_file`, encrypted or not, overrides the environment. `ask_password` returns the password of a keystore that has
-    no password file.
+    `key_file`, encrypted or not, overrides the variables. `ask_password` returns the password of a keystore that has no
+    password file.
     """
     if key_file is not None:
-        return LocalSigner(_open_wallet(key_file, KEY_FILE, environment, ask_password))
-    named = [way for way in WALLET_VARIABLES if environment.get(way)]
+        return LocalSigner(_open_wallet(key_file, variables, ask_password))
+    ways = (variables.wallet_key, variables.wallet_key_file, variables.signer_command)
+    named = [name for name, way in zip(WALLET_VARIABLES, ways, strict=True) if way]
     if len(named) > 1:
         raise Refused(f"{' and '.join(named)} are both set: unset one", named[0])
-    match named:
-        case []:
-            return None
-        case [way] if way == KEY:
-            return LocalSigner(_parse_key(environment[KEY]))
-        case [way] if way == COMMAND:
-            return signer_by_command(environment)
-        case [way]:
-            return LocalSigner(_open_wallet(Path(environment[way]), way, environment, ask_password))
-    raise AssertionError("one wallet variable or none")
+    if variables.wallet_key:
+        return LocalSigner(_parse_key(variables.wallet_key))
+    if variables.wallet_key_file:
+        return LocalSigner(_open_wallet(Path(variables.wallet_key_file), variables, ask_password))
+    if variables.signer_command:
+        return signer_by_command(variables.signer_command, variables.wallet_address)
+    return None
 
 
 def _parse_key(key: str) -> Wallet:
@@ -65,24 +61,21 @@ def _parse_key(key: str) -> Wallet:
         raise Refused(f"{KEY} does not hold a private key: it must be 32 bytes of hex", KEY) from None
 
 
-def _open_wallet(path: Path, variable: str, environment: Mapping[str, str], ask_password: AskPassword | None) -> Wallet:
+def _open_wallet(path: Path, variables: Variables, ask_password: AskPassword | None) -> Wallet:
     try:
         text, others_read = read_key_text(path)
         if text.lstrip().startswith("{"):
-            return open_keystore(text, read_password(path, environment, ask_password))
-        if variable == KEYSTORE:
-            raise Refused(f"{path} must be a JSON keystore; {KEY_FILE} names a key file in hex")
+            return open_keystore(text, read_password(path, variables.keystore_password_file, ask_password))
         return wallet_in(path, text, others_read)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", variable) from None
+        raise Refused(f"{path}: {error.strerror}", KEY_FILE) from None
     except Refused as error:
         message = error.message if str(path) in error.message or error.param else f"{path} {error.message}"
-        raise Refused(message, error.param if error.param in _OWN_PARAMETERS else variable) from None
+        raise Refused(message, error.param if error.param in _OWN_PARAMETERS else KEY_FILE) from None
 
 
-def read_password(path: Path, environment: Mapping[str, str], ask_password: AskPassword | None) -> str:
-    """Read the password of a keystore from its file, or call `ask_password`. Raises Refused."""
-    named = environment.get(PASSWORD_FILE)
+def read_password(path: Path, named: str | None, ask_password: AskPassword | None) -> str:
+    """Read the password of a keystore from the named file, or call `ask_password`. Raises Refused."""
     if named:
         try:
             return require_own_file(Path(named), *read_key_text(Path(named))).rstrip("\r\n")

@@ -1,128 +1,109 @@
-"""Read the daemon's configuration, a TOML file, into a frozen value. Unknown keys are rejected."""
+"""Configuration of the daemon: a TOML file, read into frozen values.
+
+`config/svcd.toml` documents every key. Fields without `setting` are constants, which only tests change.
+"""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Final, Literal
 
 import attrs
-import msgspec
-from msgspec import Meta
 
 from common.address_book import AddressBook
 from common.api.limits import LONGEST_SLA, SNAPSHOT_QUOTES
 from common.box import SecretKey
+from common.daemon.process import Fatal
 from common.pricing.model_input import Modality
 from common.refusal import Refused
-from common.scalars import read_uint
 from common.secp256k1 import Wallet
+from common.settings.errors import KeyPath, SettingError
+from common.settings.kinds import Kind, choice, integer, listed, number, path, text
+from common.settings.reader import setting
+from common.settings.toml import read_file, table, tables
 from svcd.backends.discount import AskRates
-from svcd.backends.load_settings import ProbeSettings, SlotsSettings
-from svcd.backends.settings import BackendSettings, with_api_key
-from svcd.base.keys import KeySource, read_key, read_wallet
-from svcd.base.toml import KeyPath, Mistake, Text, TomlTable, Url, read_file, read_table
+from svcd.backends.load_settings import ProbeSettings, SlotsSettings, probe
+from svcd.backends.settings import BackendSettings, HttpSettings, OpenAISettings, backend, with_api_key
+from svcd.base.keys import SecretPlace, read_key, read_wallet, secret_place
+from svcd.base.kinds import base_units, http_url, unordered
 
-T = TypeVar("T")
-Port = Annotated[int, Meta(ge=0, le=65_535)]
-
-_PUBLIC_FILES: Final = frozenset({"addresses_file", "evidence_file"})
+_MODALITY: Final[Kind[Modality]] = choice("text", "embeddings", "image", "video")
 
 
-class CoordinatorTable(TomlTable, frozen=True, kw_only=True):
-    url: Url
-    addresses_file: Path | None = None
-    rpc_url: Url | None = None
+@attrs.frozen(slots=True, kw_only=True)
+class CoordinatorTable:
+    url: str = setting(http_url, "the market's coordinator")
+    addresses_file: Path | None = setting(path, "the market's address book", None)
+    rpc_url: str | None = setting(http_url, "a node of the chain", None, secret=True)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         if self.rpc_url is not None and self.addresses_file is None:
-            raise Refused(
-                "needs addresses_file beside it: contracts that the coordinator names say what it wants", "rpc_url"
-            )
+            raise Refused("needs addresses_file, so that the coordinator does not choose the contracts", "rpc_url")
 
 
-class GatewayTable(TomlTable, frozen=True, kw_only=True):
-    urls: Annotated[tuple[Url, ...], Meta(min_length=1)]
-    attempts: Annotated[int, Meta(ge=1, le=100)] = 8
-    pause_seconds: Annotated[float, Meta(ge=0.1, le=60)] = 1.5
+@attrs.frozen(slots=True, kw_only=True)
+class GatewayTable:
+    urls: tuple[str, ...] = setting(listed(http_url, at_least=1), "gateways that serve payloads, tried in turn")
 
 
-class KeysTable(TomlTable, frozen=True, kw_only=True):
-    wallet_file: Path | None = None
-    wallet_env: Text | None = None
-    wallet_credential: Text | None = None
-    wallet_password_file: Path | None = None
-    wallet_password_env: Text | None = None
-    wallet_password_credential: Text | None = None
-    box_file: Path | None = None
-    box_env: Text | None = None
-    box_credential: Text | None = None
-    evidence_file: Path | None = None
+@attrs.frozen(slots=True, kw_only=True)
+class KeysTable:
+    wallet: SecretPlace = setting(secret_place, "place of the wallet's key", SecretPlace("wallet.key"), secret=True)
+    wallet_password: SecretPlace | None = setting(secret_place, "place of a keystore's password", None, secret=True)
+    box: SecretPlace | None = setting(secret_place, "place of the box key", None, secret=True)
+    evidence_file: Path | None = setting(path, "evidence that `svcd identity` publishes", None)
 
 
-class MetricsTable(TomlTable, frozen=True, kw_only=True):
-    host: Text = "127.0.0.1"
-    port: Port = 9403
+@attrs.frozen(slots=True, kw_only=True)
+class MetricsTable:
+    host: str = setting(text, "address of /metrics and /healthz", "127.0.0.1")
+    port: int = setting(integer(0, 65_535), "port of /metrics and /healthz; 0: none", 9403)
 
 
-class LimitsTable(TomlTable, frozen=True, kw_only=True):
-    shutdown_grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+@attrs.frozen(slots=True, kw_only=True)
+class LimitsTable:
+    shutdown_grace_seconds: float = setting(number(0, 86_400), "time for the held jobs after SIGTERM", 60.0)
     # At most the highest MAX_BLOB_BYTES of a coordinator.
-    max_container_bytes: Annotated[int, Meta(ge=1024, le=1_073_741_824)] = 209_715_200
+    max_container_bytes: int = setting(integer(1024, 1_073_741_824), "largest payload", 209_715_200)
 
 
-class DiscountTable(TomlTable, frozen=True, kw_only=True):
-    most_percent: Annotated[int, Meta(ge=0, le=100)] = 0
-    ramp_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 600.0
+@attrs.frozen(slots=True, kw_only=True)
+class AskTable:
+    sla_seconds: int = setting(integer(1, LONGEST_SLA), "SLA window")
+    rate_in: int = setting(base_units, "price of 10^6 input units")
+    rate_out: int = setting(base_units, "price of 10^6 output units")
 
-
-class Rate(int):
-    """Base units of the payment token per 10^6 units; in the file a string, because it may exceed 64 bits."""
-
-    @classmethod
-    def from_toml(cls, value: object) -> "Rate":
-        if not isinstance(value, str):
-            raise Refused("must be a decimal number in a string")
-        try:
-            return cls(read_uint(value, 128, "rate"))
-        except Refused as error:
-            raise Refused(error.message.removeprefix("rate ")) from None
-
-
-class AskTable(TomlTable, frozen=True, kw_only=True):
-    sla_seconds: Annotated[int, Meta(ge=1, le=LONGEST_SLA)]
-    rate_in: Rate
-    rate_out: Rate
-
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         if not self.rate_in and not self.rate_out:
-            raise Refused("both rates are 0, which withdraws an ask: leave it out instead")
+            raise Refused("and rate_out are both 0, which withdraws an ask: remove the ask instead", "rate_in")
 
 
-class Amount(Rate):
-    """Base units of the payment token, as a string for the same reason."""
-
-
-class AheadTable(TomlTable, frozen=True, kw_only=True):
+@attrs.frozen(slots=True, kw_only=True)
+class AheadTable:
     """Limits for running a model's jobs before their claim is in a block."""
 
-    most_amount: Amount  # of one job
-    most_in_flight: Amount  # of all at a time: what may be lost at most
-    settled_jobs: Annotated[int, Meta(ge=1, le=1_000_000)] = 5  # of the owner, by this daemon's own record
+    most_amount: int = setting(base_units, "highest amount of one job")
+    most_in_flight: int = setting(base_units, "highest amount of all such jobs at a time")
+    settled_jobs: int = 5  # of the owner, by this daemon's own record
 
 
-class ModelConfig(TomlTable, frozen=True, kw_only=True):
+@attrs.frozen(slots=True, kw_only=True)
+class ModelConfig:
     """Model to offer. Only the SLA windows of its asks are claimed."""
 
-    name: Text
-    serves: Annotated[frozenset[Modality], Meta(min_length=1)] = frozenset({"text"})
-    slots: Annotated[int, Meta(ge=1, le=10_000)]
-    ask: Annotated[tuple[AskTable, ...], Meta(min_length=1)]
-    margin_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
-    poll_seconds: Annotated[float, Meta(ge=0.05, le=600)] = 2.0
-    discount: DiscountTable = DiscountTable()
-    ahead: AheadTable | None = None
-    backend: BackendSettings
-    load: ProbeSettings = SlotsSettings()
+    name: str = setting(text, "the model's name in the coordinator's catalogue")
+    serves: frozenset[Modality] = setting(
+        unordered(_MODALITY, at_least=1), "kinds of jobs", frozenset[Modality]({"text"})
+    )
+    slots: int = setting(integer(1, 10_000), "jobs held at a time")
+    margin_seconds: float = setting(number(0, 86_400), "time to leave for sealing, uploading and settling", 30.0)
+    discount_percent: int = setting(integer(0, 100), "largest discount of an idle machine", 0)
+    ask: tuple[AskTable, ...] = setting(tables(AskTable, at_least=1), "prices")
+    ahead: AheadTable | None = setting(table(AheadTable), "running ahead of the chain (default: off)", None)
+    backend: BackendSettings = setting(backend, "the model's server or program")
+    load: ProbeSettings = setting(probe, "the backend's load", SlotsSettings())
+    poll_seconds: float = 1.0
 
     @property
     def asks(self) -> dict[int, AskRates]:
@@ -130,22 +111,30 @@ class ModelConfig(TomlTable, frozen=True, kw_only=True):
         return {ask.sla_seconds: AskRates(ask.rate_in, ask.rate_out) for ask in self.ask}
 
 
-class ConfigFile(TomlTable, frozen=True, kw_only=True):
-    state_directory: Path
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    coordinator: CoordinatorTable
-    gateway: GatewayTable
-    keys: KeysTable = KeysTable()
-    metrics: MetricsTable = MetricsTable()
-    limits: LimitsTable = LimitsTable()
-    model: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
+@attrs.frozen(slots=True, kw_only=True)
+class ConfigFile:
+    state_directory: Path = setting(path, "folder of the journal and of large payloads and results")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        choice("debug", "info", "warning", "error"), "lowest level of the log", "info"
+    )
+    coordinator: CoordinatorTable = setting(table(CoordinatorTable))
+    gateway: GatewayTable = setting(table(GatewayTable))
+    keys: KeysTable = setting(table(KeysTable), "", KeysTable())
+    metrics: MetricsTable = setting(table(MetricsTable), "", MetricsTable())
+    limits: LimitsTable = setting(table(LimitsTable), "", LimitsTable())
+    model: tuple[ModelConfig, ...] = setting(tables(ModelConfig, at_least=1))
 
-
-class LocationFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the file that `Whereabouts` needs."""
-
-    state_directory: Path
-    metrics: MetricsTable = MetricsTable()
+    def __attrs_post_init__(self) -> None:
+        for n, model in enumerate(self.model):
+            if model.name in {other.name for other in self.model[:n]}:
+                raise SettingError.at(("model", n, "name"), f"must differ from other models, not {model.name!r} again")
+            windows = [ask.sla_seconds for ask in model.ask]
+            for k, window in enumerate(windows):
+                if window in windows[:k]:
+                    place = ("model", n, "ask", k, "sla_seconds")
+                    raise SettingError.at(place, f"must differ from the model's other asks, not {window} again")
+        if sum(len(model.ask) for model in self.model) > SNAPSHOT_QUOTES:
+            raise Refused(f"must have at most {SNAPSHOT_QUOTES} asks in all, because a snapshot holds no more", "model")
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -158,8 +147,8 @@ class DaemonConfig:
     addresses: AddressBook | None
     rpc_url: str | None = attrs.field(default=None, repr=False)  # may carry a key
     gateways: tuple[str, ...]
-    gateway_attempts: int
-    gateway_pause_seconds: float
+    gateway_attempts: int = 8  # answers without the payload
+    gateway_pause_seconds: float = 1.5
     wallet: Wallet
     box: SecretKey | None
     evidence_file: Path | None
@@ -173,43 +162,41 @@ class DaemonConfig:
         return {model.name: model.slots for model in self.models}
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class Whereabouts:
-    """Journal and port of a daemon, readable without its keys."""
-
-    state_directory: Path
-    metrics_host: str
-    metrics_port: int
-
-
 def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonConfig:
-    """Read the configuration. Raise `Fatal` with the file, line and key of a mistake."""
+    """Read the configuration and its keys. Raise `Fatal` with the file and key of a mistake."""
+    file = read_settings(path)
     beside = path.absolute().parent / "credentials"
     if not environ.get("CREDENTIALS_DIRECTORY") and beside.is_dir():
         # Outside of the unit, for the commands of an operator: the files that it hands over.
         environ = {**environ, "CREDENTIALS_DIRECTORY": str(beside)}
-    return read_file(path, lambda values: _config(values, environ))
+    try:
+        return _with_keys(file, environ)
+    except SettingError as error:
+        raise Fatal(str(error.in_file(path))) from None
 
 
-def read_whereabouts(path: Path) -> Whereabouts:
-    """Read only the places. Raise `Fatal` like `read_config`."""
-    file = read_file(path, lambda values: read_table(values, LocationFile))
-    return Whereabouts(
-        state_directory=file.state_directory, metrics_host=file.metrics.host, metrics_port=file.metrics.port
-    )
+def read_settings(path: Path) -> ConfigFile:
+    """Read the file without its keys. Raise `Fatal` like `read_config`."""
+    if not path.exists():
+        raise Fatal(f'settings file not found: {path} (create it with "svcd init --config {path}")')
+    try:
+        return read_file(path, ConfigFile)
+    except SettingError as error:
+        raise Fatal(str(error)) from None
 
 
-def _config(values: Mapping[str, object], environ: Mapping[str, str]) -> DaemonConfig:
-    file = read_table(_with_default_probes(values), ConfigFile)
+def _with_keys(file: ConfigFile, environ: Mapping[str, str]) -> DaemonConfig:
     keys = file.keys
-    wallet_at = KeySource("wallet", keys.wallet_file, keys.wallet_env, keys.wallet_credential)
-    password_at = KeySource(
-        "wallet_password", keys.wallet_password_file, keys.wallet_password_env, keys.wallet_password_credential
-    )
-    box_at = KeySource("box", keys.box_file, keys.box_env, keys.box_credential)
-    wallet = _at(("keys",), lambda: read_wallet(wallet_at, password_at, environ))
-    if wallet is None:
-        raise Mistake.at(("keys", "wallet_file"), "wallet_file, wallet_env or wallet_credential is missing")
+    with _refusals_at("keys", "wallet_password"):
+        password = None if keys.wallet_password is None else keys.wallet_password.read(environ)
+    with _refusals_at("keys", "wallet"):
+        wallet = read_wallet(keys.wallet, password, environ)
+    with _refusals_at("keys", "box"):
+        box = None if keys.box is None else read_key(keys.box, environ, SecretKey)
+    models = []
+    for n, model in enumerate(file.model):
+        with _refusals_at("model", n, "backend", "api_key"):
+            models.append(attrs.evolve(model, backend=with_api_key(model.backend, environ)))
     return DaemonConfig(
         state_directory=file.state_directory,
         log_level=file.log_level,
@@ -219,82 +206,46 @@ def _config(values: Mapping[str, object], environ: Mapping[str, str]) -> DaemonC
         addresses=_addresses(file.coordinator.addresses_file),
         rpc_url=file.coordinator.rpc_url,
         gateways=tuple(url.rstrip("/") for url in file.gateway.urls),
-        gateway_attempts=file.gateway.attempts,
-        gateway_pause_seconds=file.gateway.pause_seconds,
         wallet=wallet,
-        box=_at(("keys",), lambda: read_key(box_at, environ, SecretKey)),
+        box=box,
         evidence_file=keys.evidence_file,
         metrics_host=file.metrics.host,
         metrics_port=file.metrics.port,
-        models=_models(file.model, environ),
-        private=_private(values, environ),
+        models=tuple(models),
+        private=_private(file, environ),
     )
 
 
-def _with_default_probes(values: Mapping[str, object]) -> dict[str, object]:
-    """The values, with the kind of each `[model.load]` that names none."""
-    models = values.get("model")
-    if not isinstance(models, list):
-        return dict(values)
-    named = []
-    for model in models:
-        load = model.get("load") if isinstance(model, Mapping) else None
-        named.append({**model, "load": {"kind": "slots", **load}} if isinstance(load, Mapping) else model)
-    return {**values, "model": named}
-
-
-def _models(models: tuple[ModelConfig, ...], environ: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    for n, model in enumerate(models):
-        if model.name in {other.name for other in models[:n]}:
-            raise Mistake.at(("model", n, "name"), f"{model.name} stands here twice")
-        windows = [ask.sla_seconds for ask in model.ask]
-        for k, window in enumerate(windows):
-            if window in windows[:k]:
-                place = ("model", n, "ask", k, "sla_seconds")
-                raise Mistake.at(place, f"the window of {window} seconds stands here twice")
-    if sum(len(model.ask) for model in models) > SNAPSHOT_QUOTES:
-        raise Mistake.at(("model",), f"all models must have at most {SNAPSHOT_QUOTES} asks: a snapshot holds no more")
-    return tuple(_with_keys(model, ("model", n, "backend"), environ) for n, model in enumerate(models))
-
-
-def _with_keys(model: ModelConfig, path: KeyPath, environ: Mapping[str, str]) -> ModelConfig:
-    backend = _at(path, lambda: with_api_key(model.backend, environ))
-    return msgspec.structs.replace(model, backend=backend)
-
-
-def _at(path: KeyPath, read: Callable[[], T]) -> T:
+@contextmanager
+def _refusals_at(*path: str | int) -> Iterator[None]:
     try:
-        return read()
-    except Mistake as mistake:
-        raise mistake.below(path) from None
+        yield
+    except Refused as error:
+        raise SettingError.at(path, error.message) from None
 
 
 def _addresses(path: Path | None) -> AddressBook | None:
     if path is None:
         return None
-    place = ("coordinator", "addresses_file")
+    place: KeyPath = ("coordinator", "addresses_file")
     try:
         return AddressBook.parse(path.read_bytes())
     except OSError as error:
-        raise Mistake.at(place, f"{path} cannot be read ({error.strerror})") from None
+        raise SettingError.at(place, f"names {path}, which cannot be read ({error.strerror})") from None
     except Refused as error:
-        raise Mistake.at(place, f"{path}: {error.message}") from None
+        raise SettingError.at(place, f"names {path}: {error.message}") from None
 
 
-def _private(values: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The state directory, systemd's credentials, and every file that a key is read from."""
+def _private(file: ConfigFile, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the state directory, systemd's credentials, and every file that a key is read from."""
+    places = [file.keys.wallet, file.keys.wallet_password, file.keys.box]
+    for model in file.model:
+        if isinstance(model.backend, OpenAISettings | HttpSettings):
+            places.append(model.backend.api_key)
     credentials = environ.get("CREDENTIALS_DIRECTORY")
-    found = [values["state_directory"], *([credentials] if credentials else []), *_key_files(values)]
-    return tuple(Path(str(each)) for each in found)
-
-
-def _key_files(value: object) -> Iterator[object]:
-    if isinstance(value, list):
-        for each in value:
-            yield from _key_files(each)
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            if key.endswith("_file") and key not in _PUBLIC_FILES:
-                yield each
-            else:
-                yield from _key_files(each)
+    files = [place.file for place in places if place is not None]
+    return (
+        file.state_directory,
+        *([Path(credentials)] if credentials else []),
+        *(file for file in files if file is not None),
+    )

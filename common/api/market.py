@@ -64,11 +64,21 @@ class Reliability(Shape, Generic[N], frozen=True):
     median_secs: Annotated[
         N | None, said("median time from the claim to the settle, in seconds; null where nothing settled", "31")
     ]
+    units_per_sec: Annotated[
+        Omittable[N],
+        said("output units charged per second from the claim to the settle; absent where none was charged", "120"),
+    ] = None
 
 
 Reliable = Annotated[
     Omittable[Reliability[N]],
     said("how the jobs that it claimed ended in the last seven days: of the model, or of a provider's all models"),
+]
+
+
+LargestBundle = Annotated[
+    Omittable[int],
+    said("most requests in one job, as the provider announces it; absent for a provider that takes no bundles", 500),
 ]
 
 
@@ -86,6 +96,7 @@ class ProviderFields(Shape, Generic[N], frozen=True):
     capacity: N
     active_jobs: N
     reliability: Reliable[N] = None
+    largest_bundle: LargestBundle = None
 
 
 class ProviderShape(ProviderFields[Digits], frozen=True, kw_only=True):
@@ -116,6 +127,7 @@ class AskShape(Shape, Generic[N], frozen=True):
     rate_in: N
     rate_out: N
     reliability: Reliable[N] = None
+    largest_bundle: LargestBundle = None
 
 
 class AskList(Shape, frozen=True):

@@ -13,7 +13,6 @@ from common.api.fields import parse_sent
 from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.base.metrics import http_body_bytes
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 
@@ -67,14 +66,12 @@ class BodyBudget:
             raise Retryable("busy", "too many request bodies are being held; try again", retry_after=1)
         self._held += size
         self._held_of[caller] = held_of_one
-        http_body_bytes.set(self._held)
 
     def _give_back(self, caller: str, size: int) -> None:
         left = self._held_of.pop(caller, 0) - size
         if left:
             self._held_of[caller] = left
         self._held -= size
-        http_body_bytes.set(self._held)
 
 
 class BudgetShare:

@@ -1,10 +1,9 @@
-"""The actions of `coordinatord market admin`: their words on the command line, and what each calls."""
+"""Actions of `coordinatord market admin`: their arguments on the command line, and their calls."""
 
 import re
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, Protocol
+from types import SimpleNamespace
+from typing import Any, Final
 
 import attrs
 
@@ -19,10 +18,6 @@ _YES_NO: Final = {"yes": True, "no": False}
 _MAX_ENTRY_BYTES: Final = 1024
 
 
-class Subparsers(Protocol):
-    def add_parser(self, name: str, *, help: str, description: str) -> ArgumentParser: ...
-
-
 @attrs.frozen(slots=True)
 class Argument:
     """A positional argument. `read` raises Refused."""
@@ -34,9 +29,15 @@ class Argument:
 
 @attrs.frozen(slots=True)
 class Verb:
+    """Action of one word on the command line, with its arguments."""
+
     about: str
     words: tuple[Argument, ...]
     take: Callable[..., Action]
+
+    def action(self, admin: Admin, options: SimpleNamespace) -> Action:
+        """Return the action. Raises Refused when an argument is wrong."""
+        return self.take(admin, *(word.read(getattr(options, word.name)) for word in self.words))
 
 
 def _uint(bits: int, low: int = 0, high: int | None = None, param: str = "the value") -> Callable[[str], int]:
@@ -77,86 +78,72 @@ def _entry(text: str) -> str:
     return text
 
 
-_PROVIDER: Final = Argument("provider", _uint(32, 1, param="the provider's id"), "id of the provider")
-_MODEL: Final = Argument("model", _uint(32, 1, param="the model's id"), "id of the model")
-_ALLOWED: Final = Argument("allowed", _yes_no, "yes or no")
-_ACCOUNT: Final = Argument("account", _address, "0x…")
+_PROVIDER: Final = Argument("provider", _uint(32, 1, param="the provider's id"), "Id of the provider.")
+_MODEL: Final = Argument("model", _uint(32, 1, param="the model's id"), "Id of the model.")
+_ALLOWED: Final = Argument("allowed", _yes_no, "Answer yes or no.")
+_ACCOUNT: Final = Argument("account", _address, "Address of the account.")
+
+_TOKEN_GAS_HELP: Final = f"Gas, {MIN_TOKEN_GAS} to {MAX_TOKEN_GAS}."
 
 VERBS: Final[dict[str, Verb]] = {
-    "list-provider": Verb("let a provider claim jobs", (_PROVIDER,), lambda a, p: a.list_provider(p, True)),
-    "delist-provider": Verb("stop a provider's claims", (_PROVIDER,), lambda a, p: a.list_provider(p, False)),
+    "list-provider": Verb("Let a provider claim jobs.", (_PROVIDER,), lambda a, p: a.list_provider(p, True)),
+    "delist-provider": Verb("Stop a provider's claims.", (_PROVIDER,), lambda a, p: a.list_provider(p, False)),
     "ceiling": Verb(
-        "bound the jobs that a provider runs at once",
-        (_PROVIDER, Argument("ceiling", _uint(32, param="the ceiling"), "jobs at most")),
+        "Bound the jobs that a provider runs at once.",
+        (_PROVIDER, Argument("ceiling", _uint(32, param="the ceiling"), "Highest number of jobs.")),
         Admin.set_ceiling,
     ),
-    "allow-all-models": Verb("let a provider run every model, or not", (_PROVIDER, _ALLOWED), Admin.allow_all_models),
-    "allow-model": Verb("let a provider run one model, or not", (_PROVIDER, _MODEL, _ALLOWED), Admin.allow_model),
-    "enable-model": Verb("enable or disable a model that was set", (_MODEL, _ALLOWED), Admin.enable_model),
+    "allow-all-models": Verb("Let a provider run every model, or not.", (_PROVIDER, _ALLOWED), Admin.allow_all_models),
+    "allow-model": Verb("Let a provider run one model, or not.", (_PROVIDER, _MODEL, _ALLOWED), Admin.allow_model),
+    "enable-model": Verb("Enable or disable a model that was set.", (_MODEL, _ALLOWED), Admin.enable_model),
     "sla": Verb(
-        "allow or forbid a window",
-        (Argument("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"1..{LONGEST_SLA}"), _ALLOWED),
+        "Allow or forbid a window.",
+        (
+            Argument("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"Seconds, 1 to {LONGEST_SLA}."),
+            _ALLOWED,
+        ),
         Admin.allow_sla,
     ),
     "fees": Verb(
-        "set the fees of jobs posted from now on",
+        "Set the fees of jobs posted from now on.",
         (
-            Argument("bps", _uint(16, 0, MAX_FEE_BPS, "the fee in bps"), f"0..{MAX_FEE_BPS}"),
-            Argument("gas_fee", _uint(128, param="the gas fee"), "in the token's smallest unit"),
+            Argument("bps", _uint(16, 0, MAX_FEE_BPS, "the fee in bps"), f"Basis points, 0 to {MAX_FEE_BPS}."),
+            Argument("gas_fee", _uint(128, param="the gas fee"), "Amount in the token's smallest unit."),
         ),
         Admin.set_fees,
     ),
     "token-gas": Verb(
-        "set what one call of the token may use",
-        (Argument("gas", _uint(32, MIN_TOKEN_GAS, MAX_TOKEN_GAS, "the gas"), f"{MIN_TOKEN_GAS}..{MAX_TOKEN_GAS}"),),
+        "Set what one call of the token may use.",
+        (Argument("gas", _uint(32, MIN_TOKEN_GAS, MAX_TOKEN_GAS, "the gas"), _TOKEN_GAS_HELP),),
         Admin.set_token_gas,
     ),
     "point-price": Verb(
-        "set what the treasury must get for a point of a provider's reputation",
-        (Argument("price", _uint(96, param="the price"), "in the token's smallest unit"),),
+        "Set what the treasury must get for a point of a provider's reputation.",
+        (Argument("price", _uint(96, param="the price"), "Amount in the token's smallest unit."),),
         Admin.set_point_price,
     ),
-    "treasury": Verb("change where fees go", (_ACCOUNT,), Admin.set_treasury),
-    "grant-relayer": Verb("let an account relay, on all registries", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)),
-    "revoke-relayer": Verb("let it relay no longer", (_ACCOUNT,), lambda a, r: a.set_relayer(r, False)),
-    "pause": Verb("stop posts and claims; what is claimed goes on", (), lambda a: a.pause(True)),
-    "unpause": Verb("let posts and claims go on", (), lambda a: a.pause(False)),
+    "treasury": Verb("Change where fees go.", (_ACCOUNT,), Admin.set_treasury),
+    "grant-relayer": Verb("Let an account relay, on all registries.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)),
+    "revoke-relayer": Verb("Let it relay no longer.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, False)),
+    "pause": Verb("Stop posts and claims; what is claimed goes on.", (), lambda a: a.pause(True)),
+    "unpause": Verb("Let posts and claims go on.", (), lambda a: a.pause(False)),
     "allowlist": Verb(
-        "set the status of an escrow key",
+        "Set the status of an escrow key.",
         (
-            Argument("key", _key, "32 bytes, 0x…"),
-            Argument("status", _status, ", ".join(STATUSES)),
-            Argument("entry", _entry, "what it is, for people and clients; may be empty"),
+            Argument("key", _key, "The key, 32 bytes of hex."),
+            Argument("status", _status, f"One of {', '.join(STATUSES)}."),
+            Argument("entry", _entry, "Description; may be empty."),
         ),
         Admin.set_allowlist,
     ),
-    "transfer-ownership": Verb("offer all registries to an account", (_ACCOUNT,), Admin.transfer_ownership),
-    "take-back-ownership": Verb("take back an offer that is not accepted", (), Admin.take_back_offer),
-    "accept-ownership": Verb("accept what is offered to the sender", (), Admin.accept_ownership),
+    "transfer-ownership": Verb("Offer all registries to an account.", (_ACCOUNT,), Admin.transfer_ownership),
+    "take-back-ownership": Verb("Take back an offer that is not accepted.", (), Admin.take_back_offer),
+    "accept-ownership": Verb("Accept what is offered to the sender.", (), Admin.accept_ownership),
 }
 
 
-def add_verbs(verbs: Subparsers, add_options: Callable[[ArgumentParser], None]) -> None:
-    for name, verb in VERBS.items():
-        parser = verbs.add_parser(name, help=verb.about, description=verb.about)
-        for word in verb.words:
-            parser.add_argument(word.name, help=word.about)
-        add_options(parser)
-    about = "set a model: its name, owner and parameters"
-    model = verbs.add_parser("set-model", help=about, description=about)
-    model.add_argument("model", help=_MODEL.about)
-    model.add_argument("--name", required=True, help="the name that clients order by")
-    model.add_argument("--owned-by", default="", help="whose model it is")
-    model.add_argument("--params-schema", type=Path, metavar="FILE", help="JSON Schema of its parameters")
-    model.add_argument("--disabled", action="store_true", help="known, and not to be ordered")
-    add_options(model)
-
-
-def take(admin: Admin, arguments: Namespace) -> Action:
-    """The action that the command line names. Refused when a value of it is wrong."""
-    if arguments.verb == "set-model":
-        schema = read_schema(arguments.params_schema) if arguments.params_schema is not None else None
-        model = read_model(_MODEL.read(arguments.model), arguments.name, arguments.owned_by, schema, "the model")
-        return admin.set_model(model, not arguments.disabled)
-    verb = VERBS[arguments.verb]
-    return verb.take(admin, *(word.read(getattr(arguments, word.name)) for word in verb.words))
+def set_model(admin: Admin, options: SimpleNamespace) -> Action:
+    """Return the action of `set-model`. Raises Refused when a value is wrong."""
+    schema = read_schema(options.params_schema) if options.params_schema is not None else None
+    model = read_model(_MODEL.read(options.model), options.name, options.owned_by, schema, "the model")
+    return admin.set_model(model, not options.disabled)

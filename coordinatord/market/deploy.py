@@ -13,9 +13,11 @@ from web3 import Web3
 
 from common import artifacts
 from common.address_book import AddressBook
+from common.checks import CheckRow, check_lines, wrong_names
 from common.daemon.process import Fatal
 from common.keccak import keccak256
 from common.scalars import hex_of
+from common.text_table import terminal_columns
 from coordinatord.chain.signing.signers import TransactionSigner
 from coordinatord.market import explorer
 from coordinatord.market.contracts import Contract, ContractCall
@@ -25,7 +27,6 @@ from coordinatord.market.journal import DeploymentJournal, opened, replace_file
 from coordinatord.market.node import balance_of, genesis
 from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
-from coordinatord.market.rows import Row, table
 from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions
 from coordinatord.market.status import conformity, soundness
 from coordinatord.market.terms import MarketTerms
@@ -81,7 +82,7 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
     """Check, deploy, verify and write the address book. Raise Fatal with the reason and the remedy."""
     node, terms, say = deployment.node, deployment.terms, deployment.say
     facts, rows = check_chain_and_token(node, terms)
-    say(table(rows))
+    say(check_lines(rows, terminal_columns()))
     path = journal_path(out)
     if out.exists() and not path.exists():
         raise Fatal(f"--out {out} exists already, and is of no deployment that can go on: name another file")
@@ -91,7 +92,7 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
         say("\nverifying")
         market = read_market(node, book, span, say)
         rows = soundness(market, book) + conformity(market, terms)
-        say(table(rows))
+        say(check_lines(rows, terminal_columns()))
         _require_right(rows)
         replace_file(out, json.dumps(book.as_json(), indent=2) + "\n")
     say(f"\nthe address book: {out}")
@@ -105,7 +106,7 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
 def dry_run(node: Web3, deployer: str, terms: MarketTerms, options: SendOptions, say: Say) -> None:
     """Show the checks, the plan and its costs. Sign nothing."""
     _, rows = check_chain_and_token(node, terms)
-    say(table(rows))
+    say(check_lines(rows, terminal_columns()))
     _show_costs(node, deployer, steps(terms, deployer), options, say)
 
 
@@ -130,8 +131,8 @@ def acceptance(market: MarketState) -> list[ContractCall]:
     ]
 
 
-def _require_right(rows: Sequence[Row]) -> None:
-    wrong = [row.fact for row in rows if row.wrong]
+def _require_right(rows: Sequence[CheckRow]) -> None:
+    wrong = wrong_names(rows)
     if wrong:
         raise Fatal(f"the chain differs from the terms, and no address book is written: {'; '.join(wrong)}")
 

@@ -7,13 +7,14 @@ import attrs
 from hexbytes import HexBytes
 from web3 import Web3
 
+from common.checks import CheckRow, check_lines, compared, fact, wrong_names
 from common.daemon.process import Fatal
+from common.text_table import grid, terminal_columns
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.market.contracts import ContractCall
 from coordinatord.market.deployment import REGISTRIES
 from coordinatord.market.fees import Fees, in_ether, in_gwei
 from coordinatord.market.node import code_at
-from coordinatord.market.rows import Row, checked, columns, table, told
 from coordinatord.market.sending import SendingStep, gas_for
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts, check_token
@@ -35,18 +36,18 @@ class EstimatedCost:
     gas: int
 
 
-def check_chain_and_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
+def check_chain_and_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[CheckRow]]:
     """Compare chain and token with the terms. Raise Fatal with the whole table when anything differs."""
     chain_id = node.eth.chain_id
     if chain_id != terms.chain_id:
         raise Fatal(f"chain_id: the terms are for chain {terms.chain_id}, the RPC endpoint serves {chain_id}")
     facts, rows = check_token(node, terms)
-    rows = [checked("chain", chain_id, terms.chain_id), _transient_storage(node), *rows]
+    rows = [compared("chain", chain_id, terms.chain_id), _transient_storage(node), *rows]
     if terms.owner != terms.treasury and not code_at(node, terms.owner):
-        rows.append(told("owner", f"{terms.owner} is an account without code: one key, no multisig"))
-    wrong = [row.fact for row in rows if row.wrong]
+        rows.append(fact("owner", f"{terms.owner} is an account without code: one key, no multisig"))
+    wrong = wrong_names(rows)
     if wrong:
-        raise Fatal(f"{table(rows)}\n\nnothing was sent: {'; '.join(wrong)}")
+        raise Fatal(f"{check_lines(rows, terminal_columns())}\n\nnothing was sent: {'; '.join(wrong)}")
     return facts, rows
 
 
@@ -69,7 +70,7 @@ def plan(of: Sequence[EstimatedCost], fees: Fees, balance: int, deployer: str) -
     lines = [(f"{n}.", cost.call.words, f"{cost.gas} gas") for n, cost in enumerate(of, 1)]
     return "\n".join(
         (
-            columns(lines),
+            *grid(lines, terminal_columns(), alone=2),
             "",
             f"in all {gas} gas: {in_ether(gas * (fees.base + fees.tip))} at the fees of now "
             f"({in_gwei(fees.base)} gwei and a tip of {in_gwei(fees.tip)}), {in_ether(gas * fees.max_fee)} at most",
@@ -87,7 +88,7 @@ def require_funds(of: Sequence[EstimatedCost], fees: Fees, balance: int, deploye
         )
 
 
-def _transient_storage(node: Web3) -> Row:
+def _transient_storage(node: Web3) -> CheckRow:
     try:
         node.eth.call({"data": _READS_TRANSIENT_STORAGE})
         found = True
@@ -95,4 +96,4 @@ def _transient_storage(node: Web3) -> Row:
         if error.meaning not in (Meaning.REVERTED, Meaning.INTERNAL):
             raise
         found = False
-    return checked("chain: has transient storage (the Cancun rules)", found, True)
+    return compared("chain: has transient storage (the Cancun rules)", found, True)

@@ -15,6 +15,7 @@ from hexbytes import HexBytes
 from web3 import Web3
 
 from common.address_book import TokenDomain
+from common.checks import CheckRow, compared, fact
 from common.daemon.process import Fatal
 from common.eip712 import Domain, digest
 from common.keccak import keccak256
@@ -24,7 +25,6 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.market.contracts import Contract, checksum, explained
 from coordinatord.market.node import code_at, eth_call
-from coordinatord.market.rows import Row, checked, told
 from coordinatord.market.terms import MarketTerms
 
 _INTERFACE: Final = "DevToken"  # has every function that is checked
@@ -42,7 +42,7 @@ class TokenFacts:
     domain: TokenDomain
 
 
-def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
+def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[CheckRow]]:
     """Return the token's facts, with a row for each check. Raise Fatal when it is no token at all."""
     code = code_at(node, terms.token)
     if not code:
@@ -55,9 +55,9 @@ def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
     separator = _attempt(node, token, token.calldata("DOMAIN_SEPARATOR"))
     domain = Domain(facts.domain.name, facts.domain.version, terms.chain_id, bytes.fromhex(terms.token[2:]))
     rows = [
-        told("token", f"{terms.token} ({facts.symbol}), {len(code)} bytes of code"),
-        checked("token: decimals", decimals, terms.decimals),
-        checked(
+        fact("token", f"{terms.token} ({facts.symbol}), {len(code)} bytes of code"),
+        compared("token: decimals", decimals, terms.decimals),
+        compared(
             f"token: signing domain of name {facts.domain.name!r}, version {facts.domain.version!r}",
             separator,
             domain.separator,
@@ -66,21 +66,21 @@ def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[Row]]:
     return facts, rows + list(_authorisations(node, token, domain))
 
 
-def _authorisations(node: Web3, token: Contract, domain: Domain) -> Iterator[Row]:
+def _authorisations(node: Web3, token: Contract, domain: Domain) -> Iterator[CheckRow]:
     payer, payee = Wallet(secrets.token_bytes(32)), secrets.token_bytes(20)
     nonce = secrets.token_bytes(32)
     used = token.calldata("authorizationState", checksum(payer.address), nonce)
-    yield checked("token: authorizationState of a fresh nonce", _attempt(node, token, used), "0x" + "00" * 32)
+    yield compared("token: authorizationState of a fresh nonce", _attempt(node, token, used), "0x" + "00" * 32)
     message = ReceiveWithAuthorization(payer.address, payee, 0, 0, _FOREVER, nonce)
     receive = digest(domain.separator, keccak256(message.packed()))
     transfer = digest(domain.separator, keccak256(keccak256(_TRANSFER_TYPE) + message.packed()[32:]))
     another = secrets.token_bytes(20)
     for function, hashed in (("receiveWithAuthorization", receive), ("transferWithAuthorization", transfer)):
         good, bad = (_calldata(token, function, message, payer.sign(one)) for one in (hashed, keccak256(hashed)))
-        yield checked(f"token: {function} as signed", _tried(node, token, good, payee), "taken")
-        yield checked(f"token: {function} as nobody signed it", _refused(node, token, bad, payee), "refused")
+        yield compared(f"token: {function} as signed", _tried(node, token, good, payee), "taken")
+        yield compared(f"token: {function} as nobody signed it", _refused(node, token, bad, payee), "refused")
     stolen = _calldata(token, "receiveWithAuthorization", message, payer.sign(receive))
-    yield checked("token: receiveWithAuthorization sent by another", _refused(node, token, stolen, another), "refused")
+    yield compared("token: receiveWithAuthorization sent by another", _refused(node, token, stolen, another), "refused")
 
 
 def _calldata(token: Contract, function: str, message: ReceiveWithAuthorization, signature: bytes) -> bytes:

@@ -43,11 +43,8 @@ from coordinatord.chain.indexer.fetch import Source
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.relaying import Relaying
-from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.relayer.worker import run_relayer
-from coordinatord.chain.rpc.client import Rpc
-from coordinatord.chain.rpc.pinned import PinnedRpc
 from coordinatord.http.cors import Origins
 from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
@@ -57,14 +54,16 @@ from coordinatord.run.constructors import gas_policy, relayer_settings
 from coordinatord.run.dependencies import (
     Dependencies,
     containers_of,
+    decision_rpc,
     files_of,
-    former_relayers,
     open_dependencies,
     prepare,
+    watch_nodes,
 )
-from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
+from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
 from coordinatord.run.escrow import EscrowDependencies, open_escrow
 from coordinatord.run.janitor import Janitor
+from coordinatord.run.limits import Limits
 from coordinatord.run.operators_port import operators_app, serve_operators
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers
@@ -74,14 +73,21 @@ log = structlog.get_logger(__name__)
 _UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
 
 
-async def run(config: Config) -> None:
-    """The daemon, until SIGTERM or SIGINT."""
+async def run(config: Config, limits: Limits | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. `limits` replaces the limits derived from this process's descriptors and memory,
+    but never allows more connections than they do."""
     systemd = Systemd()
     stopping = Stopping()
     listening = listening_socket(config.port, config.bind_host)
-    room = connection_limits(config, raise_descriptor_limit())
+    room = connections_within(raise_descriptor_limit(), memory_limit(), config)
+    limits = (
+        config.limits.within(room)
+        if limits is None
+        else attrs.evolve(limits, connections=min(limits.connections, room))
+    )
+    config = attrs.evolve(config, limits=limits)
     async with AsyncExitStack() as stack:
-        patience = StartupPatience(config.boot_patience_s)
+        patience = StartupPatience(limits.boot_patience_s)
         dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
         await prepare(dependencies, patience)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
@@ -105,30 +111,29 @@ async def run(config: Config) -> None:
                 await stop.wait()
                 stopping.begun = True
                 systemd.say("STOPPING=1")
-                log.info("stopping", grace_seconds=config.shutdown_grace_s)
+                log.info("stopping", grace_seconds=limits.shutdown_grace_s)
                 await anyio.sleep(_UNREADY_PAUSE)
                 dependencies.events.close()  # streams would be in flight until the grace is over
 
             systemd.say("READY=1")
-            log.info("serving", release=RELEASE, host=config.bind_host, port=config.port)
+            log.info(
+                "serving", release=RELEASE, host=config.bind_host, port=config.port, connections=limits.connections
+            )
             await serve_until(
                 app,
                 listening,
                 stopped,
-                grace_seconds=config.shutdown_grace_s,
-                room=room,
+                grace_seconds=limits.shutdown_grace_s,
+                room=connection_limits(config),
                 origins=Origins.of(config.cors_origins),
             )
             background.cancel_scope.cancel()
     log.info("stopped")
 
 
-def connection_limits(config: Config, descriptors: int) -> ConnectionLimits:
-    """The configured limits, with fewer connections where the process may not have enough descriptors for them."""
-    connections = connections_within(descriptors, config)
-    if connections < config.connections_max:
-        log.warning("connections limited", limit=descriptors, connections=connections)
-    return ConnectionLimits(connections, config.connections_per_caller, frozenset(config.trusted_proxies))
+def connection_limits(config: Config) -> ConnectionLimits:
+    limits = config.limits
+    return ConnectionLimits(limits.connections, limits.connections_per_caller, frozenset(config.trusted_proxies))
 
 
 def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:
@@ -155,10 +160,10 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
         containers,
         files_of(dependencies),
         config.file_retention_seconds,
-        config.unsettled_retention_seconds,
-        config.failed_batch_retention_seconds,
+        config.limits.unsettled_retention_s,
+        config.limits.failed_batch_retention_s,
         config.relay_retention_seconds,
-        config.endings_retention_seconds,
+        config.limits.endings_retention_s,
     )
 
 
@@ -184,8 +189,6 @@ def background_tasks(
     }
     if len(dependencies.nodes.all) > 1:
         loops["nodes"] = partial(watch_nodes, dependencies)
-    for signer in former_relayers(dependencies):
-        loops[f"former_relayer_0x{signer.address.hex()}"] = partial(follow_former, dependencies, signer)
     if config.webhooks_key:
         private = config.webhooks_private == "allow"
         loops["webhooks"] = partial(run_deliveries, database, notices, config.webhooks_key, private=private)
@@ -210,7 +213,7 @@ def batch_worker_of(dependencies: Dependencies) -> BatchWorker:
         retention_seconds=config.file_retention_seconds,
         clock=system_clock,
     )
-    finalising = Finalising(files_of(dependencies), config.failed_batch_retention_seconds)
+    finalising = Finalising(files_of(dependencies), config.limits.failed_batch_retention_s)
     return BatchWorker(database, dependencies.notices, expansion, finalising)
 
 
@@ -222,45 +225,22 @@ async def index(dependencies: Dependencies) -> None:
         getlogs_cap=config.getlogs_cap,
         block_time_ms=config.block_time_ms,
         confirmations=config.confirmations,
-        journal_blocks=config.journal_blocks,
+        journal_blocks=config.limits.journal_blocks,
     )
     decoder, nodes = Decoder(book), dependencies.nodes
     source = CheckedSource(nodes, decoder) if len(nodes.all) > 1 else Source(dependencies.rpc, decoder)
     await run_indexer(dependencies.database, source, settings, dependencies.notices, Wake())
 
 
-async def watch_nodes(dependencies: Dependencies) -> None:
-    config = dependencies.config
-    await dependencies.nodes.watch(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
-
-
-def _decided_by(dependencies: Dependencies) -> Rpc:
-    """One node for each decision, where there are several."""
-    nodes = dependencies.nodes
-    return PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc
-
-
 async def relay(dependencies: Dependencies) -> None:
     await run_relayer(
         dependencies.database,
         dependencies.notices,
-        _decided_by(dependencies),
+        decision_rpc(dependencies),
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=relayer_settings(dependencies.config),
         role=dependencies.role,
-    )
-
-
-async def follow_former(dependencies: Dependencies, signer: AccountSigner) -> None:
-    """Transactions of an account that another one replaced: nobody else would see them through."""
-    await run_relayer(
-        dependencies.database,
-        dependencies.notices,
-        _decided_by(dependencies),
-        signer,
-        chain_id=dependencies.config.addresses.chain_id,
-        settings=attrs.evolve(relayer_settings(dependencies.config), former=True),
     )
 
 

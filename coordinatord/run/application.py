@@ -1,5 +1,7 @@
 """The ASGI application: every route, behind the layers that every request passes."""
 
+from typing import Final
+
 import attrs
 
 from common.daemon.asgi import ASGIApp
@@ -67,6 +69,8 @@ from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import JOB_OFFERED
 from coordinatord.storage.pins.containers import Containers
 
+_BURST_SECONDS: Final = 2.5
+
 
 @attrs.frozen(slots=True)
 class Endpoints:
@@ -116,19 +120,19 @@ def build_application(
     *,
     buckets: TokenBuckets,
 ) -> ASGIApp:
-    routes = endpoints.routes()
+    routes, limits = endpoints.routes(), config.limits
     longest_body = max(route.body.limit for route in routes if route.body is not None)
     gates = Gates(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
-        bodies=BodyReader(config.body_deadline_s, config.body_least_rate, config.body_silence_s),
-        budget=BodyBudget(config.body_memory_bytes, max(config.body_memory_bytes // 2, longest_body)),
+        bodies=BodyReader(limits.body_deadline_s, limits.body_least_rate, limits.body_silence_s),
+        budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, longest_body)),
         uploads=UploadReader(
-            BodyBudget(config.upload_memory_bytes, max(config.upload_memory_bytes // 2, HELD_BYTES)),
-            TransfersAtOnce(config.uploads_per_caller, config.uploads_per_wallet),
+            BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, HELD_BYTES)),
+            TransfersAtOnce(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
-            config.upload_least_rate,
-            config.body_silence_s,
+            limits.upload_least_rate,
+            limits.body_silence_s,
         ),
         cache=BlockCache(reads.position),
     )
@@ -196,11 +200,13 @@ def compose(
         views=SharedViews(asked),
     )
     asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
-    buckets = TokenBuckets(config.requests_per_second, config.requests_burst)
+    limits = config.limits
+    burst = limits.requests_burst or config.requests_per_second * _BURST_SECONDS
+    buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
     hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
     hub.watch(waiting.hear)
-    places = Places(min(config.event_listeners_max, config.connections_max // 2), config.event_listeners_per_caller)
+    places = Places(limits.event_listeners, limits.event_listeners_per_caller)
     polls = Polls(
         database,
         Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
@@ -238,7 +244,7 @@ def compose(
         ),
         webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(asked, book.paytoken))),
         history=HistoryRoutes(reads, database),
-        page=PageRoutes(config.web == "on"),
+        page=PageRoutes(),
     )
     return build_application(config, endpoints, readiness, sessions, reads, buckets=buckets)
 

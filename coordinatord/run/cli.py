@@ -1,60 +1,141 @@
-"""The command line: `coordinatord serve`, `migrate`, `check`, `keys`, `relayers`, `budgets`, `new-key`.
+"""Command line of `coordinatord`. Settings come from the environment and from systemd credentials."""
 
-Settings come from the environment alone.
-"""
-
-import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import click
+
+from common.command_line import CONTEXT, Program, completion_command
 from common.daemon.process import RELEASE
 from common.daemon.secrets import hide_memory
-from coordinatord.run.config import variables
+from common.extras import missing_extra
 
-_COMMANDS: Final = {
-    "serve": "run the coordinator until SIGTERM",
-    "migrate": "bring the database up to date, then exit",
-    "keys": "print the public side of every key that is set, then exit",
-    "relayers": "print every account that relayed, and what of it is pending, then exit",
-    "budgets": "print whose ops used most gas in the last 24 hours, then exit",
+_MARKET: Final = "market"
+_ENVIRONMENT: Final = (
+    ("(settings)", "`coordinatord settings` lists every variable with its value, range and default"),
+    ("CREDENTIALS_DIRECTORY", "folder of secret settings, set by systemd"),
+)
+_EXIT_CODES: Final = {
+    0: "done",
+    1: "failed, or a check or setting is WRONG",
+    2: "wrong command line",
+    130: "interrupted",
 }
-_CHECK: Final = "look at everything that a start needs, print what is right and what is wrong, then exit"
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Write a list of rows as JSON.")
+
+
+class _Coordinatord(Program):
+    """Group that imports `market` only to run it, because it needs an extra of its own."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return (_MARKET, _market(), args[1:]) if args[:1] == [_MARKET] else super().resolve_command(ctx, args)
+
+
+def _market() -> click.Command:
+    try:
+        command: click.Command = import_module("coordinatord.market.commands").market
+    except ModuleNotFoundError as error:
+        sys.exit(missing_extra(error, "coordinatord market", "market"))
+    return command
+
+
+def _commands() -> Any:
+    """Import the daemon, which `--help` and completion do without."""
+    try:
+        return import_module("coordinatord.run.commands")
+    except ModuleNotFoundError as error:
+        sys.exit(missing_extra(error, "coordinatord", "coordinator"))
 
 
 def main() -> None:
-    """The exit status is 0 after an orderly stop, 1 when the daemon cannot run or something is wrong, 2 for a wrong
-    command line."""
-    arguments = _parser().parse_args()
+    """Exit with 0 after an orderly stop, 1 if it cannot run or something is wrong, 2 for a wrong command line."""
     hide_memory()  # before a key is read
-    from coordinatord.run import commands  # noqa: PLC0415
-
-    match arguments.command:
-        case "check":
-            sys.exit(commands.check(arguments.json))
-        case "new-key":
-            commands.make_key(arguments.file)
-        case command:
-            commands.run(command)
+    coordinatord(prog_name="coordinatord")
 
 
-def _parser() -> argparse.ArgumentParser:
-    settings = "\n".join(f"  {field.metadata['variable']:26} {field.metadata['about']}" for field in variables())
-    parser = argparse.ArgumentParser(
-        prog="coordinatord",
-        description="A coordinator for sealed compute jobs.",
-        epilog=f"environment variables (besides ADDRESSES_FILE or ADDRESSES_JSON):\n{settings}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=RELEASE)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, about in _COMMANDS.items():
-        commands.add_parser(name, help=about, description=about)
-    check = commands.add_parser("check", help=_CHECK, description=_CHECK)
-    check.add_argument("--json", action="store_true", help="for programs: a list of rows")
-    about = "make a private key, in a file that only its owner may read, and print its address"
-    made = commands.add_parser("new-key", help=about, description=about)
-    made.add_argument("file", type=Path, metavar="FILE", help="must not be there yet")
-    # Listed here, run by `__main__`, which imports none of the daemon for it.
-    commands.add_parser("market", help="deploy, verify and administer a market's contracts: `market --help`")
-    return parser
+@click.group(cls=_Coordinatord, context_settings=CONTEXT, environment=_ENVIRONMENT, exit_codes=_EXIT_CODES)
+@click.version_option(RELEASE, message="%(version)s")
+def coordinatord() -> None:
+    """Coordinate a market of sealed compute jobs.
+
+    \b
+      coordinatord check      check everything that a start needs
+      coordinatord serve
+    """
+
+
+@coordinatord.command()
+def serve() -> None:
+    """Run the coordinator until SIGTERM."""
+    _commands().run("serve")
+
+
+@coordinatord.command()
+def migrate() -> None:
+    """Bring the database up to date."""
+    _commands().run("migrate")
+
+
+@coordinatord.command()
+@_JSON
+def settings(as_json: bool) -> None:
+    """Show every setting: value, source, meaning, range and default."""
+    try:
+        status = _commands().settings(as_json)
+    except BrokenPipeError:  # the reader closed the pipe
+        sys.stdout = None  # the interpreter would flush it again
+        status = 0
+    sys.exit(status)
+
+
+@coordinatord.command()
+@_JSON
+def check(as_json: bool) -> None:
+    """Check everything that a start needs."""
+    sys.exit(_commands().check(as_json))
+
+
+@coordinatord.command()
+@_JSON
+def keys(as_json: bool) -> None:
+    """Show the public side of every key that is set."""
+    _commands().run("keys", as_json=as_json)
+
+
+@coordinatord.command()
+@_JSON
+def relayers(as_json: bool) -> None:
+    """Show every account that relayed, and its pending transactions."""
+    _commands().run("relayers", as_json=as_json)
+
+
+@coordinatord.command()
+def drain() -> None:
+    """Follow a replaced relayer account until its key is no longer needed."""
+    _commands().run("drain")
+
+
+@coordinatord.command()
+@_JSON
+def budgets(as_json: bool) -> None:
+    """Show the signers whose ops used most gas in the last 24 hours."""
+    _commands().run("budgets", as_json=as_json)
+
+
+@coordinatord.command("new-key")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), help="Path of the new file.")
+def new_key(file: Path) -> None:
+    """Create a private key in a new file that only its owner can read, and show its address."""
+    _commands().make_key(file)
+
+
+@coordinatord.command(_MARKET)
+def market() -> None:
+    """Deploy, verify and administer a market's contracts."""
+
+
+coordinatord.add_command(completion_command("coordinatord"))

@@ -4,10 +4,12 @@ Imported by `cli.py` when a command is run: `--help`, `--version` and a wrong co
 command alone works with (the database, the node, the server) is imported by that command, once its settings are read.
 """
 
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,14 +17,16 @@ import anyio
 import structlog
 from structlog.typing import Processor
 
+from common.checks import check_json, check_table, wrong_names
 from common.daemon.logs import error_reporting, set_up_logging
 from common.daemon.process import RELEASE, Fatal
-from common.secp256k1 import Wallet
+from common.settings.listing import settings_json, settings_text
 from common.text_table import grid, hanging, terminal_columns
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.run.config import Config, read_config, unknown_settings
-from coordinatord.run.keys import key_lines, new_key, relayer_table
+from coordinatord.run.config import Config, read_config, setting_rows, unknown_settings
+from coordinatord.run.keys import key_rows, new_key, relayer_rows, relayer_table
+from coordinatord.run.limits import Limits
 
 if TYPE_CHECKING:
     from coordinatord.chain.relayer.budgets_sql import TopSpender
@@ -38,6 +42,12 @@ def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) 
         return "no gas was spent in the last 24 hours"
     rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
     return "\n".join(grid(rows, columns, right={2, 3}))
+
+
+def spender_rows(spenders: "Sequence[TopSpender]") -> list[dict[str, object]]:
+    return [
+        {"signer": _name(s.signer), "kind": s.kind, "last_hour": s.last_hour, "last_day": s.last_day} for s in spenders
+    ]
 
 
 def _print_lines(lines: Sequence[str]) -> None:
@@ -58,10 +68,16 @@ _SPENDERS: Final = 40  # lines of the table
 _INTERRUPTED: Final = 130  # the exit status that shells use for SIGINT
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, limits: Limits | None = None) -> None:
     from coordinatord.run import app  # noqa: PLC0415
 
-    await app.run(config)
+    await app.run(config, limits)
+
+
+async def _drain(config: Config) -> None:
+    from coordinatord.run.drain import drain  # noqa: PLC0415
+
+    await drain(config)
 
 
 async def _migrate(config: Config) -> None:
@@ -75,44 +91,50 @@ async def _migrate(config: Config) -> None:
     print("\n".join(applied) if applied else "nothing to apply")
 
 
-async def _budgets(config: Config) -> None:
+async def _budgets(config: Config, *, as_json: bool) -> None:
     """From the database alone: it answers while the node is away."""
     from coordinatord.chain.relayer.budgets_sql import top_spenders  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with database as opened, opened.connection() as connection:
-        print(spender_table(await top_spenders(connection, _SPENDERS), terminal_columns()))
+        spenders = await top_spenders(connection, _SPENDERS)
+    print(json.dumps(spender_rows(spenders), indent=2) if as_json else spender_table(spenders, terminal_columns()))
 
 
 def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
-    """What runs, for the metrics, and a line for each variable that looks like a setting and is none."""
+    """Set the metric of the version, and log each variable that looks like a setting but is not."""
     metrics.build_info.labels(release).set(1)
-    metrics.unknown_variables.set(len(unknown))
     for name, near in unknown.items():
         log.warning("unknown variable", name=name, nearest=near)
 
 
-async def _relayers(config: Config) -> None:
+async def _relayers(config: Config, *, as_json: bool) -> None:
     """From the database alone, too: a rotation is watched while the node is away as well."""
     from coordinatord.chain.relayer.transactions_sql import account_uses  # noqa: PLC0415
     from coordinatord.run.signer import open_signer  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
-    former = [Wallet(bytes.fromhex(key.reveal())).address for key in config.former_relayer_keys]
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
         uses = await account_uses(connection, config.addresses.chain_id)
-        _print_lines(relayer_table(uses, signer.address, former).splitlines())
+    if as_json:
+        print(json.dumps(relayer_rows(uses, signer.address), indent=2))
+    else:
+        _print_lines(relayer_table(uses, signer.address).splitlines())
 
 
-async def _keys(config: Config) -> None:
+async def _keys(config: Config, *, as_json: bool) -> None:
     """From the settings alone."""
-    _print_lines(key_lines(config))
+    if as_json:
+        print(json.dumps([{"use": use, "key": key} for use, key in key_rows(config)], indent=2))
+    else:
+        _print_lines([f"{use:<17} {key}" for use, key in key_rows(config)])
 
 
-_COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
+_COMMANDS: Final[dict[str, Callable[..., Awaitable[None]]]] = {
     "serve": _serve,
+    "drain": _drain,
     "migrate": _migrate,
     "keys": _keys,
     "relayers": _relayers,
@@ -120,13 +142,14 @@ _COMMANDS: Final[dict[str, Callable[[Config], Awaitable[None]]]] = {
 }
 
 
-def run(command: str) -> None:
-    """One of `_COMMANDS`, with the settings of the environment. Exits with 1 when it cannot."""
+def run(command: str, **options: object) -> None:
+    """Run one of `_COMMANDS` with the settings of the environment, or exit with 1."""
+    task = partial(_COMMANDS[command], **options)
     try:
         config = read_config(os.environ)
         set_up_logging(config.log_level, *_reporting(config))
         note_build(RELEASE, unknown_settings(os.environ))
-        anyio.run(_COMMANDS[command], config, backend="asyncio", backend_options={"use_uvloop": True})
+        anyio.run(task, config, backend="asyncio", backend_options={"use_uvloop": True})
     except* (Fatal, Retryable, OSError) as errors:
         for error in _leaves(errors):
             print(f"coordinatord: {error}", file=sys.stderr)
@@ -138,12 +161,18 @@ def run(command: str) -> None:
 def check(as_json: bool) -> int:
     """The exit status: 1 when something is wrong."""
     from coordinatord.run.checks.examine import examine  # noqa: PLC0415
-    from coordinatord.run.checks.rows import check_json, check_table  # noqa: PLC0415
 
     set_up_logging("error")  # the table tells what a warning would
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
-    return 1 if any(row.right is False for row in rows) else 0
+    return 1 if wrong_names(rows) else 0
+
+
+def settings(as_json: bool) -> int:
+    """Print every setting. Return the exit status: 1 when a setting is invalid."""
+    rows = setting_rows(os.environ)
+    print(settings_json(rows) if as_json else settings_text(rows, terminal_columns()))
+    return 1 if any(row.problem is not None for row in rows) else 0
 
 
 def make_key(file: Path) -> None:

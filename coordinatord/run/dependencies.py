@@ -9,10 +9,9 @@ import attrs
 import structlog
 
 from common.daemon.logs import log_task_failure
-from common.daemon.process import Fatal
+from common.daemon.secrets import Secret
 from common.daemon.supervision import Supervisor
 from common.domains import Domains
-from common.secp256k1 import Wallet
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.pending_offers import MAX_OFFERS_WAITING, PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
@@ -24,9 +23,10 @@ from coordinatord.base import metrics
 from coordinatord.base.startup import StartupPatience
 from coordinatord.base.wake import Mailbox
 from coordinatord.chain.relayer.role import RelayerRole, role_in
-from coordinatord.chain.relayer.signers import AccountSigner, WalletSigner
+from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.nodes import Nodes, open_nodes
+from coordinatord.chain.rpc.pinned import PinnedRpc
 from coordinatord.run.chain_checks import check_nodes
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
@@ -43,7 +43,8 @@ from coordinatord.storage.pins.store import PinningStore, PinStore, open_bucket
 
 log = structlog.get_logger(__name__)
 
-_CONNECTIONS_FOR_CALLERS: Final = 32  # to the node
+_CALLERS_NODE_CONNECTIONS: Final = 32
+_OPEN_CONNECTIONS: Final = 2
 
 
 @attrs.frozen(slots=True)
@@ -98,21 +99,19 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     database = await stack.enter_async_context(
         open_database(
             config.database_url.reveal(),
-            smallest=config.database_pool_min,
+            smallest=_OPEN_CONNECTIONS,
             largest=config.database_pool_max,
-            statement_timeout=config.database_statement_timeout_s,
         )
     )
     replicas = await stack.enter_async_context(
         open_replicas(
             [url.reveal() for url in config.database_replica_urls],
             largest=config.database_pool_max,
-            statement_timeout=config.database_statement_timeout_s,
         )
     )
     pins = await open_pins(config, PinnedKeys(database), stack)
     nodes = await stack.enter_async_context(
-        open_nodes(config.node_urls, for_callers=_CONNECTIONS_FOR_CALLERS, lag_blocks=config.rpc_lag_blocks)
+        open_nodes(config.node_urls, for_callers=_CALLERS_NODE_CONNECTIONS, lag_blocks=config.limits.rpc_lag_blocks)
     )
     return Dependencies(
         config=config,
@@ -131,10 +130,10 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
 async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
     """The pin store of the configured kind. `keys`: for those that know content ids alone."""
     endpoint = config.pin_store_endpoint
-    user, password = config.pin_store_key, config.pin_store_secret
+    user, password = config.pin_store_key or Secret(""), config.pin_store_secret or Secret("")
     if config.pin_store == "kubo":
         return await stack.enter_async_context(open_kubo(endpoint, user, password, keys))
-    bucket = open_bucket(endpoint, config.pin_store_bucket, user, password, config.pin_store_region)
+    bucket = open_bucket(endpoint, config.pin_store_bucket or "", user, password, config.pin_store_region)
     requests = await stack.enter_async_context(bucket)
     return PinningStore(requests) if config.pin_store == "filebase" else AddressedStore(requests, keys)
 
@@ -154,13 +153,15 @@ async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None
     )
 
 
-def former_relayers(dependencies: Dependencies) -> list[AccountSigner]:
-    """Accounts that were replaced and whose transactions are still followed."""
-    keys = dependencies.config.former_relayer_keys
-    signers: list[AccountSigner] = [WalletSigner(Wallet(bytes.fromhex(key.reveal()))) for key in keys]
-    if any(signer.address == dependencies.relayer.address for signer in signers):
-        raise Fatal("FORMER_RELAYER_KEYS must not name the account that relays; take its key out of the list")
-    return signers
+def decision_rpc(dependencies: Dependencies) -> Rpc:
+    """Return the client of the relayer. With several nodes, each decision uses one node."""
+    nodes = dependencies.nodes
+    return PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc
+
+
+async def watch_nodes(dependencies: Dependencies) -> None:
+    config = dependencies.config
+    await dependencies.nodes.watch(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
 
 
 def files_of(dependencies: Dependencies) -> FileStore:

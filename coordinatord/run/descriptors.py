@@ -1,11 +1,14 @@
-"""File descriptors: how many this process may have, and how many connections of callers that leaves room for."""
+"""Room for connections of callers: file descriptors and memory of this process."""
 
+import os
 import resource
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from coordinatord.run.config import Config
+from coordinatord.run.limits import CONNECTION_BYTES
 from coordinatord.storage.database.connections import PREPARED_CONNECTIONS
 
 _ROLES: Final = 4  # indexer, relayer, reclaimer, janitor
@@ -15,12 +18,15 @@ _NODE_CONNECTIONS: Final = 40
 _STORE_CONNECTIONS: Final = 160
 _WEBHOOK_CONNECTIONS: Final = 512
 _ANYTHING_ELSE: Final = 128  # listening sockets, the operators' port, the event loop, threads that look names up
-_MIN_CONNECTIONS: Final = 16  # the least value of CONNECTIONS_MAX
+_MIN_CONNECTIONS: Final = 16
+_MEMORY_SHARE: Final = 4  # connections may use one part in four of the memory
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN_CGROUP: Final = Path("/proc/self/cgroup")
 
 
 def database_connections(config: Config) -> int:
-    """Connections to PostgreSQL at the peak. Each former relayer account adds one for its role."""
-    return config.database_pool_max + _BESIDE_POOL + len(config.former_relayer_keys)
+    """Return the number of connections to PostgreSQL at the peak."""
+    return config.database_pool_max + _BESIDE_POOL
 
 
 def raise_descriptor_limit() -> int:
@@ -32,13 +38,26 @@ def raise_descriptor_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_within(limit: int, config: Config) -> int:
-    """CONNECTIONS_MAX, or as many connections as `limit` descriptors leave room for."""
-    return max(_MIN_CONNECTIONS, min(config.connections_max, limit - _own_descriptors(config)))
+def memory_limit(mounted: Path = _CGROUPS, groups: Path = _OWN_CGROUP) -> int:
+    """Return the memory that this process may use: the machine's, or less in a unit or container with a limit."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, IndexError):
+        group = mounted / groups.read_text(encoding="ascii").split("::", 1)[1].strip().lstrip("/")
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # "max", or a folder without limits
+                limits.append(int((folder / "memory.max").read_text(encoding="ascii")))
+    return min(limits)
+
+
+def connections_within(descriptors: int, memory: int, config: Config) -> int:
+    """Return the number of callers' connections that the process has descriptors and memory for."""
+    by_descriptors = descriptors - _own_descriptors(config)
+    by_memory = memory // _MEMORY_SHARE // CONNECTION_BYTES
+    return max(_MIN_CONNECTIONS, min(by_descriptors, by_memory))
 
 
 def _own_descriptors(config: Config) -> int:
-    """Descriptors that the daemon needs itself when it is busiest."""
+    """Return the number of descriptors that the daemon needs itself when it is busiest."""
     return (
         database_connections(config)
         + len(config.database_replica_urls) * (config.database_pool_max + PREPARED_CONNECTIONS)

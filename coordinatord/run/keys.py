@@ -16,47 +16,56 @@ from coordinatord.run.config import Config
 if TYPE_CHECKING:
     from coordinatord.chain.relayer.transactions_sql import AccountUse
 
-_SETTLED: Final = 3600.0  # seconds: no reorganisation reaches back so far
+_STATES: Final = {
+    "relays": "relays",
+    "drained": "ended: its key is not needed any more",
+    "not drained": "NOT ENDED: run `coordinatord drain` with its key, unless a process still relays with it",
+}
+SETTLED_S: Final = 3600.0
+"""No reorganisation reaches back this far."""
 
 
-def relayer_table(uses: "Sequence[AccountUse]", current: bytes, former: Sequence[bytes]) -> str:
-    """Table of `coordinatord relayers`: one line for each account, with what its key is needed for."""
-    lines = []
+def is_drained(use: "AccountUse", settled_s: float = SETTLED_S) -> bool:
+    """Return True if the key of the account is no longer needed."""
+    return not use.pending and use.quiet > settled_s
+
+
+def relayer_rows(uses: "Sequence[AccountUse]", current: bytes) -> list[dict[str, object]]:
+    """Return one row for each account, with the use of its key. `quiet_s` is null if it signed nothing."""
+    rows: list[dict[str, object]] = []
     for use in uses:
-        ended = not use.pending and use.quiet > _SETTLED
-        match use.account == current, use.account in former, ended:
-            case True, _, _:
-                state = "relays"
-            case _, _, True:
-                state = "ended: its key is not needed any more"
-            case _, True, _:
-                state = "former: followed until nothing is pending and an hour has gone by"
-            case _:
-                state = "NO KEY HERE: name it in FORMER_RELAYER_KEYS, unless another process has it"
-        quiet = f"{use.quiet / 60:,.0f} min ago"
-        lines.append(f"0x{use.account.hex()}  {use.pending:>3} pending, last signed {quiet:>12}  {state}")
-    seen = {use.account for use in uses}
-    if current not in seen:
-        lines.append(f"0x{current.hex()}  signed nothing here yet: relays")
-    idle = [account for account in former if account not in seen]
-    lines += [f"0x{account.hex()}  signed nothing here: its key is not needed" for account in idle]
+        state = "relays" if use.account == current else "drained" if is_drained(use) else "not drained"
+        rows.append({"account": hex_of(use.account), "pending": use.pending, "quiet_s": use.quiet, "state": state})
+    if current not in {use.account for use in uses}:
+        rows.append({"account": hex_of(current), "pending": 0, "quiet_s": None, "state": "relays"})
+    return rows
+
+
+def relayer_table(uses: "Sequence[AccountUse]", current: bytes) -> str:
+    """Return the table of `coordinatord relayers`."""
+    lines = []
+    for row in relayer_rows(uses, current):
+        quiet, state = row["quiet_s"], _STATES[str(row["state"])]
+        if isinstance(quiet, int | float):
+            ago = f"{quiet / 60:,.0f} min ago"
+            lines.append(f"{row['account']}  {row['pending']:>3} pending, last signed {ago:>12}  {state}")
+        else:
+            lines.append(f"{row['account']}  signed nothing here yet: {state}")
     return "\n".join(lines)
 
 
-def key_lines(config: Config) -> list[str]:
-    """The public side of every key that is set: what a change of keys is seen by."""
-    former = [Wallet(bytes.fromhex(key.reveal())) for key in config.former_relayer_keys]
-    lines = [f"relayer           {_relayer(config)}"]
-    lines += [f"former relayer    {hex_of(wallet.address)}" for wallet in former]
+def key_rows(config: Config) -> list[tuple[str, str]]:
+    """Return the use and the public side of every key that is set."""
+    rows = [("relayer", _relayer(config))]
     if config.escrow_mode == "off":
-        return lines
+        return rows
     operators = [bytes.fromhex(key.reveal()) for key in config.operator_keys]
     if config.escrow_mode == "mock":  # its escrow keys are made by itself, and change by themselves
-        uses = ["operator, signs  ", *["operator, trusted"] * len(operators)]
-        return lines + [f"{use} {hex_of(Wallet(key).address)}" for use, key in zip(uses, operators, strict=False)]
-    uses = ["escrow, announced", *["escrow, opens    "] * len(operators)]
+        uses = ["operator, signs", *["operator, trusted"] * len(operators)]
+        return rows + [(use, hex_of(Wallet(key).address)) for use, key in zip(uses, operators, strict=False)]
+    uses = ["escrow, announced", *["escrow, opens"] * len(operators)]
     publics = [escrow_key(key).public.raw.hex() for key in operators]
-    return lines + [f"{use} {public}" for use, public in zip(uses, publics, strict=False)]
+    return rows + list(zip(uses, publics, strict=False))
 
 
 def _relayer(config: Config) -> str:

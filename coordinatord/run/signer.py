@@ -3,20 +3,17 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import attrs
 from anyio import to_thread
 
-from common.daemon.process import Fatal
-from common.daemon.secrets import Secret
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.outside_signer import by_http, by_program
 from coordinatord.chain.relayer.signers import MAX_PARALLEL_SIGNATURES, AccountSigner, WalletSigner
 from coordinatord.chain.rpc.client import open_transport
-from coordinatord.chain.signing.keystores import from_keystore, read_private
+from coordinatord.chain.signing.keystores import from_keystore
 from coordinatord.chain.signing.signers import from_command
 from coordinatord.run.config import Config
 
@@ -29,13 +26,13 @@ async def open_signer(config: Config) -> AsyncIterator[AccountSigner]:
     """The one signer that the configuration names."""
     if config.relayer_key is not None:
         yield WalletSigner(Wallet(bytes.fromhex(config.relayer_key.reveal())))
-    elif config.relayer_keystore is not None:
-        password = partial(_password, config.relayer_keystore_password, config.relayer_keystore_password_file)
+    elif config.relayer_keystore is not None and config.relayer_keystore_password is not None:
+        password = config.relayer_keystore_password
         path = Path(config.relayer_keystore)
-        key = await to_thread.run_sync(from_keystore, path, password, "RELAYER_KEYSTORE")
+        key = await to_thread.run_sync(from_keystore, path, password.reveal, "RELAYER_KEYSTORE")
         yield WalletSigner(key.wallet)
     else:
-        account, seconds = str(config.relayer_account), config.relayer_signer_timeout_s
+        account, seconds = str(config.relayer_account), config.limits.signer_timeout_s
         address = bytes.fromhex(account[2:])
         if config.relayer_signer_url is not None:
             url = config.relayer_signer_url.reveal()
@@ -45,11 +42,3 @@ async def open_signer(config: Config) -> AsyncIterator[AccountSigner]:
             command = from_command(str(config.relayer_signer_command), account, "RELAYER_SIGNER_COMMAND")
             environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
             yield by_program(attrs.evolve(command, seconds=seconds, environment=environment), address, seconds)
-
-
-def _password(given: Secret | None, file: str | None) -> str:
-    if given is not None:
-        return given.reveal()
-    if file is None:
-        raise Fatal("RELAYER_KEYSTORE needs RELAYER_KEYSTORE_PASSWORD or RELAYER_KEYSTORE_PASSWORD_FILE")
-    return read_private(Path(file), "RELAYER_KEYSTORE_PASSWORD_FILE").rstrip("\r\n")

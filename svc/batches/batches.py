@@ -10,10 +10,13 @@ from typing import Final
 import anyio
 import attrs
 
+from common.quotes import FeeTerms
+from common.refusal import Refused
 from svc.account import Account
 from svc.batches.offers import LineOffer
 from svc.batches.preparation import Preparation, PreparedBatch, Progress, Texts
 from svc.batches.results import BatchResult, BatchResults
+from svc.core.bundles import LINES_KEY, sizes_metadata
 from svc.core.windows import DEFAULT_WINDOW, completion_window
 from svc.error_conversion import raises_svc_errors
 from svc.errors import (
@@ -59,13 +62,14 @@ class Batches:
     result_files: BatchResults
 
     async def plan(
-        self, lines: Lines, *, window: str = DEFAULT_WINDOW, offer: LineOffer | None = None
+        self, lines: Lines, *, window: str = DEFAULT_WINDOW, offer: LineOffer | None = None, bundle: int | None = None
     ) -> tuple[ModelPlan, ...]:
         """Return which providers would take the lines without rates, and at what price.
 
         Nothing is reserved or signed.
         """
-        return await self.preparation.plan(await _texts(lines), completion_window(window), offer)
+        check_bundle(bundle)
+        return await self.preparation.plan(await _texts(lines), completion_window(window), offer, bundle)
 
     async def prepare(
         self,
@@ -74,6 +78,7 @@ class Batches:
         window: str = DEFAULT_WINDOW,
         providers: Sequence[int] = (),
         offer: LineOffer | None = None,
+        bundle: int | None = None,
         max_amount: int | None = None,
         max_line_amount: int | None = None,
         progress: Progress | None = None,
@@ -82,29 +87,37 @@ class Batches:
 
         `lines`: a JSONL file, or lines as text or objects. Lines without rates go to the providers in the network's
         plan, or are offered at the rates of `offer` (`LineOffer(Rates(in, out))`, or current prices with
-        `LineOffer()`). Lines with rates go to `providers` in turn, or are open to any provider. `max_amount` limits the
-        total (default: the client's `max_batch_amount`, or ten tokens), `max_line_amount` each line (default: the
-        client's `max_amount`, or one token). `progress` is called with the number of prepared lines.
+        `LineOffer()`). Lines with rates go to `providers` in turn, or are open to any provider. Consecutive lines of a
+        model share a job if its provider takes bundles, at most `bundle` of them (1: a job for each line; default: by
+        size, units and the provider's speed). `max_amount` limits the total (default: the client's `max_batch_amount`,
+        or ten tokens), `max_line_amount` each line (default: the client's `max_amount`, or one token).
+
+        `progress` is called with the number of prepared lines.
         """
+        check_bundle(bundle)
         return await self.preparation.prepare(
             await _texts(lines),
             completion_window(window),
             providers,
             offer=offer,
+            bundle=bundle,
             max_amount=max_amount,
             max_line_amount=max_line_amount,
             progress=progress,
         )
 
     async def create(self, prepared: PreparedBatch, *, metadata: Mapping[str, str] | None = None) -> Batch:
-        """Upload the file and start the batch. `metadata` is stored in the clear."""
-        check_metadata(metadata)
+        """Upload the file and start the batch.
+
+        `metadata` is stored in the clear, and with it how many lines each job of a bundled batch has.
+        """
+        stored_metadata = _with_sizes(prepared, metadata)
         file = await self.files.upload(prepared.content, "batch", filename="batch.jsonl")
         body = {
             "input_file_id": file.id,
             "endpoint": prepared.endpoint,
             "completion_window": prepared.completion_window,
-            "metadata": dict(metadata or {}),
+            "metadata": stored_metadata,
         }
         # With this header, a coordinator answers a repeated request with the first batch.
         key = secrets.token_hex(16)
@@ -189,12 +202,16 @@ class Batches:
             await changes.pause(min(every, remaining), min(every, remaining))
 
     async def results(
-        self, batch: Batch | str, *, custom_ids: Mapping[str, str] | None = None
+        self,
+        batch: Batch | str,
+        *,
+        custom_ids: Mapping[int, str] | None = None,
+        charges: FeeTerms | None = None,
     ) -> AsyncGenerator[BatchResult, None]:
-        """Yield the result of every line: settled lines in file order, opened, then failed lines.
+        """Yield the result of every line: lines of settled jobs in file order, opened, then lines of failed jobs.
 
-        `custom_ids`: the prepared batch's custom ids, by job id. Raises BatchFailed if the input was rejected, and
-        ResultUnreadable (`no_result`) while the batch is running.
+        `custom_ids` and `charges`: those of the prepared batch, by line number and as `fees`. Raises BatchFailed if the
+        input was rejected, and ResultUnreadable (`no_result`) while the batch is running.
         """
         ended = batch if isinstance(batch, Batch) else await self.get(batch)
         if ended.status == "failed":
@@ -202,7 +219,7 @@ class Batches:
         if not ended.ended:
             message = f"batch {ended.id} is {ended.status} and has no results yet"
             raise ResultUnreadable(message, code="no_result")
-        async for result in self.result_files.read(ended, custom_ids or {}):
+        async for result in self.result_files.read(ended, custom_ids or {}, charges):
             yield result
 
     async def _read(self, batch_id: str) -> Batch | None:
@@ -230,6 +247,21 @@ def _outcome_unknown(file_id: str, error: ApiError | ConnectionFailed) -> Outcom
     )
 
 
+def check_bundle(bundle: int | None) -> None:
+    if bundle is not None and bundle < 1:
+        raise OrderRefused("bundle must be at least 1", param="bundle")
+
+
+def _with_sizes(prepared: PreparedBatch, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the caller's metadata with the lines of each job. Raises OrderRefused over a limit."""
+    check_metadata(metadata)
+    given = dict(metadata or {})
+    try:
+        return given | sizes_metadata(prepared.sizes, _MAX_METADATA_PAIRS - len(given))
+    except Refused as refusal:
+        raise OrderRefused.because(refusal) from None
+
+
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
     pairs = dict(metadata or {})
     if len(pairs) > _MAX_METADATA_PAIRS:
@@ -237,6 +269,8 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
     for key, value in pairs.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise OrderRefused("metadata keys and values must be strings", param="metadata")
+        if key.startswith(LINES_KEY):
+            raise OrderRefused(f"metadata keys must not begin with {LINES_KEY}", param="metadata")
         if len(key) > _MAX_KEY_LENGTH or len(value) > _MAX_VALUE_LENGTH:
             message = f"metadata keys must have at most {_MAX_KEY_LENGTH} characters, and values {_MAX_VALUE_LENGTH}"
             raise OrderRefused(message, param=f"metadata.{key[:_MAX_KEY_LENGTH]}")

@@ -1,122 +1,64 @@
-"""Orders for the lines of a batch: the bid of each line, and the recipient who may read it.
+"""Orders for the jobs of a batch: their bids, their recipients, and the charges that they share.
 
-Lines with rates are processed as they are read. From the first line without rates on, lines wait, because the plan
-covers all lines without rates. A waiting line is checked before the plan is requested.
+The whole file is read and checked before the plan is requested, and planned before anything is signed.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from itertools import islice
-from typing import Final, Self
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Final
 
 import attrs
-from anyio import to_thread
 
 from common.box import PublicKey
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
-from svc.core.batch_bids import Bids, ModelDemand, demands
-from svc.core.batch_lines import RESPONSES_ENDPOINT, BatchLine
-from svc.core.batches import BatchContext, LineOrder, seal_line
+from svc.core.batch_bids import JobLines
+from svc.core.batch_lines import BatchLine
+from svc.core.batches import BatchContext, JobOrder, seal_job, unlisted_of
 from svc.core.bids import Bid, Rates
+from svc.core.bundles import SINGLE, BundleLimits, limits_for
 from svc.core.money import Ceiling
 from svc.core.order_request import PricedRequest, price_request
 from svc.core.orders import PreparedOrder
 from svc.core.quote_check import checked_amount, fee_terms
 from svc.core.windows import CompletionWindow, expiry, window_seconds
 from svc.errors import OrderRefused
+from svc.market import Market
 from svc.orders import Orders
-from svc.records import Model, ModelPlan
+from svc.records import Ask, Model
 
 LINES_PER_PORTION: Final = 100
 
 
 @attrs.frozen(slots=True)
 class Portion:
-    """Lines that are sealed and signed together."""
+    """Jobs that are sealed and signed together."""
 
     context: BatchContext
-    lines: Sequence[LineOrder]
+    orders: Sequence[JobOrder]
 
 
 @attrs.define
 class Offers:
-    """Orders of the lines read so far, with their `endpoint` and `custom_ids`."""
+    """Orders of the jobs of a batch. `ceiling` applies to each line."""
 
     orders: Orders
     window: CompletionWindow
-    bids: Bids
     ceiling: Ceiling
-    lines: Iterator[BatchLine]
-    endpoint: str = RESPONSES_ENDPOINT
-    custom_ids: list[str | None] = attrs.field(factory=list)
-    _waiting: list[BatchLine] = attrs.field(factory=list)
-    _models: dict[str, Model] = attrs.field(factory=dict)
     _recipients: dict[tuple[int, str | None], PublicKey] = attrs.field(factory=dict)
-    _context: BatchContext | None = None
 
-    @classmethod
-    async def create(
-        cls,
-        providers: Sequence[int],
-        orders: Orders,
-        window: CompletionWindow,
-        ceiling: Ceiling,
-        lines: Iterator[BatchLine],
-    ) -> Self:
-        """Read the providers' keys, and return the offers.
-
-        `providers`: to which lines with rates are designated in turn. `ceiling` applies to each line.
-        """
-        keys = [(provider, await orders.box_key(provider)) for provider in providers]
-        bids = Bids([(provider, "0x" + key.raw.hex()) for provider, key in keys])
-        return cls(orders, window, bids, ceiling, lines)
-
-    @property
-    def fees(self) -> FeeTerms:
-        """Charges of all lines, known after the first portion."""
-        if self._context is None:
-            raise AssertionError("the first line has set the charges")
-        return self._context.fees
-
-    async def rated_portions(self) -> AsyncGenerator[Portion, None]:
-        """Yield the lines before the first line without rates, as they are read."""
-        while portion := await self._read_lines(LINES_PER_PORTION):
-            if any(line.rates is None for line in portion):
-                self._waiting = portion
-                return
-            yield await self._portion(portion)
-
-    async def demands(self) -> list[ModelDemand]:
-        """Read and check the remaining lines, and return what must be planned."""
-        self._waiting += await self._read_lines(None)
-        return demands(await to_thread.run_sync(price_lines, self._waiting, self._models))
-
-    async def planned_portions(self, plans: Sequence[ModelPlan]) -> AsyncGenerator[Portion, None]:
-        """Yield the waiting lines."""
-        self.bids.plan(plans)
-        for at in range(0, len(self._waiting), LINES_PER_PORTION):
-            yield await self._portion(self._waiting[at : at + LINES_PER_PORTION])
-
-    async def _read_lines(self, max_lines: int | None) -> list[BatchLine]:
-        lines = await to_thread.run_sync(lambda: list(islice(self.lines, max_lines)))
-        for line in lines:
-            name = line.request.model
-            if name not in self._models:
-                self._models[name] = await self._account.model(name)
-            self.custom_ids.append(line.request.custom_id)
-            self.endpoint = line.url
-        return lines
-
-    async def _portion(self, lines: Sequence[BatchLine]) -> Portion:
-        work = []
-        for line in lines:
-            model = self._models[line.request.model]
-            bid = self.bids.bid(model.svc.model_id, line.rates)
-            work.append(LineOrder(line.request, model, bid, await self._recipient(bid)))
-        if self._context is None:
-            self._context = await self._price(work[0])
-        return Portion(self._context, work)
+    async def portions(self, jobs: Sequence[JobLines]) -> AsyncGenerator[Portion, None]:
+        context: BatchContext | None = None
+        orders: list[JobOrder] = []
+        lines = 0
+        for job in jobs:
+            orders.append(JobOrder(job, await self._recipient(job.bid)))
+            lines += len(job.lines)
+            if context is None:
+                context = await self._price(orders[0])
+            if lines >= LINES_PER_PORTION or job is jobs[-1]:
+                yield Portion(context, orders)
+                orders, lines = [], 0
 
     async def _recipient(self, bid: Bid) -> PublicKey:
         recipient = self._recipients.get((bid.designated, bid.box_key))
@@ -128,8 +70,8 @@ class Offers:
             self._recipients[bid.designated, bid.box_key] = recipient
         return recipient
 
-    async def _price(self, first_line: LineOrder) -> BatchContext:
-        """Price the batch. The quote of its first line gives the charges of all lines."""
+    async def _price(self, first: JobOrder) -> BatchContext:
+        """Price the batch. The quote of its first line alone gives the charges of all jobs."""
         account = self._account
         market, keys = await account.market(), await account.result_keys()
         now, margin = account.transport.clock.now(), account.settings.settlement_margin
@@ -137,11 +79,12 @@ class Offers:
         context = BatchContext(
             market, account.wallet().address, keys[0].public, expires_at, FeeTerms(0, 0), self.ceiling
         )
+        first_line = attrs.evolve(first, job=attrs.evolve(first.job, lines=first.job.lines[:1]))
         try:
-            sealed, priced = seal_line(context, first_line)
+            sealed = seal_job(context, first_line)
         except Refused as refusal:
             raise OrderRefused.because(refusal, "line 1") from None
-        prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), priced.unlisted)
+        prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), unlisted_of(first_line))
         quote = (await self.orders.quote(prepared)).quote
         checked_amount(prepared, quote, self.ceiling)
         await account.vouching.fees(quote)
@@ -152,7 +95,31 @@ class Offers:
         return self.orders.account
 
 
-def price_lines(lines: Sequence[BatchLine], models: dict[str, Model]) -> list[PricedRequest]:
+@attrs.frozen
+class BundleSizes:
+    """Limits of bundles, from the current asks of a window."""
+
+    asks: Mapping[tuple[int, int], Ask]  # by provider and model id
+    max_items: int | None
+
+    @classmethod
+    async def read(
+        cls, account: Account, models: Sequence[Model], window: CompletionWindow, max_items: int | None
+    ) -> "BundleSizes":
+        """Read the asks of these models. Without bundles (`max_items` 1), nothing is read."""
+        asks: dict[tuple[int, int], Ask] = {}
+        for model in models if max_items != 1 else ():
+            for ask in await Market(account).asks(model=model.svc.model_id, limit=None):
+                if ask.sla == window_seconds(window):
+                    asks[ask.provider_id, ask.model_id] = ask
+        return cls(asks, max_items)
+
+    def limits_of(self, provider_id: int, model_id: int) -> BundleLimits:
+        ask = self.asks.get((provider_id, model_id))
+        return SINGLE if ask is None else limits_for(ask, self.max_items)
+
+
+def price_lines(lines: Sequence[BatchLine], models: Mapping[str, Model]) -> list[PricedRequest]:
     """Check and price the lines. Raises OrderRefused with the number of a rejected line."""
     priced = []
     for line in lines:

@@ -1,30 +1,42 @@
-"""Prepare a batch file of complete submissions: plan, seal, sign and pay line by line."""
+"""Prepare a batch file of complete submissions: plan, cut into jobs, seal, sign and pay job by job."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 import attrs
+import msgspec
 from anyio import to_thread
 
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
-from svc.batches.offers import LineOffer, Offers, Portion, price_lines
-from svc.core.batch_bids import ModelDemand, check_plan, demands, market_rates, plan_bodies
-from svc.core.batch_lines import read_lines
-from svc.core.batches import BatchContext, LineOrder, PreparedLine, line_amount, line_of, prepare_lines, seal_line
+from svc.batches.offers import BundleSizes, LineOffer, Offers, Portion, price_lines
+from svc.core.batch_bids import Bids, JobLines, ModelDemand, demands, market_rates, plan_bodies
+from svc.core.batch_lines import RESPONSES_ENDPOINT, BatchLine, read_lines
+from svc.core.batches import (
+    BatchContext,
+    JobOrder,
+    PreparedJob,
+    RejectedLine,
+    job_amount,
+    line_of,
+    over_ceiling,
+    prepare_jobs,
+    seal_job,
+    unlisted_of,
+)
 from svc.core.bids import Rates
+from svc.core.order_request import PricedRequest
 from svc.core.orders import PreparedOrder
 from svc.core.windows import CompletionWindow, window_seconds
-from svc.errors import NoProvider, OrderRefused
+from svc.errors import NoProvider, OrderRefused, PlanShort
 from svc.market import Market
 from svc.orders import Orders
 from svc.records import ModelPlan, Record
 from svc.signers import LocalSigner
 from svc.wire.transport import read
 
-Outcome = PreparedLine | Refused
 Progress = Callable[[int], object]
 
 
@@ -41,26 +53,36 @@ class Plan(Record, frozen=True):
 
 @attrs.frozen(slots=True)
 class PreparedBatch:
-    """Batch file that can be posted.
+    """Batch file that can be posted: a submission for each job.
 
-    Keep `custom_ids` (by job id): they are sealed, and the coordinator cannot return them.
-
-    `amount`: maximum amount of all lines in base units, collected line by line as they are claimed. `fees`: the charges
-    of the lines.
+    `sizes`: lines of each job, more than one for a bundle. `custom_ids`: by line number; keep them, because they are
+    sealed and the coordinator cannot return them. `amount`: maximum amount of all jobs in base units, collected job by
+    job as they are claimed. `fees`: the charges of the jobs.
     """
 
     endpoint: str
     completion_window: CompletionWindow
     content: bytes = attrs.field(repr=False)
     job_ids: tuple[str, ...] = attrs.field(repr=False)
-    custom_ids: dict[str, str] = attrs.field(repr=False)
+    sizes: tuple[int, ...] = attrs.field(repr=False)
+    custom_ids: dict[int, str] = attrs.field(repr=False)
     amount: int
     fees: FeeTerms
     unlisted: tuple[str, ...] = ()
 
     @property
     def lines(self) -> int:
-        return len(self.job_ids)
+        return sum(self.sizes)
+
+
+@attrs.frozen(slots=True)
+class _CutBatch:
+    """Lines of a batch, cut into jobs by `bids`."""
+
+    lines: Sequence[BatchLine]
+    priced: Sequence[PricedRequest]
+    plans: tuple[ModelPlan, ...]
+    bids: Bids
 
 
 @attrs.frozen
@@ -71,14 +93,16 @@ class Preparation:
     orders: Orders
 
     async def plan(
-        self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None
+        self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None, bundle: int | None = None
     ) -> tuple[ModelPlan, ...]:
-        """Return which providers would take the lines without rates. Nothing is reserved."""
-        texts = list(texts)
-        offered_rates = await self._offered_rates(texts, window, offer, ())
-        lines = await to_thread.run_sync(list, read_lines(texts, window, offered_rates))
-        models = {name: await self.account.model(name) for name in dict.fromkeys(line.request.model for line in lines)}
-        return await self._request_plans(demands(await to_thread.run_sync(price_lines, lines, models)), window)
+        """Return which providers would take the lines without rates, and how many. Nothing is reserved."""
+        cut = await self._cut(list(texts), window, (), offer, bundle)
+        unrated = [line for line in cut.priced if line.rates is None]
+        for plan in cut.plans:
+            with suppress(PlanShort):
+                for _ in cut.bids.jobs([line for line in unrated if line.model.svc.model_id == plan.model_id]):
+                    pass
+        return tuple(_with_lines(plan, cut.bids.planned_lines(plan.model_id)) for plan in cut.plans)
 
     async def prepare(
         self,
@@ -87,6 +111,7 @@ class Preparation:
         providers: Sequence[int],
         *,
         offer: "LineOffer | None",
+        bundle: int | None,
         max_amount: int | None,
         max_line_amount: int | None,
         progress: Progress | None,
@@ -97,32 +122,49 @@ class Preparation:
         line_ceiling = min(
             total_ceiling, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.max_amount
         )
-        texts, signer = list(texts), self.account.wallet()
-        offered_rates = await self._offered_rates(texts, window, offer, providers)
-        offers = await Offers.create(
-            providers, self.orders, window, line_ceiling, read_lines(texts, window, offered_rates)
-        )
-        lines: list[PreparedLine] = []
-        if isinstance(signer, LocalSigner):  # with a remote signer, check the whole file first
-            await self._prepare_lines(offers.rated_portions(), lines, progress)
-        model_demands = await offers.demands()
-        plans = await self._request_plans(model_demands, window)
-        check_plan(model_demands, plans)
-        await self._prepare_lines(offers.planned_portions(plans), lines, progress)
-        amount = sum(line.amount for line in lines)
+        self.account.wallet()
+        cut = await self._cut(list(texts), window, providers, offer, bundle)
+        jobs = await to_thread.run_sync(lambda: list(cut.bids.jobs(cut.priced)))
+        context, prepared = await self._prepare_jobs(Offers(self.orders, window, line_ceiling), jobs, progress)
+        amount = sum(job.amount for job in prepared)
         total_ceiling.check(amount, "the batch")
-        contents = [line.text if line.oversized is None else await self._upload(line.oversized, line) for line in lines]
-        ids = [(line.job_id, custom_id) for line, custom_id in zip(lines, offers.custom_ids, strict=True)]
+        contents = [job.text if job.oversized is None else await self._upload(job.oversized, job) for job in prepared]
         return PreparedBatch(
-            endpoint=offers.endpoint,
+            endpoint=cut.lines[-1].url if cut.lines else RESPONSES_ENDPOINT,
             completion_window=window,
             content=b"\n".join((*contents, b"")),
-            job_ids=tuple(line.job_id for line in lines),
-            custom_ids={job_id: custom_id for job_id, custom_id in ids if custom_id is not None},
+            job_ids=tuple(job.job_id for job in prepared),
+            sizes=tuple(job.lines for job in prepared),
+            custom_ids=custom_ids_of(cut.lines),
             amount=amount,
-            fees=offers.fees,
-            unlisted=tuple(dict.fromkeys(name for line in lines for name in line.unlisted)),
+            fees=context.fees,
+            unlisted=tuple(dict.fromkeys(name for job in prepared for name in job.unlisted)),
         )
+
+    async def _cut(
+        self,
+        texts: Sequence[bytes | str | Mapping[str, Any]],
+        window: CompletionWindow,
+        providers: Sequence[int],
+        offer: "LineOffer | None",
+        bundle: int | None,
+    ) -> _CutBatch:
+        """Read, check and plan the whole file."""
+        keys = [(provider, await self.orders.box_key(provider)) for provider in providers]
+        offered_rates = await self._offered_rates(texts, window, offer, providers)
+        lines, malformed = await to_thread.run_sync(_read_lines, texts, window, offered_rates)
+        models = {name: await self.account.model(name) for name in dict.fromkeys(line.request.model for line in lines)}
+        priced = await to_thread.run_sync(price_lines, lines, models)
+        if malformed is not None:  # raised here, so that an earlier line that cannot be priced is named first
+            raise malformed
+        model_demands = demands(priced)
+        plans = await self._request_plans(model_demands, window)
+        # Open orders are single jobs, so only planned and designated lines need the sizes.
+        bundled = list(models.values()) if providers else [models[demand.name] for demand in model_demands]
+        sizes = await BundleSizes.read(self.account, bundled, window, bundle)
+        bids = Bids([(provider, "0x" + key.raw.hex()) for provider, key in keys], sizes.limits_of)
+        bids.plan(plans)
+        return _CutBatch(lines, priced, plans, bids)
 
     async def _offered_rates(
         self,
@@ -169,41 +211,72 @@ class Preparation:
 
         return await self.account.authorised(send)
 
-    async def _prepare_lines(
-        self, portions: AsyncGenerator[Portion, None], prepared_lines: list[PreparedLine], progress: Progress | None
-    ) -> None:
-        """Append the submission of each line to `prepared_lines`. Raises OrderRefused for the first rejected line."""
-        signer = self.account.wallet()
-        async with aclosing(portions):
+    async def _prepare_jobs(
+        self, offers: Offers, jobs: Sequence[JobLines], progress: Progress | None
+    ) -> tuple[BatchContext, list[PreparedJob]]:
+        """Return the submission of each job. Raises OrderRefused for the first rejected line."""
+        prepared: list[PreparedJob] = []
+        async with aclosing(offers.portions(jobs)) as portions:
             async for portion in portions:
-                # One thread: each line holds the GIL for half of its time, so a second thread gains little.
-                if isinstance(signer, LocalSigner):
-                    outcomes = await to_thread.run_sync(prepare_lines, portion.context, signer.wallet, portion.lines)
-                else:
-                    outcomes = [await self._prepare_remotely(portion.context, line) for line in portion.lines]
-                for outcome in outcomes:
-                    if isinstance(outcome, Refused):
-                        raise OrderRefused.because(outcome, f"line {len(prepared_lines) + 1}")
-                    prepared_lines.append(outcome)
+                for outcome in await self._prepare_portion(portion):
+                    if isinstance(outcome, RejectedLine):
+                        raise OrderRefused.because(outcome.refusal, f"line {outcome.number}")
+                    prepared.append(outcome)
                 if progress is not None:
-                    progress(len(prepared_lines))
+                    progress(sum(job.lines for job in prepared))
+        return portion.context, prepared
 
-    async def _prepare_remotely(self, context: BatchContext, line: LineOrder) -> Outcome:
+    async def _prepare_portion(self, portion: Portion) -> list[PreparedJob | RejectedLine]:
         signer = self.account.wallet()
-        try:
-            sealed, priced = await to_thread.run_sync(seal_line, context, line)
-            prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), priced.unlisted)
-            amount = line_amount(context, prepared)
-        except Refused as refusal:
-            return refusal
-        if not sealed.sealed.fits_inline:
-            return PreparedLine(prepared.id, amount, b"", prepared.unlisted, prepared)
-        text = line_of(prepared, amount, await signer.sign(prepared.payment(amount)))
-        return PreparedLine(prepared.id, amount, text, prepared.unlisted)
+        # One thread: each line holds the GIL for half of its time, so a second thread gains little.
+        if isinstance(signer, LocalSigner):
+            return await to_thread.run_sync(prepare_jobs, portion.context, signer.wallet, portion.orders)
+        return [await self._prepare_remotely(portion.context, order) for order in portion.orders]
 
-    async def _upload(self, prepared: PreparedOrder, line: PreparedLine) -> bytes:
+    async def _prepare_remotely(self, context: BatchContext, order: JobOrder) -> PreparedJob | RejectedLine:
+        signer = self.account.wallet()
+        if (rejected := over_ceiling(context, order)) is not None:
+            return rejected
+        try:
+            sealed = await to_thread.run_sync(seal_job, context, order)
+            prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), unlisted_of(order))
+            amount = job_amount(context, prepared)
+        except Refused as refusal:
+            return RejectedLine(order.job.number, refusal)
+        lines = len(order.job.lines)
+        if not sealed.sealed.fits_inline:
+            return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)
+        text = line_of(prepared, amount, await signer.sign(prepared.payment(amount)))
+        return PreparedJob(prepared.id, amount, text, lines, prepared.unlisted)
+
+    async def _upload(self, prepared: PreparedOrder, job: PreparedJob) -> bytes:
         """Upload an oversized container. Done last, because an unreferenced upload is kept for only five minutes."""
         container = prepared.sealed_order.sealed.container
         file = await self.orders.files.upload(container, "input", filename="container")
-        signature = await self.account.wallet().sign(prepared.payment(line.amount))
-        return line_of(prepared, line.amount, signature, file.svc.cid)
+        signature = await self.account.wallet().sign(prepared.payment(job.amount))
+        return line_of(prepared, job.amount, signature, file.svc.cid)
+
+
+def _read_lines(
+    texts: Texts, window: CompletionWindow, offered_rates: Mapping[str, Rates]
+) -> tuple[list[BatchLine], OrderRefused | None]:
+    """Return the lines before the first malformed one, and its error."""
+    lines: list[BatchLine] = []
+    try:
+        lines.extend(read_lines(texts, window, offered_rates))
+    except OrderRefused as malformed:
+        return lines, malformed
+    return lines, None
+
+
+def custom_ids_of(lines: Iterable[BatchLine]) -> dict[int, str]:
+    """Return the custom ids by line number."""
+    return {line.number: line.request.custom_id for line in lines if line.request.custom_id is not None}
+
+
+def _with_lines(plan: ModelPlan, lines: Sequence[int]) -> ModelPlan:
+    """Return a plan whose shares count the lines of their bundles."""
+    shares = zip(plan.allocation, lines, strict=True)
+    return msgspec.structs.replace(
+        plan, allocation=tuple(msgspec.structs.replace(share, lines=count) for share, count in shares if count)
+    )

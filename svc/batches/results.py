@@ -1,38 +1,103 @@
 """Results of a batch's lines, from its output and error files, each result opened."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import anyio
 import attrs
 import msgspec
 
+from common import quotes
+from common.bundle import ItemResult, bundle_units, read_bundle_output
+from common.pricing.units import Units
+from common.quotes import CostParts, FeeTerms
+from common.refusal import Refused
 from common.strict_json import UNREADABLE
+from svc.core.bundles import read_sizes, split_cost
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.files import Files
 from svc.jobs import Jobs
-from svc.records import Batch, ErrorLine, LineError, OutputLine, Record
-from svc.results import Result, Results
+from svc.records import Batch, ErrorLine, Job, LineError, OutputLine, Record
+from svc.results import Result, Results, cost_parts_of, provider_cost
 
 R = TypeVar("R", bound=Record)
 
 _PARALLEL_READS: Final = 32
+_MAX_DIGITS: Final = 9  # of a line's number
+_NOT_COMPLETED: Final = {
+    "failed": "the provider could not run this line",
+    "not_run": "the provider did not come to this line in time",
+}
 
 
 @attrs.frozen(slots=True)
 class BatchResult:
-    """Result of one line, or its `error`. `id` is the line's id in the batch.
+    """Result of one line, or its `error`. `id` is the line's id in the batch, and `line` its number.
 
     A `settled` line was completed and paid. If its result could not be read, it also has an error, with the code of
-    ResultUnreadable.
+    ResultUnreadable. `cost` is what it was paid, or None if that is unknown.
     """
 
     id: str
+    line: int
     job_id: str | None
     custom_id: str | None
     result: Result | None
     error: LineError | None
     settled: bool = False
+    cost: CostParts | None = None
+
+
+@attrs.frozen(slots=True)
+class _JobLines:
+    """Lines of one job in the batch's input."""
+
+    batch_id: str
+    numbers: range
+    custom_ids: Mapping[int, str]
+    charges: FeeTerms | None
+
+    def result(self, number: int, job_id: str | None, **fields: object) -> BatchResult:
+        values = {"custom_id": self.custom_ids.get(number), "result": None, "error": None, **fields}
+        return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # the fields by name
+
+    def failed(self, job_id: str | None, error: LineError, costs: Sequence[CostParts | None] = ()) -> list[BatchResult]:
+        """Return the same error for every line. Lines with costs were settled."""
+        shares = list(costs) or [None] * len(self.numbers)
+        return [
+            self.result(number, job_id, error=error, settled=bool(costs), cost=share)
+            for number, share in zip(self.numbers, shares, strict=True)
+        ]
+
+
+class _Numbering:
+    """Numbers of the lines of each job, from the sizes in the batch's metadata."""
+
+    def __init__(self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None) -> None:
+        self._batch_id, self._custom_ids, self._charges = batch.id, custom_ids, charges
+        try:
+            sizes = read_sizes(batch.metadata)
+        except Refused as refusal:
+            raise ResultUnreadable(refusal.message, code="malformed_lines") from None
+        self._ranges = None if sizes is None else list(_ranges(sizes))
+
+    def lines(self, id_of_job: str) -> _JobLines:
+        """Return the lines of a job by its id in the batch, which ends with the job's number."""
+        digits = id_of_job.rpartition("_")[2]
+        number = int(digits) if digits.isdecimal() and len(digits) <= _MAX_DIGITS else 0
+        numbers = range(number, number + 1)
+        if not number or (self._ranges is not None and number > len(self._ranges)):
+            raise ResultUnreadable(f"{id_of_job} is not the id of a line of the batch", code="malformed_lines")
+        if self._ranges is not None:
+            numbers = self._ranges[number - 1]
+        return _JobLines(self._batch_id, numbers, self._custom_ids, self._charges)
+
+
+def _ranges(sizes: Sequence[int]) -> Iterator[range]:
+    first = 1
+    for size in sizes:
+        yield range(first, first + size)
+        first += size
 
 
 @attrs.frozen
@@ -43,42 +108,93 @@ class BatchResults:
     jobs: Jobs
     results: Results
 
-    async def read(self, batch: Batch, custom_ids: Mapping[str, str]) -> AsyncIterator[BatchResult]:
+    async def read(
+        self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None
+    ) -> AsyncIterator[BatchResult]:
+        """Yield the result of every line. With `charges`, costs are computed instead of believed."""
+        numbering = _Numbering(batch, custom_ids, charges)
         if batch.output_file_id is not None:
             await self.results.account.result_keys()  # a missing key is an error of the call, not of each line
-            lines = await self._lines(batch.output_file_id, OutputLine)
-            for at in range(0, len(lines), _PARALLEL_READS):
-                for result in await self._open_together(lines[at : at + _PARALLEL_READS], custom_ids):
-                    yield result
+            outputs = await self._read_file(batch.output_file_id, OutputLine)
+            for at in range(0, len(outputs), _PARALLEL_READS):
+                for results in await self._open_together(outputs[at : at + _PARALLEL_READS], numbering):
+                    for result in results:
+                        yield result
         if batch.error_file_id is not None:
-            for failed in await self._lines(batch.error_file_id, ErrorLine):
-                job_id = failed.svc.job_id
-                custom_id = custom_ids.get(job_id) if job_id is not None else None
-                yield BatchResult(failed.id, job_id, custom_id, None, failed.error)
+            for failed in await self._read_file(batch.error_file_id, ErrorLine):
+                for result in numbering.lines(failed.id).failed(failed.svc.job_id, failed.error):
+                    yield result
 
-    async def _open_together(self, lines: list[OutputLine], custom_ids: Mapping[str, str]) -> list[BatchResult]:
+    async def _open_together(self, outputs: list[OutputLine], numbering: _Numbering) -> list[list[BatchResult]]:
         """Open the results in parallel, and return them in order."""
-        found: dict[str, BatchResult] = {}
+        found: dict[str, list[BatchResult]] = {}
 
-        async def one(line: OutputLine) -> None:
-            found[line.id] = await self._open(line, custom_ids)
+        async def one(output: OutputLine, lines: _JobLines) -> None:
+            found[output.id] = await self._open(output.svc.job_id, lines)
 
+        numbered = [(output, numbering.lines(output.id)) for output in outputs]
         async with anyio.create_task_group() as tasks:
-            for line in lines:
-                tasks.start_soon(one, line)
-        return [found[line.id] for line in lines]
+            for output, lines in numbered:
+                tasks.start_soon(one, output, lines)
+        return [found[output.id] for output in outputs]
 
-    async def _open(self, line: OutputLine, custom_ids: Mapping[str, str]) -> BatchResult:
-        job_id = line.svc.job_id
-        result: Result | None = None
-        error: LineError | None = None
+    async def _open(self, job_id: str, lines: _JobLines) -> list[BatchResult]:
+        """Return the results of a settled job's lines."""
+        costs: list[CostParts | None] = [None] * len(lines.numbers)
         try:
-            result = await self.results.open(await self.jobs.get(job_id))
+            job = await self.jobs.get(job_id)
+            if lines.charges is None:
+                cost = cost_parts_of(job, self.results.account.charges)
+            else:
+                cost = quotes.cost_parts(provider_cost(job), lines.charges)
+            if cost is not None:
+                costs = list(split_cost(cost, [1] * len(costs)))
+            result = await self.results.open(job)
+            if len(lines.numbers) == 1:
+                return [lines.result(lines.numbers[0], job_id, result=result, settled=True, cost=cost)]
+            return self._open_bundle(result, lines, cost)
         except (ResultUnreadable, JobFailed, ApiError, ConnectionFailed) as failure:
-            error = LineError(_error_code(failure), failure.message)
-        return BatchResult(line.id, job_id, custom_ids.get(job_id), result, error, settled=True)
+            return lines.failed(job_id, LineError(_error_code(failure), failure.message), costs)
 
-    async def _lines(self, file_id: str, kind: type[R]) -> list[R]:
+    def _open_bundle(self, result: Result, lines: _JobLines, cost: CostParts | None) -> list[BatchResult]:
+        """Return the results of a bundle's lines. Raises ResultUnreadable unless it has exactly these lines."""
+        job = result.job
+        try:
+            items = read_bundle_output(result.output)
+            self._check_charge(job, items)
+        except Refused as refusal:
+            raise ResultUnreadable(refusal.message, code=refusal.code, param=refusal.param) from None
+        if len(items) != len(lines.numbers):
+            message = f"the bundle of job {job.id} has {len(items)} results, expected {len(lines.numbers)}"
+            raise ResultUnreadable(message, code="malformed_bundle")
+        weights = [item.units_in * job.svc.rate_in + item.units_out * job.svc.rate_out for item in items]
+        shares = [None] * len(items) if cost is None else split_cost(cost, _charged(items, weights))
+        found = []
+        for number, item, share in zip(lines.numbers, items, shares, strict=True):
+            expected = lines.custom_ids.get(number)
+            if expected is not None and item.custom_id != expected:
+                message = f"line {number} has custom_id {expected!r}, its result {item.custom_id!r}"
+                raise ResultUnreadable(message, code="malformed_bundle")
+            fields: dict[str, object] = {"custom_id": item.custom_id}
+            if item.status == "completed":
+                own = attrs.evolve(result, output=item.output, usage=item.usage, share=share)
+                fields |= {"result": own, "settled": True, "cost": share}
+            else:
+                fields["error"] = LineError(item.error_code or item.status, _NOT_COMPLETED[item.status])
+            found.append(lines.result(number, job.id, **fields))
+        return found
+
+    def _check_charge(self, job: Job, items: Sequence[ItemResult]) -> None:
+        """Report a job that was charged for more units than its items have."""
+        order, units = job.svc, [Units(item.units_in, item.units_out) for item in items]
+        delivered = bundle_units(units, order.rate_in, order.rate_out)
+        if order.completion_tok > delivered:
+            self.results.account.vouching.report(
+                f"job {job.id} was charged {order.completion_tok} units for {delivered} delivered ones:"
+                f" avoid provider {order.provider_id}"
+            )
+
+    async def _read_file(self, file_id: str, kind: type[R]) -> list[R]:
         """Read a file of the batch.
 
         It is read at once, because a connection would not stay open while results are opened.
@@ -88,6 +204,11 @@ class BatchResults:
             return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
         except UNREADABLE as error:
             raise ResultUnreadable(f"{file_id} has invalid batch lines: {error}", code="malformed_lines") from None
+
+
+def _charged(items: Sequence[ItemResult], weights: Sequence[int]) -> list[int]:
+    """Return the weights, or equal ones for completed items that cost nothing by their units."""
+    return list(weights) if any(weights) else [int(item.status == "completed") for item in items]
 
 
 def _error_code(failure: SvcError) -> str:

@@ -16,11 +16,13 @@ import attrs
 import click
 
 from common.refusal import Refused
+from common.settings.reader import settings_of, unknown_variables
 from svc.cli import failures
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.errors import NO_WALLET, OrderRefused, SvcError
-from svc.profiles import NAME_VARIABLE, with_profile
+from svc.profiles import FILE_VARIABLE, NAME_VARIABLE, read_variables
+from svc.variables import PREFIX, Variables, variable_of
 from svc.wallets import KEY_FILE, PASSWORD_FILE, read_signer
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class Connection:
             environment = {**os.environ, NAME_VARIABLE: self.profile} if self.profile else os.environ
             signer = None
             if wallet is not False:
-                signer = read_signer(with_profile(environment), self.key_file, ask_password)
+                signer = read_signer(read_variables(environment), self.key_file, ask_password)
             if wallet and signer is None:
                 raise Refused(NO_WALLET, KEY_FILE)
             from svc.client import Client  # noqa: PLC0415
@@ -116,12 +118,12 @@ def connected(body: Body) -> Callable[..., Exit]:
     @click.option(
         "--key-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Wallet key: a hex file or an encrypted keystore.  [env: SVC_WALLET_KEY_FILE, SVC_KEYSTORE]",
+        help="Wallet key file or keystore.  [env: SVC_WALLET_KEY_FILE]",
     )
     @click.option(
         "--addresses",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Address book of the market; reject other contracts.  [env: SVC_ADDRESSES_FILE]",
+        help="Address book of the market.  [env: SVC_ADDRESSES_FILE]",
     )
     @click.option(
         "--rpc-url", metavar="URLS", help="Nodes of the chain to check against; they must agree.  [env: SVC_RPC_URL]"
@@ -145,6 +147,11 @@ def connected(body: Body) -> Callable[..., Exit]:
 
 
 def _run(output: Output, body: Callable[[], Awaitable[Any]]) -> Exit:
+    known = [FILE_VARIABLE, NAME_VARIABLE, *(variable_of(each.name) for each in settings_of(Variables))]
+    ours = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    for name, near in unknown_variables(ours, known).items():
+        if near is not None:
+            output.warn(f"{name} is not a setting (did you mean {near}?)")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: output.warn(str(message))

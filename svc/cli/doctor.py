@@ -1,26 +1,21 @@
 """Command `svc doctor`: check the wallet, the coordinator, the gateways and the chain, with a remedy for each fault."""
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-import attrs
 import click
 import httpx
 
+from common.checks import CheckRow, unknown, wrong_names
 from svc.cli.connection import Connection, connected
-from svc.cli.drawing import Table
 from svc.cli.exit_codes import Exit
 from svc.cli.health.chain import check_chain
 from svc.cli.health.coordinator import COORDINATOR, WALLET, check_reachable, run_checks
-from svc.cli.health.findings import Finding, any_wrong
 from svc.cli.health.gateways import TIMEOUT_S, check_gateways
 from svc.client import Client
 from svc.wire.connections import open_client
 
-_NO_WALLET: Final = Finding.unchecked(
-    "wallet", "no key", "create one with svc keygen, and set SVC_WALLET_KEY_FILE or --key-file"
-)
+_NO_WALLET: Final = unknown("wallet", "no key", "create one with svc keygen, and set SVC_WALLET_KEY_FILE or --key-file")
 
 
 @click.command()
@@ -34,12 +29,12 @@ async def doctor(connection: Connection) -> Exit:
     """
     async with connection.client(wallet=None) as client, open_client(timeout=TIMEOUT_S) as http:
         unreachable = await check_reachable(client)
-        findings = [unreachable] if unreachable is not None else await _all(client, http)
-    connection.output.table(_table(findings), [attrs.asdict(each) for each in findings])
-    return Exit.UNHEALTHY if any_wrong(findings) else Exit.DONE
+        rows = [unreachable] if unreachable is not None else await _all(client, http)
+    connection.output.checks(rows)
+    return Exit.UNHEALTHY if wrong_names(rows) else Exit.DONE
 
 
-async def _all(client: Client, http: httpx.AsyncClient) -> list[Finding]:
+async def _all(client: Client, http: httpx.AsyncClient) -> list[CheckRow]:
     signer = client.signer
     address = None if signer is None else signer.address
     return [
@@ -48,8 +43,3 @@ async def _all(client: Client, http: httpx.AsyncClient) -> list[Finding]:
         *await check_gateways(client, http),
         *await run_checks(client, {"chain": partial(check_chain, chain=client.vouching.chain, wallet=address)}),
     ]
-
-
-def _table(findings: Iterable[Finding]) -> Table:
-    rows = [(each.health.value, each.check, each.seen, each.remedy or "") for each in findings]
-    return Table(("", "check", "found", "what to do"), rows)

@@ -3,15 +3,18 @@
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, Final
 
 import click
 
+from common.command_line import CONTEXT, Program
 from common.extras import DISTRIBUTION
+from common.settings.reader import settings_of
 from svc.cli.exit_codes import EXIT_CODE_HELP, Exit
+from svc.variables import Variables, variable_of
 
 _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
@@ -77,33 +80,14 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     ),
 }
 _COMMAND_LOCATIONS: Final = {name: location for commands in _SECTIONS.values() for name, location, _ in commands}
-_ENVIRONMENT: Final = (
-    ("SVC_BASE_URL", "the coordinator (default http://127.0.0.1:8402)"),
-    ("SVC_WALLET_KEY", "the wallet's private key, 32 bytes of hex"),
-    ("SVC_WALLET_KEY_FILE", "a file with the private key, as keygen writes it"),
-    ("SVC_KEYSTORE", "an encrypted keystore, as keygen --encrypted, geth, clef and cast write it"),
-    ("SVC_KEYSTORE_PASSWORD_FILE", "a file with the keystore's password (default: ask on the terminal)"),
-    ("SVC_SIGNER_COMMAND", "a program that signs: EIP-712 JSON on standard input, 0x-hex on standard output"),
-    ("SVC_WALLET_ADDRESS", "the account that SVC_SIGNER_COMMAND signs for: each signature is checked"),
-    ("SVC_SIGNER_DETERMINISTIC", "1: SVC_SIGNER_COMMAND always returns the same signature for the same input"),
-    ("SVC_CIPHER_KEY", "the X25519 secret that opens results (default: derived from the wallet)"),
-    ("SVC_PIN_GATEWAY", "gateways to read results from, comma-separated; empty disables reading"),
-    ("SVC_SETTLEMENT_MARGIN", "seconds from the end of the window to the order's expiry (default 3600)"),
-    ("SVC_ADDRESSES_FILE", "the market's address book; a coordinator with other contracts is rejected"),
-    ("SVC_KNOWN_MARKETS", "the file of known markets (default ~/.config/svc/known_markets.json); empty: keep none"),
-    ("SVC_RPC_URL", "nodes of the chain to check the coordinator against, comma-separated; they must agree"),
-    ("SVC_MAX_AMOUNT", "maximum amount of an order or a batch line, in base units (default: one token)"),
-    ("SVC_MAX_BATCH_AMOUNT", "maximum amount of a whole batch, in base units (default: ten tokens)"),
-    ("SVC_INSECURE_HTTP", "1: allow plain http:// to other machines"),
-    ("SVC_SERVE_CONFIG", "the settings of svc serve (default: svc/serve.toml in your configuration folder)"),
-    ("SVC_SERVE_STATE", "the folder of svc serve's ledger, key and files (default: svc/serve there)"),
+_PROFILE_VARIABLES: Final = (
     ("SVC_CONFIG", "the file of profiles (default: svc/config.toml in your configuration folder)"),
     ("SVC_PROFILE", "the profile to use (default: `default`)"),
 )
 
 
-class _Sections(click.Group):
-    """Group with a help text of commands by purpose, environment variables and exit codes."""
+class _Sections(Program):
+    """Group that lists its commands by purpose."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMAND_LOCATIONS)
@@ -122,16 +106,19 @@ class _Sections(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name, description) for name, _, description in commands])
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Environment"):
-            formatter.write_dl(_ENVIRONMENT)
-        with formatter.section("Exit codes"):
-            formatter.write_dl([(str(code.value), meaning) for code, meaning in EXIT_CODE_HELP.items()])
+
+def _variables() -> Iterator[tuple[str, str]]:
+    for each in settings_of(Variables):
+        default = each.default[0] if isinstance(each.default, tuple) and each.default else each.default
+        note = f" (default {default})" if default else ""
+        yield variable_of(each.name), f"{each.about}{note}"
 
 
 @click.group(
     cls=_Sections,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
+    context_settings=CONTEXT,
+    environment=[*_variables(), *_PROFILE_VARIABLES],
+    exit_codes=EXIT_CODE_HELP,
 )
 @click.version_option(package_name=DISTRIBUTION, message="%(version)s")
 def svc() -> None:

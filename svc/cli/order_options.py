@@ -57,7 +57,7 @@ def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
     @click.option(
         "--max-amount",
         type=click.IntRange(1),
-        help="Maximum amount in base units, fees included (default: one token).  [env: SVC_MAX_AMOUNT]",
+        help="Highest amount in base units.  [env: SVC_MAX_AMOUNT]",
     )
     @functools.wraps(command)
     def with_order(**given: Any) -> Exit:

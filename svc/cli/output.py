@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import attrs
 
+from common.checks import CheckRow, check_records, check_table
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -114,6 +116,15 @@ class Output:
         else:
             for row in table.rows:
                 self._write("\t".join(flat(cell) for cell in row))
+
+    def checks(self, rows: Sequence[CheckRow]) -> None:
+        """Show a table of checks."""
+        if self.as_json:
+            self.json(check_records(rows))
+            return
+        columns = self._out.width if self._out_is_terminal else None
+        for line in check_table([_flat_check(row) for row in rows], columns).splitlines():
+            self._write(line)
 
     def facts(self, facts: Iterable[tuple[str, str | None]], data: Any) -> None:
         """Show the names and values of one object."""
@@ -228,6 +239,11 @@ class Output:
     def _write(self, line: str) -> None:
         """Write without rich, which would wrap lines and read brackets as markup."""
         self._stdout.write(line + "\n")
+
+
+def _flat_check(row: CheckRow) -> CheckRow:
+    """Put texts of third parties on one line, so that they can forge no row."""
+    return attrs.evolve(row, detail=flat(row.detail), remedy=flat(row.remedy))
 
 
 def _may_be_terminal(file: TextIO) -> bool:

@@ -1,22 +1,30 @@
-"""Bids and providers for the lines of a batch.
+"""Jobs of a batch: which consecutive lines share a job, its bid and its provider.
 
 neither rate         planned by the network for the line's model: its providers, at their asks, in file order
 a rate, providers    the given providers in turn
-a rate, none given   an open order, sealed to the escrow
+a rate, none given   open orders, sealed to the escrow, one for each line
+
+Lines share a job only if its provider announces bundles.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import cycle, repeat
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from typing import Any, Final
 
 import attrs
 
+from common.bundle import output_units
 from svc.core.bids import OPEN, Bid, Rates
+from svc.core.bundles import SINGLE, BundleLimits, bundle_rates, count_fitting
 from svc.core.order_request import PricedRequest
 from svc.errors import PlanShort
-from svc.records import Ask, ModelPlan
+from svc.records import Allocation, Ask, ModelPlan
 
 MAX_PLAN_MODELS: Final = 16  # per plan request
+
+LimitsOf = Callable[[int, int], BundleLimits]
+"""Limits of a job, by provider and model id."""
 
 
 @attrs.frozen(slots=True)
@@ -28,6 +36,15 @@ class ModelDemand:
     lines: int
     units_in: int
     units_out: int
+
+
+@attrs.frozen(slots=True)
+class JobLines:
+    """Consecutive lines of one job. `number` is the first line's."""
+
+    number: int
+    lines: Sequence[PricedRequest]
+    bid: Bid
 
 
 def demands(lines: Sequence[PricedRequest]) -> list[ModelDemand]:
@@ -74,12 +91,36 @@ def market_rates(asks: Sequence[Ask], *, for_all_providers: bool) -> Rates:
     return Rates(cheapest.rate_in, cheapest.rate_out)
 
 
-def check_plan(wanted: Sequence[ModelDemand], plans: Sequence[ModelPlan]) -> None:
-    """Raises PlanShort if the network has no capacity for every line."""
-    allocated = {plan.model_id: sum(share.lines for share in plan.allocation) for plan in plans}
-    for demand in wanted:
-        if allocated.get(demand.model_id, 0) < demand.lines:
-            raise PlanShort(demand.name, allocated.get(demand.model_id, 0), demand.lines)
+@attrs.define(slots=True)
+class _Share:
+    """Planned jobs of one provider. `used` counts its jobs and their units."""
+
+    allocation: Allocation
+    limits: BundleLimits
+    bid: Bid = attrs.field(init=False)
+    jobs: int = 0
+    units: int = 0
+    lines: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        share = self.allocation
+        self.bid = Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key)
+
+    def take(self, lines: Sequence[PricedRequest]) -> bool:
+        """Add a job of these lines if the provider has room for it.
+
+        Each planned slot takes one job, and further ones within the units that it delivers in time.
+        """
+        rates = bundle_rates(self.bid.rates)
+        units = sum(
+            output_units(line.units.units_in, line.units.units_out, rates.rate_in, rates.rate_out) for line in lines
+        )
+        in_time = self.limits.units is not None and self.limits.items > 1
+        room = self.allocation.lines * (self.limits.units or 0) if in_time else 0
+        if self.jobs >= self.allocation.lines and self.units + units > room:
+            return False
+        self.jobs, self.units, self.lines = self.jobs + 1, self.units + units, self.lines + len(lines)
+        return True
 
 
 class Bids:
@@ -89,26 +130,60 @@ class Bids:
     they can be cached by identity.
     """
 
-    def __init__(self, providers: Sequence[tuple[int, str]]) -> None:
+    def __init__(self, providers: Sequence[tuple[int, str]], limits_of: LimitsOf) -> None:
         self._next_provider = cycle(providers or [(OPEN, None)])
-        self._planned: dict[int, Iterator[Bid]] = {}
+        self._limits_of = limits_of
+        self._shares: dict[int, list[_Share]] = {}
+        self._with_room: dict[int, deque[_Share]] = {}
         self._known: dict[tuple[int, int, int], Bid] = {}
 
     def plan(self, plans: Sequence[ModelPlan]) -> None:
         """Use these plans for lines without rates."""
-        self._planned = {plan.model_id: _planned(plan) for plan in plans}
+        for plan in plans:
+            self._shares[plan.model_id] = [
+                _Share(share, self._limits_of(share.provider_id, plan.model_id)) for share in plan.allocation
+            ]
+            self._with_room[plan.model_id] = deque(self._shares[plan.model_id])
 
-    def bid(self, model_id: int, rates: Rates | None) -> Bid:
-        if rates is None:
-            return next(self._planned[model_id])
+    def jobs(self, lines: Sequence[PricedRequest]) -> Iterator[JobLines]:
+        """Cut the lines into jobs. Raises PlanShort if the network has no capacity for every line."""
+        wanted = {demand.model_id: demand for demand in demands(lines)}
+        at = 0
+        while at < len(lines):
+            line = lines[at]
+            if line.rates is None:
+                found = self._planned(lines, at)
+                if found is None:
+                    demand = wanted[line.model.svc.model_id]
+                    raise PlanShort(demand.name, sum(self.planned_lines(demand.model_id)), demand.lines)
+                count, bid = found
+            else:
+                bid = self._bid(line.rates)
+                count = count_fitting(lines, at, line.rates, self._limits(bid, line))
+            yield JobLines(at + 1, lines[at : at + count], bid)
+            at += count
+
+    def planned_lines(self, model_id: int) -> list[int]:
+        """Return the lines that each provider of a model's plan has taken, in the plan's order."""
+        return [share.lines for share in self._shares.get(model_id, [])]
+
+    def _planned(self, lines: Sequence[PricedRequest], at: int) -> tuple[int, Bid] | None:
+        shares = self._with_room.get(lines[at].model.svc.model_id, deque())
+        while shares:
+            share = shares[0]
+            count = count_fitting(lines, at, share.bid.rates, share.limits)
+            if share.take(lines[at : at + count]):
+                return count, share.bid
+            shares.popleft()
+        return None
+
+    def _limits(self, bid: Bid, line: PricedRequest) -> BundleLimits:
+        return SINGLE if bid.designated == OPEN else self._limits_of(bid.designated, line.model.svc.model_id)
+
+    def _bid(self, rates: Rates) -> Bid:
         provider, box_key = next(self._next_provider)
         terms = (rates.rate_in, rates.rate_out, provider)
         known = self._known.get(terms)
         if known is None:
             known = self._known[terms] = Bid(rates, provider, box_key)
         return known
-
-
-def _planned(plan: ModelPlan) -> Iterator[Bid]:
-    for share in plan.allocation:
-        yield from repeat(Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key), share.lines)

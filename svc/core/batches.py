@@ -1,40 +1,40 @@
-"""Turn the lines of a batch into complete submissions, with a key in this process. No I/O."""
+"""Turn the jobs of a batch into complete submissions, with a key in this process. No I/O."""
 
 from collections.abc import Sequence
 
 import attrs
 import msgspec
 
+from common import quotes
 from common.box import PublicKey
+from common.bundle import ORDER_UNITS_IN, BundleItem, bundle_input, bundle_units
 from common.envelope import Envelope
+from common.pricing.units import Units
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.core.bids import Bid
+from svc.core.batch_bids import JobLines
+from svc.core.bundles import bundle_rates
 from svc.core.market import Market
 from svc.core.money import Ceiling
-from svc.core.order_request import OrderRequest, PricedRequest, price_request
 from svc.core.orders import OrderTerms, PreparedOrder, SealedOrder, seal_order
 from svc.core.quote_check import amount_of
 from svc.errors import OverCeiling
-from svc.records import Model
 
 _encode = msgspec.json.Encoder().encode
 
 
 @attrs.frozen(slots=True)
-class LineOrder:
-    """Order of one line: request, bid, and the recipient who may read it."""
+class JobOrder:
+    """Order of one job: its lines, its bid, and the recipient who may read them."""
 
-    request: OrderRequest
-    model: Model
-    bid: Bid
+    job: JobLines
     recipient: PublicKey
 
 
 @attrs.frozen(slots=True)
 class BatchContext:
-    """Values that all lines of a batch share."""
+    """Values that all jobs of a batch share."""
 
     market: Market
     owner: bytes
@@ -45,64 +45,97 @@ class BatchContext:
 
 
 @attrs.frozen(slots=True)
-class PreparedLine:
-    """Line that can be posted. `text` is its JSON.
+class PreparedJob:
+    """Job that can be posted. `text` is its line in the batch file.
 
-    A line with a container that is too large has `oversized` instead. Its container must still be uploaded and its
+    A job with a container that is too large has `oversized` instead. Its container must still be uploaded and its
     payment signed. `unlisted`: parameters that the model's schema does not list.
     """
 
     job_id: str
     amount: int
     text: bytes = attrs.field(repr=False)
+    lines: int
     unlisted: tuple[str, ...]
     oversized: PreparedOrder | None = None
 
 
-def prepare_lines(context: BatchContext, wallet: Wallet, portion: Sequence[LineOrder]) -> list[PreparedLine | Refused]:
-    """Prepare each line, or return why it is rejected."""
-    return [_prepare_line(context, wallet, line) for line in portion]
+@attrs.frozen(slots=True)
+class RejectedLine:
+    """Line of the batch that cannot be ordered, and why."""
+
+    number: int
+    refusal: Refused
 
 
-def seal_line(context: BatchContext, line: LineOrder) -> tuple[SealedOrder, PricedRequest]:
-    """Price and seal a line. Raises Refused."""
-    priced = price_request(line.request, line.model)
+def prepare_jobs(context: BatchContext, wallet: Wallet, orders: Sequence[JobOrder]) -> list[PreparedJob | RejectedLine]:
+    """Prepare each job, or return its line that is rejected."""
+    return [_prepare_job(context, wallet, order) for order in orders]
+
+
+def seal_job(context: BatchContext, order: JobOrder) -> SealedOrder:
+    """Seal a job's lines: a single line as itself, several as a bundle. Raises Refused."""
+    job = order.job
+    first, rates = job.lines[0], job.bid.rates
+    if len(job.lines) == 1:
+        content, custom_id, units = first.input, first.custom_id, first.units
+    else:
+        rates, custom_id = bundle_rates(rates), None
+        content = bundle_input(BundleItem(line.input, line.custom_id, line.units.units_out) for line in job.lines)
+        units_out = bundle_units([line.units for line in job.lines], rates.rate_in, rates.rate_out)
+        units = Units(ORDER_UNITS_IN, units_out)
     terms = OrderTerms(
-        model=priced.model.id,
-        model_id=priced.model.svc.model_id,
-        modality=priced.modality,
-        sla_secs=priced.sla_secs,
-        units=priced.units,
-        rates=line.bid.rates,
-        designated=line.bid.designated,
+        model=first.model.id,
+        model_id=first.model.svc.model_id,
+        modality=first.modality,
+        sla_secs=first.sla_secs,
+        units=units,
+        rates=rates,
+        designated=job.bid.designated,
         expires_at=context.expires_at,
     )
-    envelope = Envelope(context.owner, priced.model.id, priced.input, context.result_key, priced.custom_id)
-    return seal_order(context.market, line.recipient, envelope, terms), priced
+    envelope = Envelope(context.owner, first.model.id, content, context.result_key, custom_id)
+    return seal_order(context.market, order.recipient, envelope, terms)
 
 
-def line_amount(context: BatchContext, prepared: PreparedOrder) -> int:
-    """Return the amount of a line's payment. Raises Refused above the ceiling, before the payment is signed."""
-    amount = amount_of(prepared, context.fees)
-    try:
-        context.ceiling.check(amount, "it")
-    except OverCeiling as error:
-        raise Refused(error.message, error.param, error.code) from None
-    return amount
+def over_ceiling(context: BatchContext, order: JobOrder) -> RejectedLine | None:
+    """Return the first line that costs more than the ceiling, before its payment is signed."""
+    rates, fees = order.job.bid.rates, context.fees
+    for number, line in enumerate(order.job.lines, order.job.number):
+        units = line.units
+        try:
+            amount = quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, fees)
+            context.ceiling.check(amount, "it")
+        except OverCeiling as error:
+            return RejectedLine(number, Refused(error.message, error.param, error.code))
+        except Refused as refusal:
+            return RejectedLine(number, refusal)
+    return None
+
+
+def job_amount(context: BatchContext, prepared: PreparedOrder) -> int:
+    return amount_of(prepared, context.fees)
+
+
+def unlisted_of(order: JobOrder) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for line in order.job.lines for name in line.unlisted))
 
 
 def line_of(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid: str | None = None) -> bytes:
     return _encode(prepared.submission(amount, auth_sig, container_cid))
 
 
-def _prepare_line(context: BatchContext, wallet: Wallet, line: LineOrder) -> PreparedLine | Refused:
+def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> PreparedJob | RejectedLine:
+    if (rejected := over_ceiling(context, order)) is not None:
+        return rejected
     try:
-        sealed, priced = seal_line(context, line)
-        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), priced.unlisted)
-        amount = line_amount(context, prepared)
+        sealed = seal_job(context, order)
+        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), unlisted_of(order))
+        amount = job_amount(context, prepared)
     except Refused as refusal:
-        return refusal
+        return RejectedLine(order.job.number, refusal)
+    lines = len(order.job.lines)
     if not sealed.sealed.fits_inline:
-        return PreparedLine(prepared.id, amount, b"", prepared.unlisted, prepared)
+        return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)
     auth_sig = wallet.sign(prepared.payment(amount).digest)
-    return PreparedLine(prepared.id, amount, line_of(prepared, amount, auth_sig), prepared.unlisted)
+    return PreparedJob(prepared.id, amount, line_of(prepared, amount, auth_sig), lines, prepared.unlisted)

@@ -14,7 +14,7 @@ DEFAULT_ORDER_TOKENS: Final = 1
 DEFAULT_BATCH_TOKENS: Final = 10
 _ORDER_ADVICE: Final = "raise it with --max-amount, SVC_MAX_AMOUNT or max_amount="
 _LINE_ADVICE: Final = "raise it with --max-line-amount, SVC_MAX_AMOUNT or max_line_amount="
-_BATCH_ADVICE: Final = "raise it with --max-amount, SVC_MAX_BATCH_AMOUNT or max_amount="
+_BATCH_ADVICE: Final = "raise it with --max-amount, SVC_MAX_AMOUNT or max_amount="
 # Decimals that only the coordinator reports count as at most six, so that a false report cannot raise the ceiling.
 _MAX_UNVERIFIED_DECIMALS: Final = 6
 

@@ -22,7 +22,7 @@ from svc.batches.results import BatchResult
 from svc.errors import ConnectionFailed, SvcError
 from svc.records import Batch
 from svc.serve.answers import answer_of
-from svc.serve.attempts import Trade, may_have_arrived, total_cost
+from svc.serve.attempts import Trade, may_have_arrived
 from svc.serve.batch_files import BatchInputs, BatchResultFiles
 from svc.serve.batch_lines import (
     OPENAI_CODES,
@@ -274,10 +274,9 @@ class LocalBatches:
         terms = rows[0].terms if rows else FeeTerms(0, 0)
         cost, counts = 0, {True: 0, False: 0}
         with storing(), BatchResultFiles(self.files.folder, batch.id) as written:
-            async for result in self.trade.client.batches.results(ended):
-                number = int(result.id.rpartition("_")[2])  # batch_req_<batch>_<line>, without blank lines
-                request = requests[number - 1] if 0 < number <= len(requests) else None
-                line, paid = await self._result_line(result, request, terms)
+            async for result in self.trade.client.batches.results(ended, charges=terms):
+                request = requests[result.line - 1] if 0 < result.line <= len(requests) else None
+                line, paid = self._result_line(result, request, terms)
                 succeeded = line["error"] is None
                 cost, counts[succeeded] = cost + paid, counts[succeeded] + 1
                 await to_thread.run_sync(written.add, line, succeeded)
@@ -291,20 +290,17 @@ class LocalBatches:
                 setattr(batch, f"{name}_file_id", file.id)
         await self._end(batch, ended.status, cost)
 
-    async def _result_line(
-        self, result: BatchResult, request: BatchRequest | None, terms: FeeTerms
-    ) -> tuple[Json, int]:
+    def _result_line(self, result: BatchResult, request: BatchRequest | None, terms: FeeTerms) -> tuple[Json, int]:
         """Return a result in OpenAI's form, and its cost."""
         line: Json = {"id": result.id}
         line["custom_id"] = None if request is None else request.custom_id
+        paid = 0 if result.cost is None else result.cost.total
         if result.result is None or request is None:
             code, message = ("no_result", "") if result.error is None else (result.error.code, result.error.message)
-            paid = await self._cost_of(result, terms)
             error: Json = {"code": OPENAI_CODES.get(code, code), "message": message}
             details = {"job_id": result.job_id, "cost": str(paid), "code": code}
             return line | {"response": None, "error": error, "svc": details}, paid
         job = result.result.job
-        paid = total_cost(job, terms)
         created, provider = int(self.trade.clock()), job.svc.provider_id
         bought = Bought(job.id, provider, paid, paid, terms, created, result.result.output, result.result.usage)
         try:
@@ -314,15 +310,6 @@ class LocalBatches:
             return line | {"response": None, "error": error, "svc": bought.to_json()}, paid
         response = {"status_code": 200, "request_id": job.id, "body": body}
         return line | {"response": response, "error": None}, paid
-
-    async def _cost_of(self, result: BatchResult, terms: FeeTerms) -> int:
-        """Return the cost of a line that was paid although its result could not be read."""
-        if not result.settled or result.job_id is None:
-            return 0
-        try:
-            return total_cost(await self.trade.client.jobs.get(result.job_id), terms)
-        except SvcError:
-            return 0
 
     async def _fail(self, batch: StoredBatch, errors: list[Json]) -> None:
         batch.errors = errors
@@ -347,8 +334,13 @@ class LocalBatches:
         await self.trade.persist(write)
 
     def _update_counts(self, batch: StoredBatch, market: Batch) -> None:
-        counts = market.request_counts
-        batch.counts = {"total": counts.total, "completed": counts.completed, "failed": counts.failed}
+        """Estimate the lines that have ended: the market counts jobs, and a bundle has many lines."""
+        counts, lines = market.request_counts, batch.counts["total"]
+        ended = {
+            name: count * lines // max(1, counts.total)
+            for name, count in (("completed", counts.completed), ("failed", counts.failed))
+        }
+        batch.counts = {"total": lines, **ended}
 
     def _record_time(self, batch: StoredBatch, moment: str) -> None:
         batch.times = {**batch.times, moment: batch.times.get(moment, int(self.trade.clock()))}

@@ -110,7 +110,7 @@ class Application:
             return WholeReply(b"", 204)  # only listed origins get here
         key = self.keys.authenticate(headers.get("authorization", ""))
         if self._open_requests > self.max_requests:
-            message = f"{self.max_requests} requests are running: retry later, or raise server.concurrent"
+            message = f"{self.max_requests} requests are running: retry later"
             raise Problem(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry=True)
         path, method = scope["path"], scope["method"]
         matches = [(route, match) for route in self.routes if (match := route.pattern.fullmatch(path))]

@@ -1,152 +1,175 @@
 """Settings of `svc serve`: one TOML file with budgets, keys, models and prices, read once at startup.
 
 Amounts are in base units of the payment token, times in seconds. The file decides what may be spent, so a file that
-other users can write is rejected. `config/svc-serve.toml.example` documents each setting and its risk.
+other users can write is rejected. `config/svc-serve.toml.example` documents each setting and its risk. Fields without
+`setting` are constants, which only tests change.
 """
 
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-from msgspec import Meta, Struct, field
+import attrs
 
 from common.refusal import Refused
+from common.settings.errors import SettingError
+from common.settings.kinds import Kind, boolean, integer, listed, mapping, number, parsed, text
+from common.settings.reader import Table, read, setting
+from common.settings.toml import parse, table
 from svc.core.windows import is_window
 from svc.own_files import OwnFile, configuration_folder
 
-FILE_VARIABLE: Final = "SVC_SERVE_CONFIG"
-FOLDER_VARIABLE: Final = "SVC_SERVE_STATE"
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8403
 _MAX_FILE_BYTES: Final = 1 << 18
 _KEY_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
-Amount = Annotated[int, Meta(ge=1)]
-ProviderId = Annotated[int, Meta(ge=1, lt=2**32)]
-Rate = Annotated[int, Meta(ge=0)]
+_AMOUNT: Final = integer(1, 2**63 - 1)
+_RATE: Final = integer(0, 2**63 - 1)
+_PROVIDERS: Final = listed(integer(1, 2**32 - 1))
 
 
-class KeySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of one key. `file` holds the key. Its budgets apply in addition to those in `[budget]`."""
-
-    file: str
-    per_hour: Amount | None = None
-    per_day: Amount | None = None
-    models: tuple[str, ...] = ()
+def _window(text: str) -> str:
+    if not is_window(text):
+        raise ValueError
+    return text
 
 
-class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True):
+_WINDOW: Final = parsed("1h (async), 24h (batch), <n>h, <n>m or <n>s", _window)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class KeySettings:
+    """Settings of one key. Its budgets apply in addition to those in `[budget]`."""
+
+    file: str = setting(text, "file with the key")
+    per_hour: int | None = setting(_AMOUNT, "limit of an hour", None)
+    per_day: int | None = setting(_AMOUNT, "limit of a day", None)
+    models: tuple[str, ...] = setting(listed(text), "models that the key may use (default: all)", ())
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class BudgetSettings:
     """Limits on what all keys together may spend per hour and per day, and per request and per batch."""
 
-    per_hour: Amount | None = None
-    per_day: Amount | None = None
-    per_request: Amount | None = None
-    per_batch: Amount | None = None
+    per_hour: int | None = setting(_AMOUNT, "limit of an hour", None)
+    per_day: int | None = setting(_AMOUNT, "limit of a day (default: ten tokens)", None)
+    per_request: int | None = setting(_AMOUNT, "limit of an answer (default: SVC_MAX_AMOUNT or one token)", None)
+    per_batch: int | None = setting(_AMOUNT, "limit of a batch (default: ten times that of an answer)", None)
 
 
-class Buying(Struct, frozen=True, forbid_unknown_fields=True):
+@attrs.frozen(slots=True, kw_only=True)
+class Buying:
     """How jobs are bought. Settings of a model override these.
 
-    With `final`, answers wait for their block. `providers` limits purchases to these providers. `rate_in` and
-    `rate_out` bid these rates instead of a provider's ask. Rates without `providers` make open orders, which the
-    coordinator's operator can read; `open_orders` must allow them.
+    Rates without `providers` make open orders, which the coordinator's operator can read; `open_orders` must allow
+    them.
     """
 
-    window: str = "1h"
-    providers: tuple[ProviderId, ...] = ()
-    rate_in: Rate | None = None
-    rate_out: Rate | None = None
-    open_orders: bool = False
-    attempts: Annotated[int, Meta(ge=1, le=10)] = 3
-    premium: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    claim_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 30.0
-    retry_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
-    exclude_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
-    hedge_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    final: bool = False
+    window: str = setting(_WINDOW, "time limit of a job", "1h")
+    providers: tuple[int, ...] = setting(_PROVIDERS, "use only these providers", ())
+    rate_in: int | None = setting(_RATE, "offer this rate instead of the asks", None)
+    rate_out: int | None = setting(_RATE, "offer this rate instead of the asks", None)
+    open_orders: bool = setting(boolean, "allow rates without providers", False)
+    premium: float = setting(number(1, 100), "highest price, as a multiple of the best ask", 2.0)
+    hedge_seconds: float = setting(number(0, 86_400), "order from a second provider after this time; 0: never", 0.0)
+    final: bool = setting(boolean, "wait until the chain has settled an answer", False)
+    attempts: int = 3
+    claim_seconds: float = 30.0  # an unclaimed job is then cancelled, and another provider tried
+    retry_seconds: float = 600.0  # no attempt starts later
+    exclude_seconds: float = 600.0  # a failed provider is the last choice for this long
 
 
-class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Model name offered to programs. `model` is the market's name for it, if different."""
+@attrs.frozen(slots=True, kw_only=True)
+class ModelSettings:
+    """Model name offered to programs. Missing settings come from `[buying]`."""
 
-    model: str | None = None
-    window: str | None = None
-    providers: tuple[ProviderId, ...] | None = None
-    rate_in: Rate | None = None
-    rate_out: Rate | None = None
-    open_orders: bool | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, lt=2**32)] | None = None
-
-
-class Server(Struct, frozen=True, forbid_unknown_fields=True):
-    """Address and limits of the HTTP server.
-
-    `hosts`: further host names that clients may use. `origins`: web pages that may call the API.
-    """
-
-    host: str = DEFAULT_HOST
-    port: Annotated[int, Meta(ge=0, le=65_535)] = DEFAULT_PORT
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    tls_certificate: str | None = None
-    tls_key: str | None = None
-    insecure_http: bool = False
-    concurrent: Annotated[int, Meta(ge=1, le=400)] = 256
-    progress_seconds: Annotated[float, Meta(ge=1, le=300)] = 10.0
+    model: str | None = setting(text, "the market's name for it (default: the same)", None)
+    window: str | None = setting(_WINDOW, "time limit of a job", None)
+    providers: tuple[int, ...] | None = setting(_PROVIDERS, "use only these providers", None)
+    rate_in: int | None = setting(_RATE, "offer this rate instead of the asks", None)
+    rate_out: int | None = setting(_RATE, "offer this rate instead of the asks", None)
+    max_output_tokens: int | None = setting(
+        integer(1, 2**32 - 1), "output limit of requests without one (default: 4096)", None
+    )
 
 
-class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True):
+@attrs.frozen(slots=True, kw_only=True)
+class Server:
+    """Address and limits of the HTTP server."""
+
+    host: str = setting(text, "address to listen on", DEFAULT_HOST)
+    port: int = setting(integer(0, 65_535), "port to listen on; 0: any free port", DEFAULT_PORT)
+    hosts: tuple[str, ...] = setting(listed(text), "further host names that clients may use", ())
+    origins: tuple[str, ...] = setting(listed(text), "web pages that may call the API", ())
+    tls_certificate: str | None = setting(text, "PEM file of the certificate", None)
+    tls_key: str | None = setting(text, "PEM file of its key", None)
+    insecure_http: bool = setting(boolean, "allow plain http on a reachable address", False)
+    concurrent: int = 256  # requests; each holds a connection to the coordinator, which allows 512 per client
+    progress_seconds: float = 10.0  # between the comments that keep a waiting stream open
+
+
+def _named_keys() -> Kind[dict[str, KeySettings]]:
+    named = mapping(table(KeySettings))
+
+    def from_toml(value: object) -> dict[str, KeySettings]:
+        keys = named.from_toml(value)
+        for name in keys:
+            if not _KEY_NAME_PATTERN.fullmatch(name):
+                raise Refused(f"has the name {name!r}: use 1 to 64 letters, digits, dots or dashes")
+        return keys
+
+    return Kind(named.expected, named.from_text, from_toml)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class ServeSettings:
     """Settings of `svc serve`.
 
     Programs may request every model that accepts orders. With `only_named`, they may request only those in `models`.
     """
 
-    server: Server = field(default_factory=Server)
-    budget: BudgetSettings = field(default_factory=BudgetSettings)
-    buying: Buying = field(default_factory=Buying)
-    keys: dict[str, KeySettings] = field(default_factory=dict)
-    models: dict[str, ModelSettings] = field(default_factory=dict)
-    only_named: bool = False
+    only_named: bool = setting(boolean, "offer only the models in [models.NAME]", False)
+    server: Server = setting(table(Server), "", Server())
+    budget: BudgetSettings = setting(table(BudgetSettings), "", BudgetSettings())
+    buying: Buying = setting(table(Buying), "", Buying())
+    keys: dict[str, KeySettings] = setting(_named_keys(), "", attrs.Factory(dict))
+    models: dict[str, ModelSettings] = setting(mapping(table(ModelSettings)), "", attrs.Factory(dict))
 
-    def check(self) -> None:
-        """Check rules that involve more than one field. Raises Refused."""
-        for name in self.keys:
-            if not _KEY_NAME_PATTERN.fullmatch(name):
-                raise Refused(f"keys.{name!r}: the name must have 1 to 64 letters, digits, dots or dashes", "keys")
-        rules = {"buying": self.rule(None), **{f"models.{name}": self.rule(name) for name in self.models}}
-        for where, rule in rules.items():
-            if not is_window(rule.window):
-                message = f"{where}.window must be one of 1h (async), 24h (batch), <n>h, <n>m or <n>s"
-                raise Refused(message, f"{where}.window")
-            if rule.is_open and not rule.open_orders:
-                message = (
-                    f"{where}: rates without providers make open orders, which the coordinator's operator can read:"
-                    " set providers, or set open_orders = true"
+    def __attrs_post_init__(self) -> None:
+        """Check rules that involve more than one field. Raises SettingError."""
+        places: dict[tuple[str, ...], str | None] = {
+            ("buying",): None,
+            **{("models", name): name for name in self.models},
+        }
+        for place, name in places.items():
+            if self.rule(name).is_open and not self.buying.open_orders:
+                raise SettingError.at(
+                    place,
+                    "has rates without providers, which make open orders that the coordinator's operator can read: set"
+                    " providers, or set buying.open_orders = true",
                 )
-                raise Refused(message, f"{where}.open_orders")
         self._check_server()
 
     def _check_server(self) -> None:
         server = self.server
         if (server.tls_certificate is None) != (server.tls_key is None):
-            raise Refused("set both server.tls_certificate and server.tls_key, or neither", "server.tls_key")
+            raise SettingError.at(("server", "tls_key"), "and server.tls_certificate must be set together")
         if is_loopback(server.host):
             return
         if not self.keys:
-            message = (
-                f"server.host {server.host} is reachable from other machines: add at least one key with budgets in"
-                " [keys.NAME]"
+            raise SettingError.at(
+                ("server", "host"),
+                f"{server.host} is reachable from other machines: add at least one key with budgets in [keys.NAME]",
             )
-            raise Refused(message, "server.host")
         if server.tls_certificate is None and not server.insecure_http:
-            message = (
-                f"server.host {server.host} is reachable from other machines, and plain http exposes keys, prompts and"
-                " answers: set server.tls_certificate and server.tls_key, or server.insecure_http = true"
+            raise SettingError.at(
+                ("server", "host"),
+                f"{server.host} is reachable from other machines, and plain http exposes keys, prompts and answers: set"
+                " server.tls_certificate and server.tls_key, or server.insecure_http = true",
             )
-            raise Refused(message, "server.tls_certificate")
 
     def rule(self, name: str | None) -> "BuyingRule":
         """Return how jobs of this model name are bought."""
@@ -157,19 +180,18 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True):
             providers=base.providers if model_settings.providers is None else model_settings.providers,
             rate_in=model_settings.rate_in if has_own_rates else base.rate_in,
             rate_out=model_settings.rate_out if has_own_rates else base.rate_out,
-            open_orders=base.open_orders if model_settings.open_orders is None else model_settings.open_orders,
             max_output_tokens=model_settings.max_output_tokens,
         )
 
 
-class BuyingRule(Struct, frozen=True):
+@attrs.frozen(slots=True, kw_only=True)
+class BuyingRule:
     """Effective settings of one model name. Missing values come from `[buying]`."""
 
     window: str
     providers: tuple[int, ...]
     rate_in: int | None
     rate_out: int | None
-    open_orders: bool
     max_output_tokens: int | None
 
     @property
@@ -193,42 +215,30 @@ def is_loopback(host: str) -> bool:
 def read_settings(path: Path | None, environment: Mapping[str, str]) -> ServeSettings:
     """Read the given file, or `serve.toml` in the user's configuration folder if there is one.
 
-    Raises Refused with the name of the wrong setting.
+    Raises Refused with the file and the setting at fault.
     """
-    named = path or (Path(text) if (text := environment.get(FILE_VARIABLE)) else None)
+    named = path
     path = named or _default_path(environment)
     if path is None:
         return ServeSettings()
-    file = OwnFile(path, FILE_VARIABLE, _MAX_FILE_BYTES)
     try:
-        raw = file.read()
+        raw = OwnFile(path, "--config", _MAX_FILE_BYTES).read()
     except OSError as error:
-        raise Refused(f"cannot read {path}: {error.strerror}", FILE_VARIABLE) from None
-    if raw is None:
-        if named is not None:
-            raise Refused(f"settings file not found: {path} (start from config/svc-serve.toml.example)", FILE_VARIABLE)
-        return ServeSettings()
-    try:
-        settings = msgspec.toml.decode(raw, type=ServeSettings)
-    # msgspec raises ValueError for an integer with thousands of digits
-    except (msgspec.DecodeError, ValueError) as error:
-        raise Refused(f"{path}: {error}", FILE_VARIABLE) from None
-    except RecursionError:
-        raise Refused(f"{path}: arrays or tables are nested too deeply", FILE_VARIABLE) from None
-    settings.check()
-    return settings
+        raise SettingError.at((), f"cannot be read: {error.strerror}", path) from None
+    if raw is not None:
+        return read(ServeSettings, Table(parse(raw, path), path))
+    if named is not None:
+        raise Refused(f"settings file not found: {path} (start from config/svc-serve.toml.example)", "--config")
+    return ServeSettings()
 
 
 def state_folder(given: Path | None, environment: Mapping[str, str]) -> Path:
     """Return the folder of the ledger, the key and the files of batches. Raises Refused without a home folder."""
-    named = given or (Path(text) if (text := environment.get(FOLDER_VARIABLE)) else None)
-    if named is not None:
-        return named
+    if given is not None:
+        return given
     folder = configuration_folder(environment)
     if folder is None:
-        raise Refused(
-            f"{FOLDER_VARIABLE} or --state must name a folder, because this user has no home folder", FOLDER_VARIABLE
-        )
+        raise Refused("--state must name a folder, because this user has no home folder", "--state")
     return folder / "serve"
 
 

@@ -31,6 +31,7 @@ class Breaker:
     _is_open: bool = False
     _backoff: float = _FIRST_BACKOFF
     _opened: trio.Event = attrs.field(factory=trio.Event, repr=False)
+    _closed: trio.Event = attrs.field(factory=trio.Event, repr=False)
 
     @property
     def is_open(self) -> bool:
@@ -53,6 +54,7 @@ class Breaker:
         self._faults += 1
         if self._faults >= FAULTS_TO_OPEN and not self._is_open:
             self._is_open = True
+            self._closed = trio.Event()
             self._opened.set()
 
     def looked(self, up: bool) -> None:
@@ -65,9 +67,14 @@ class Breaker:
             self._is_open = False
             self._faults = FAULTS_TO_OPEN - 1
             self._opened = trio.Event()
+            self._closed.set()
 
     async def wait_open(self) -> None:
         await self._opened.wait()
+
+    async def wait_closed(self) -> None:
+        while self._is_open:
+            await self._closed.wait()
 
 
 async def watch(breaker: Breaker, backend: Backend, model: str) -> None:

@@ -55,7 +55,7 @@ def _client(settings: ServerSettings) -> httpx.AsyncClient:
     # payloads.
     return httpx.AsyncClient(
         headers=settings.headers,
-        timeout=httpx.Timeout(settings.read_seconds, connect=settings.connect_seconds),
+        timeout=httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         trust_env=False,
     )

@@ -9,7 +9,7 @@
     any other, or a signal: the job fails with a backend fault
 
 The program leads a process group, which is killed when the program ends. A cancelled program gets SIGTERM, and is
-killed after `grace_seconds`. A descendant that leaves the group is stopped only by systemd's control group.
+killed after two seconds. A descendant that leaves the group is stopped only by systemd's control group.
 
 The program runs as svcd's user. `confined.py` keeps it from svcd's keys, credentials, journal and memory.
 """
@@ -61,7 +61,7 @@ class ExecBackend:
     private: Sequence[Path] = ()
 
     async def run(self, work: ModelWork) -> WorkOutput:
-        backoff = self.settings.backoff_seconds
+        backoff = self.settings.backoff_s
         return await Attempts(self.settings.attempts, backoff, backoff * 8).run(
             work, lambda signs: self._attempt(work, signs)
         )
@@ -105,7 +105,7 @@ class ExecBackend:
         """Send the request and read both outputs until the program ends."""
         async with trio.open_nursery() as readers:
             readers.start_soon(_tell, process, request)
-            readers.start_soon(_hear, process, heard, self.settings.longest_answer_bytes)
+            readers.start_soon(_hear, process, heard, self.settings.max_answer_bytes)
             readers.start_soon(_hear_complaint, process, heard)
             await process.wait()
             _signal_group(process, signal.SIGKILL)  # remaining descendants may hold the pipes open
@@ -115,7 +115,7 @@ class ExecBackend:
         with trio.CancelScope(shield=True):
             if process.returncode is None:
                 _signal_group(process, signal.SIGTERM)
-                with trio.move_on_after(self.settings.grace_seconds):
+                with trio.move_on_after(self.settings.grace_s):
                     await process.wait()
                 _signal_group(process, signal.SIGKILL)
                 await process.wait()
@@ -126,7 +126,7 @@ class ExecBackend:
     def _judge(self, process: trio.Process, heard: _Heard, work: ModelWork) -> WorkOutput:
         complaint = heard.complaint.decode("utf-8", "replace").strip()
         if heard.too_long:
-            raise WorkFailed("backend_error", f"it wrote more than {self.settings.longest_answer_bytes} bytes", True)
+            raise WorkFailed("backend_error", f"it wrote more than {self.settings.max_answer_bytes} bytes", True)
         if process.returncode == _DATA_ERROR:
             raise WorkFailed("backend_error", f"the program refused the input: {complaint}")
         if process.returncode == _TRY_AGAIN:
@@ -141,7 +141,7 @@ class ExecBackend:
 def _request(work: ModelWork) -> bytes:
     return json.dumps(
         {
-            "job_id": "0x" + work.job_id.hex(),
+            "job_id": work.id,
             "model": work.model,
             "modality": work.modality,
             "input": work.input,

@@ -47,7 +47,7 @@ class _HttpSubmission:
 
     @property
     def key(self) -> str:
-        return f"{self.work.job_id.hex()}-{self.named}"
+        return f"{self.work.id}-{self.named}"
 
 
 @attrs.frozen(slots=True)
@@ -60,7 +60,7 @@ class HttpBackend:
     async def run(self, work: ModelWork) -> WorkOutput:
         submission = _HttpSubmission(work, json.dumps(self._body(work)).encode())
         settings = self.settings
-        attempts = Attempts(settings.attempts, settings.backoff_seconds, settings.longest_backoff_seconds)
+        attempts = Attempts(settings.attempts, settings.backoff_s, settings.max_backoff_s)
         return await attempts.run(work, lambda signs: self._attempt(submission, signs))
 
     async def is_up(self) -> bool:
@@ -111,7 +111,7 @@ class HttpBackend:
     async def _follow(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:
         """Poll until the job is done, and return the last answer. Failed polls are retried a few times."""
         settings = self.settings
-        pause, misses = settings.poll_seconds, 0
+        pause, misses = settings.poll_s, 0
         while True:
             state = str(settings.status_path.first(status))
             if state in settings.done + settings.failed + settings.rejected:
@@ -119,7 +119,7 @@ class HttpBackend:
                 self._judge(state, status)
                 return status
             await trio.sleep(pause)
-            pause = min(pause * 1.5, settings.longest_poll_seconds)
+            pause = min(pause * 1.5, settings.max_poll_s)
             try:
                 status = await self._ask("GET", poll_url)
                 misses = 0
@@ -130,7 +130,7 @@ class HttpBackend:
                 pause = max(pause, miss.after or 0)
 
     def _judge(self, state: str, status: dict[str, object]) -> None:
-        code = error_code({"code": self.settings.error_path.first(status)}) or error_code(status)
+        code = error_code({"code": status.get("error")}) or error_code(status)
         detail = f"the backend ended the job as {state} {code}".rstrip()
         if state in self.settings.rejected:
             raise WorkFailed("backend_error", detail)
@@ -143,13 +143,13 @@ class HttpBackend:
             raise WorkFailed("backend_error", "the answer holds nothing at result_path", True)
         output = found[0] if self.settings.result_path.is_single else found
         if self.settings.download:
-            downloads = Downloads(self.client, self.settings.submit_url, self.settings.longest_answer_bytes)
+            downloads = Downloads(self.client, self.settings.submit_url, self.settings.max_answer_bytes)
             output = await downloads.carried(output)
         units = 0 if work.modality == "embeddings" else work.units_out
         return WorkOutput(for_the_seal(output), units, {"units": units})
 
     async def _ask(self, method: str, url: str, **request: Any) -> dict[str, object]:
-        longest = self.settings.longest_answer_bytes  # with `download` too: files may stand in the answer as data:
+        longest = self.settings.max_answer_bytes  # with `download` too: files may stand in the answer as data:
         try:
             async with opened(self.client, method, url, **request) as response:
                 if not response.is_success:

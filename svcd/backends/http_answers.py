@@ -122,7 +122,7 @@ async def read_answer(response: httpx.Response, take: Callable[[bytes], bool]) -
 
 def check_length(length: int, longest: int) -> None:
     if length > longest:
-        raise WorkFailed("backend_error", f"the answer is longer than {longest} bytes (longest_answer_bytes)", True)
+        raise WorkFailed("backend_error", f"the answer is longer than {longest} bytes", True)
 
 
 def read_object(raw: bytes) -> dict[str, object]:

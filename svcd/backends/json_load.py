@@ -16,7 +16,7 @@ class JsonProbe:
     client: httpx.AsyncClient
 
     async def read(self) -> float | None:
-        raw = await fetch(self.client, self.settings.url, self.settings.seconds)
+        raw = await fetch(self.client, self.settings.url, self.settings.timeout_s)
         return None if raw is None else load_in_json(raw, self.settings)
 
 

@@ -51,14 +51,14 @@ async def open_load(
     own = SlotsProbe(slots, in_flight)
     match settings:
         case PrometheusSettings():
-            async with _client(settings.headers) as client:
+            async with _client() as client:
                 yield Load(model, PrometheusProbe(settings, slots, client), own)
         case JsonSettings():
-            async with _client(settings.headers) as client:
+            async with _client() as client:
                 yield Load(model, JsonProbe(settings, client), own)
         case SlotsSettings():
             yield Load(model, own, own)
 
 
-def _client(headers: dict[str, str]) -> httpx.AsyncClient:
-    return httpx.AsyncClient(headers=headers, trust_env=False)
+def _client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(trust_env=False)

@@ -1,43 +1,46 @@
-"""Settings of a load probe: the `[model.load]` table of the configuration, one struct per kind."""
+"""Settings of a load probe: the `[model.load]` table of the configuration, one class per kind."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from typing import Final
 
-from msgspec import Meta, field
+import attrs
 
-from svcd.base.json_path import SinglePath
-from svcd.base.toml import Headers, Texts, TomlTable, Url, read_table
+from common.settings.kinds import listed, mapping, number, text
+from common.settings.reader import setting
+from common.settings.toml import variants
+from svcd.base.json_path import JsonPath
+from svcd.base.kinds import http_url, single_path
 
-FullAt = Annotated[float, Meta(ge=0.001, le=1e9)]
-AnswerSeconds = Annotated[float, Meta(ge=0.01, le=60)]
-
-
-class PrometheusSettings(TomlTable, frozen=True, kw_only=True, tag="prometheus", tag_field="kind"):
-    url: Url
-    headers: Headers = Headers()
-    full_at: FullAt | None = None  # requests at which the server is full; None: as many as the model has slots
-    labels: dict[str, str] = field(default_factory=dict)
-    running: Texts = ()
-    waiting: Texts = ()
-    usage: Texts = ()
-    seconds: AnswerSeconds = 2.0
+TIMEOUT_S: Final = 2.0
+_FULL_AT: Final = number(0.001, 1e9)
 
 
-class JsonSettings(TomlTable, frozen=True, kw_only=True, tag="json", tag_field="kind"):
-    url: Url
-    headers: Headers = Headers()
-    path: SinglePath
-    full_at: FullAt = 1.0
-    seconds: AnswerSeconds = 2.0
+@attrs.frozen(slots=True, kw_only=True)
+class PrometheusSettings:
+    url: str = setting(http_url, "the server's metrics")
+    full_at: float | None = setting(_FULL_AT, "requests at which the server is full (default: slots)", None)
+    labels: dict[str, str] = setting(mapping(text), "labels that a series must have", attrs.Factory(dict))
+    running: tuple[str, ...] = setting(listed(text), "series of running requests (default: known servers)", ())
+    waiting: tuple[str, ...] = setting(listed(text), "series of waiting requests (default: known servers)", ())
+    timeout_s: float = TIMEOUT_S
 
 
-class SlotsSettings(TomlTable, frozen=True, kw_only=True, tag="slots", tag_field="kind"):
+@attrs.frozen(slots=True, kw_only=True)
+class JsonSettings:
+    url: str = setting(http_url, "address of the JSON answer")
+    path: JsonPath = setting(single_path, "place of the number")
+    full_at: float = setting(_FULL_AT, "number at which the server is full", 1.0)
+    timeout_s: float = TIMEOUT_S
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class SlotsSettings:
     """Use the share of busy slots as the load, without a request to a server."""
 
 
 ProbeSettings = PrometheusSettings | JsonSettings | SlotsSettings
-
-
-def read_probe(table: Mapping[str, object]) -> ProbeSettings:
-    """Read the table. Raise `Mistake`, whose `param` is the key at fault."""
-    return read_table({"kind": "slots", **table}, ProbeSettings)  # type: ignore[arg-type] # a union is a type
+PROBES: Final[dict[str, type[ProbeSettings]]] = {
+    "prometheus": PrometheusSettings,
+    "json": JsonSettings,
+    "slots": SlotsSettings,
+}
+probe: Final = variants("kind", PROBES, default="slots")

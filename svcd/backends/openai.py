@@ -36,12 +36,12 @@ class OpenAIBackend:
     async def run(self, work: ModelWork) -> WorkOutput:
         body = json.dumps(request_body(self.settings, work)).encode()
         settings = self.settings
-        attempts = Attempts(settings.attempts, settings.backoff_seconds, settings.longest_backoff_seconds)
+        attempts = Attempts(settings.attempts, settings.backoff_s, settings.max_backoff_s)
         return await attempts.run(work, lambda signs: self._attempt(work, body, signs))
 
     async def is_up(self) -> bool:
         try:
-            url = self.settings.root + self.settings.health_path
+            url = self.settings.root + MODELS_ROUTE
             async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
                 # A server without this route may still be up. One that rejects the API key accepts no jobs.
                 return response.is_success or response.status_code in (404, 405)
@@ -77,7 +77,7 @@ class OpenAIBackend:
                     assembler = ResponsesAssembler() if settings.api == "responses" else ChatAssembler()
                     answer = await self._assemble(response, assembler)
                     return output_of(settings.api, work, answer, assembler.counted)
-                answer = read_object(await read_body(response, settings.longest_answer_bytes))
+                answer = read_object(await read_body(response, settings.max_answer_bytes))
         except httpx.RequestError as broken:
             raise TryAgain(f"the backend did not answer: {type(broken).__name__}") from None
         return output_of(settings.api, work, answer, 0)
@@ -88,7 +88,7 @@ class OpenAIBackend:
         def take(piece: bytes) -> bool:
             nonlocal length
             length += len(piece)
-            check_length(length, self.settings.longest_answer_bytes)
+            check_length(length, self.settings.max_answer_bytes)
             ended = False
             for event in reader.feed(piece):
                 if event == b"[DONE]":

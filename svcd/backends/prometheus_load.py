@@ -54,7 +54,7 @@ class PrometheusProbe:
     client: httpx.AsyncClient
 
     async def read(self) -> float | None:
-        text = await fetch(self.client, self.settings.url, self.settings.seconds)
+        text = await fetch(self.client, self.settings.url, self.settings.timeout_s)
         return None if text is None else load_in_exposition(text.decode("utf-8", "replace"), self.settings, self.slots)
 
 
@@ -62,8 +62,7 @@ def load_in_exposition(text: str, settings: PrometheusSettings, slots: int) -> f
     """Return None if the text has none of the series, or if one of them is malformed or too long."""
     running_names = settings.running or _RUNNING
     waiting_names = settings.waiting or _WAITING
-    usage_names = settings.usage or _USAGE
-    lines = _lines_of(text, [*running_names, *waiting_names, *usage_names])
+    lines = _lines_of(text, [*running_names, *waiting_names, *_USAGE])
     if sum(map(len, lines)) > MAX_PARSED_CHARS or any(len(line) > MAX_LINE_CHARS for line in lines):
         return None
     try:
@@ -73,7 +72,7 @@ def load_in_exposition(text: str, settings: PrometheusSettings, slots: int) -> f
         return None
     running = _values(samples, running_names, settings.labels)
     waiting = _values(samples, waiting_names, settings.labels)
-    usage = _values(samples, usage_names, settings.labels)
+    usage = _values(samples, _USAGE, settings.labels)
     if not running and not waiting and not usage:
         return None
     # Engines behind one address each have a series: their requests add up, and the fullest cache is what stalls.

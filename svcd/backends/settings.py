@@ -1,60 +1,64 @@
-"""Settings of a backend: the `[model.backend]` table of the configuration, one struct per kind."""
+"""Settings of a backend: the `[model.backend]` table of the configuration, one class per kind.
+
+Fields without `setting` are constants, which only tests change.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-import msgspec
-from msgspec import Meta, field
+import attrs
 
 from common.pricing.model_input import Modality
 from common.refusal import Refused
-from svcd.base.json_path import JsonPath, SinglePath
-from svcd.base.keys import KeySource, read_secret
-from svcd.base.toml import Headers, HiddenTexts, Mistake, Text, Texts, TomlTable, Url, read_table
+from common.settings.kinds import boolean, choice, listed, mapping, number, path, text
+from common.settings.reader import setting
+from common.settings.toml import variants
+from svcd.base.json_path import JsonPath
+from svcd.base.keys import SecretPlace, secret_place
+from svcd.base.kinds import headers, http_url, json_path, json_table, single_path, texts
 
 # The largest result that a coordinator takes is 200 MiB by default: sealed, and with base64 inside of it.
-_LONGEST_ANSWER: Final = 150 * 2**20
-
-AttemptCount = Annotated[int, Meta(ge=1, le=20)]
-AnswerBytes = Annotated[int, Meta(ge=1024, le=2**30)]
-Backoff = Annotated[float, Meta(ge=0, le=600)]
-PollSeconds = Annotated[float, Meta(ge=0.01, le=3600)]
+_MAX_ANSWER_BYTES: Final = 150 * 2**20
+_JOB_ID: Final = "{id}"
 
 
-class ServerSettings(TomlTable, frozen=True, kw_only=True):
-    """Model server and its timeouts. The job's deadline also ends every attempt."""
+@attrs.frozen(slots=True, kw_only=True)
+class ServerSettings:
+    """Model server. The job's deadline also ends every attempt."""
 
-    models: dict[str, str] = field(default_factory=dict)
-    headers: Headers = Headers()  # with the API key, once the configuration is read
-    extra: dict[str, Any] = field(default_factory=dict)
-    api_key_file: Path | None = None
-    api_key_env: Text | None = None
-    api_key_credential: Text | None = None
-    connect_seconds: Annotated[float, Meta(ge=0.01, le=600)] = 5.0
-    read_seconds: Annotated[float, Meta(ge=0.01, le=86_400)] = 300.0  # between two pieces of an answer
-    attempts: AttemptCount = 4
-    backoff_seconds: Backoff = 0.5  # before the second attempt; doubled for each one after it
-    longest_backoff_seconds: Annotated[float, Meta(ge=0, le=3600)] = 30.0
-    longest_answer_bytes: AnswerBytes = _LONGEST_ANSWER
+    models: dict[str, str] = setting(mapping(text), "names of models at the server", attrs.Factory(dict))
+    headers: dict[str, str] = setting(headers, "headers of every request", attrs.Factory(dict), secret=True)
+    extra: dict[str, Any] = setting(json_table, "members of every request", attrs.Factory(dict))
+    api_key: SecretPlace | None = setting(secret_place, "place of the server's API key", None, secret=True)
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 300.0
+    attempts: int = 4
+    backoff_s: float = 0.5  # before the second attempt; doubled for each one after it
+    max_backoff_s: float = 30.0
+    max_answer_bytes: int = _MAX_ANSWER_BYTES
 
 
-class OpenAISettings(ServerSettings, frozen=True, kw_only=True, tag="openai", tag_field="kind"):
-    base_url: Url
-    api: Literal["responses", "chat", "embeddings", "images"]
-    stream: bool | None = None  # None: where the route can
-    cap_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    drop: Texts = ()
-    refuse: Texts | None = None
-    outside_references: bool = False
-    health_path: str = "/v1/models"
-    check_name: bool = True  # claim nothing while the server's list of models lacks the name
+@attrs.frozen(slots=True, kw_only=True)
+class OpenAISettings(ServerSettings):
+    base_url: str = setting(http_url, "the server's address, without /v1")
+    api: Literal["responses", "chat", "embeddings", "images"] = setting(
+        choice("responses", "chat", "embeddings", "images"), "the server's route"
+    )
+    stream: bool | None = setting(boolean, "stream answers (default: where the route can)", None)
+    cap_name: Literal["max_tokens", "max_completion_tokens"] = setting(
+        choice("max_tokens", "max_completion_tokens"), "name of the output limit", "max_tokens"
+    )
+    drop: tuple[str, ...] = setting(listed(text), "members of the input that are not sent", ())
+    outside_references: bool = setting(boolean, "allow addresses and stored objects in inputs", False)
+    check_name: bool = setting(boolean, "claim nothing while the server's list lacks the model", True)
+    read_timeout_s: float = setting(
+        number(0.01, 86_400), "seconds between two pieces of an answer", 300.0, name="read_seconds"
+    )
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         if self.stream and self.api not in ("responses", "chat"):
             raise Refused(f"must be false: the {self.api} route does not stream", "stream")
-        if not self.health_path.startswith("/"):
-            raise Refused("must begin with /", "health_path")
 
     @property
     def modality(self) -> Modality:
@@ -77,82 +81,82 @@ class OpenAISettings(ServerSettings, frozen=True, kw_only=True, tag="openai", ta
         return self.api in ("responses", "chat") if self.stream is None else self.stream
 
     @property
-    def refused(self) -> Texts:
-        """Members of an input that are not taken. A stored prompt template is the provider's own; routes other than
+    def refused(self) -> tuple[str, ...]:
+        """Members of an input that fail the job. A stored prompt template is the provider's own; routes other than
         `responses` mean the text itself by this name."""
-        if self.refuse is not None:
-            return self.refuse
         return ("prompt",) if self.api == "responses" else ()
 
 
-class HttpSettings(ServerSettings, frozen=True, kw_only=True, tag="http", tag_field="kind"):
-    submit_url: Url
-    poll_url: Url | None = None
-    poll_url_path: SinglePath | None = None
-    cancel_url: Url | None = None
-    cancel_method: Literal["POST", "DELETE", "PUT"] = "POST"
-    health_url: Url | None = None  # None: the submit_url
-    input_key: Text | None = None
-    model_key: Text | None = None
-    id_path: SinglePath = SinglePath.parse("id")
-    status_path: SinglePath = SinglePath.parse("status")
-    done: Texts = ("succeeded", "completed", "done")
-    failed: Texts = ("failed", "error", "canceled", "cancelled")
-    rejected: Texts = ("rejected",)
-    error_path: SinglePath = SinglePath.parse("error")
-    result_path: JsonPath = JsonPath.parse("output")
-    download: bool = False
-    poll_seconds: PollSeconds = 1.0
-    longest_poll_seconds: PollSeconds = 15.0
+@attrs.frozen(slots=True, kw_only=True)
+class HttpSettings(ServerSettings):
+    submit_url: str = setting(http_url, "address that takes a job")
+    poll_url: str | None = setting(http_url, "address of a job, with {id}", None)
+    poll_url_path: JsonPath | None = setting(single_path, "place of that address in the submit's answer", None)
+    cancel_url: str | None = setting(http_url, "address that cancels a job, with {id}", None)
+    cancel_method: Literal["POST", "DELETE", "PUT"] = setting(
+        choice("POST", "DELETE", "PUT"), "method of cancel_url", "POST"
+    )
+    health_url: str | None = setting(
+        http_url, "address that shows whether the server is up (default: submit_url)", None
+    )
+    input_key: str | None = setting(text, "member for the input (default: the input is the body)", None)
+    model_key: str | None = setting(text, "member for the model's name (default: not sent)", None)
+    id_path: JsonPath = setting(single_path, "place of the job's id", JsonPath.parse("id"))
+    status_path: JsonPath = setting(single_path, "place of the job's state", JsonPath.parse("status"))
+    done: tuple[str, ...] = setting(listed(text), "states of a finished job", ("succeeded", "completed", "done"))
+    failed: tuple[str, ...] = setting(
+        listed(text), "states of a job to retry", ("failed", "error", "canceled", "cancelled")
+    )
+    rejected: tuple[str, ...] = setting(listed(text), "states of a job that the client caused", ("rejected",))
+    result_path: JsonPath = setting(json_path, "place of the result", JsonPath.parse("output"))
+    download: bool = setting(boolean, "fetch the addresses in the result", False)
+    poll_s: float = 1.0
+    max_poll_s: float = 15.0
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         if (self.poll_url is None) is (self.poll_url_path is None):
-            raise Refused("exactly one of poll_url and poll_url_path must be set", "poll_url")
-        for name, url in (("poll_url", self.poll_url), ("cancel_url", self.cancel_url)):
-            if url is not None and "{id}" not in url:
-                raise Refused("must hold {id}, where the job's id goes", name)
+            raise Refused("must be set, or poll_url_path instead, and not both", "poll_url")
+        for name, address in (("poll_url", self.poll_url), ("cancel_url", self.cancel_url)):
+            if address is not None and _JOB_ID not in address:
+                raise Refused(f"must hold {_JOB_ID}, where the job's id goes", name)
 
 
-class ExecSettings(TomlTable, frozen=True, kw_only=True, tag="exec", tag_field="kind"):
-    command: Texts
-    directory: Path | None = None
-    environment: HiddenTexts = HiddenTexts()
-    attempts: AttemptCount = 2
-    backoff_seconds: Backoff = 1.0
-    grace_seconds: Backoff = 2.0
-    longest_answer_bytes: AnswerBytes = _LONGEST_ANSWER
-    confine: bool = True  # keep the program from svcd's keys and journal
+@attrs.frozen(slots=True, kw_only=True)
+class ExecSettings:
+    command: tuple[str, ...] = setting(listed(text, at_least=1), "program and its arguments")
+    directory: Path | None = setting(path, "working directory", None)
+    environment: dict[str, str] = setting(texts, "variables besides PATH", attrs.Factory(dict), secret=True)
+    confine: bool = setting(boolean, "keep the program from svcd's keys and journal", True)
+    attempts: int = 2
+    backoff_s: float = 1.0
+    grace_s: float = 2.0
+    max_answer_bytes: int = _MAX_ANSWER_BYTES
 
-    def __post_init__(self) -> None:
-        if not self.command or not Path(self.command[0]).is_absolute():
+    def __attrs_post_init__(self) -> None:
+        if not Path(self.command[0]).is_absolute():
             raise Refused("must begin with the absolute path of a program", "command")
 
 
-class EchoSettings(TomlTable, frozen=True, kw_only=True, tag="echo", tag_field="kind"):
-    delay_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+@attrs.frozen(slots=True, kw_only=True)
+class EchoSettings:
+    delay_seconds: float = setting(number(0, 86_400), "run time of a job", 0.0)
 
 
 BackendSettings = OpenAISettings | HttpSettings | ExecSettings | EchoSettings
+BACKENDS: Final[dict[str, type[BackendSettings]]] = {
+    "openai": OpenAISettings,
+    "http": HttpSettings,
+    "exec": ExecSettings,
+    "echo": EchoSettings,
+}
+backend: Final = variants("kind", BACKENDS)
 
 
-def read_backend(table: Mapping[str, object], environment: Mapping[str, str]) -> BackendSettings:
-    """Read the table. Raise `Mistake`, whose `param` is the key at fault.
-
-    Variables named by `*_env` and systemd's credentials are looked up in `environment`.
-    """
-    return with_api_key(read_table(table, BackendSettings), environment)  # type: ignore[arg-type] # a union is a type
-
-
-def with_api_key(settings: BackendSettings, environment: Mapping[str, str]) -> BackendSettings:
-    """Return the settings with the API key, which is stored outside the configuration, among the headers."""
-    if not isinstance(settings, OpenAISettings | HttpSettings):
+def with_api_key(settings: BackendSettings, environ: Mapping[str, str]) -> BackendSettings:
+    """Return the settings with the API key among the headers. Raise `Refused`."""
+    if not isinstance(settings, OpenAISettings | HttpSettings) or settings.api_key is None:
         return settings
-    source = KeySource("api_key", settings.api_key_file, settings.api_key_env, settings.api_key_credential)
-    found = read_secret(source, environment)
-    if found is None:
-        return settings
-    key, text = found
-    if not text.isprintable():
-        raise Mistake.at((key,), f"{key} must lead to a key of printable ASCII characters")
-    headers = Headers(settings.headers | {"authorization": f"Bearer {text}"})
-    return msgspec.structs.replace(settings, headers=headers)
+    key = settings.api_key.read(environ)
+    if not key.isprintable():
+        raise Refused("must name a key of printable ASCII characters")
+    return attrs.evolve(settings, headers=settings.headers | {"authorization": f"Bearer {key}"})

@@ -7,43 +7,32 @@ list's item (negative from its end), and `[*]` every item.
 import re
 from typing import Final, Self
 
+import attrs
+
 from common.refusal import Refused
 
 _STEP: Final = re.compile(r'\.?([A-Za-z_][A-Za-z0-9_-]*)|\[(-?[0-9]{1,9})\]|\["([^"\\]+)"\]|\[(\*)\]', re.ASCII)
 
 
+@attrs.frozen(slots=True)
 class JsonPath:
-    """A step is a member's name, an item's index, or None for every item.
+    """Path whose steps are members' names, items' indexes, or None for every item."""
 
-    No attrs class, because msgspec would read one as a table and not as a text."""
-
-    __slots__ = ("steps",)
-
-    def __init__(self, steps: tuple[str | int | None, ...]) -> None:
-        self.steps: Final = steps
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.steps!r})"
+    steps: tuple[str | int | None, ...]
 
     @classmethod
-    def from_toml(cls, value: object) -> Self:
-        if not isinstance(value, str):
-            raise Refused("must be a path into JSON, such as data[0].id")
-        return cls.parse(value)
-
-    @classmethod
-    def parse(cls, text: str, param: str | None = None) -> Self:
+    def parse(cls, text: str) -> Self:
         steps: list[str | int | None] = []
         position = 1 if text.startswith("$") else 0
         while position < len(text):
             step = _STEP.match(text, position)
             # A path begins with a bare name, everything after it (and after `$`) with a dot or a bracket.
             if step is None or (position > 0) is (step[0] == step[1]):
-                raise Refused(f"must be a path into JSON, such as data[0].id: nothing fits {text[position:]!r}", param)
+                raise Refused(f"must be a path into JSON, such as data[0].id: nothing fits {text[position:]!r}")
             steps.append(step[1] or step[3] or (int(step[2]) if step[2] else None))
             position = step.end()
         if not text:
-            raise Refused("must not be empty: the whole value is $", param)
+            raise Refused("must not be empty: the whole value is $")
         return cls(tuple(steps))
 
     @property
@@ -62,19 +51,6 @@ class JsonPath:
         """Return the first selected value, or None if it is null or missing."""
         found = self.find(value)
         return found[0] if found else None
-
-
-class SinglePath(JsonPath):
-    """Path that selects at most one value."""
-
-    __slots__ = ()
-
-    @classmethod
-    def from_toml(cls, value: object) -> Self:
-        path = super().from_toml(value)
-        if not path.is_single:
-            raise Refused("must name one place, without [*]")
-        return path
 
 
 def _inside(value: object, step: str | int | None) -> list[object]:

@@ -1,4 +1,4 @@
-"""Secret keys: read from a file, an environment variable or a systemd credential, never from the configuration."""
+"""Secret keys: read from a file, a systemd credential or an environment variable, never from the configuration."""
 
 import os
 import re
@@ -14,94 +14,86 @@ from common.keystores import open_keystore
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from svcd.base.toml import Mistake
+from common.settings.kinds import parsed
 
 T = TypeVar("T")
 
 _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
+_PLACE: Final = re.compile(r"/.*|\$[A-Za-z_][A-Za-z0-9_]*|[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 
 
 @attrs.frozen(slots=True)
-class KeySource:
-    """Place of a secret: one of the keys `<name>_file`, `<name>_env` and `<name>_credential` of a table."""
+class SecretPlace:
+    """Place of a secret: the absolute path of a file, the name of a credential, or $VARIABLE."""
 
-    name: str
-    file: Path | None
-    variable: str | None
-    credential: str | None
+    written: str
+
+    @classmethod
+    def parse(cls, text: str) -> "SecretPlace":
+        if _KEY.fullmatch(text):
+            raise Refused("must name the place of a key, and not hold the key")
+        if not _PLACE.fullmatch(text):
+            raise ValueError
+        return cls(text)
+
+    @property
+    def file(self) -> Path | None:
+        return Path(self.written) if self.written.startswith("/") else None
+
+    def read(self, environ: Mapping[str, str]) -> str:
+        """Return the text of the secret. Raise `Refused`."""
+        if self.file is not None:
+            return _content(self.file)
+        if self.written.startswith("$"):
+            variable = self.written.removeprefix("$")
+            if not environ.get(variable):
+                raise Refused(f"names the environment variable {variable}, which is not set")
+            return environ[variable]
+        return _content(_credentials(environ) / self.written)
 
 
-def read_secret(source: KeySource, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the configured key and the secret's text, or None if no key is set. Raise `Mistake`."""
-    places = (("file", source.file), ("env", source.variable), ("credential", source.credential))
-    given = [f"{source.name}_{kind}" for kind, place in places if place is not None]
-    if not given:
-        return None
-    if len(given) > 1:
-        raise _mistake(given[1], f"{given[1]} stands beside {given[0]}; give one of them")
-    (key,) = given
-    if source.file is not None:
-        return key, _content(source.file, key)
-    if source.credential is not None:
-        return key, _content(_credentials(environ, key) / source.credential, key)
-    variable = source.variable or ""
-    if not environ.get(variable):
-        raise _mistake(key, f"the environment variable {variable} is not set")
-    return key, environ[variable]
+secret_place: Final = parsed("the path of a file, the name of a credential or $VARIABLE", SecretPlace.parse)
 
 
-def read_key(source: KeySource, environ: Mapping[str, str], make: Callable[[bytes], T]) -> T | None:
-    """Return the configured key of 32 bytes, or None. Raise `Mistake`."""
-    found = read_secret(source, environ)
-    if found is None:
-        return None
-    key, text = found
+def read_key(place: SecretPlace, environ: Mapping[str, str], make: Callable[[bytes], T]) -> T:
+    """Return the key of 32 bytes. Raise `Refused`."""
+    return _key_of(place.read(environ), make)
+
+
+def read_wallet(place: SecretPlace, password: str | None, environ: Mapping[str, str]) -> Wallet:
+    """Return the wallet of a key in hex, or of an encrypted keystore. Raise `Refused`."""
+    text = place.read(environ)
+    if not text.startswith("{"):
+        return _key_of(text, Wallet)
+    if password is None:
+        raise Refused("names an encrypted keystore: set wallet_password to the place of its password")
+    return open_keystore(text, password)
+
+
+def _key_of(text: str, make: Callable[[bytes], T]) -> T:
     if not _KEY.fullmatch(text):
-        raise _mistake(key, f"{key} must lead to a key of 32 bytes in hex")
-    try:
-        return make(bytes.fromhex(text.removeprefix("0x")))
-    except Refused as weak:
-        raise _mistake(key, f"{key}: {weak.message}") from None
+        raise Refused("must name a key of 32 bytes in hex")
+    return make(bytes.fromhex(text.removeprefix("0x")))
 
 
-def read_wallet(source: KeySource, password: KeySource, environ: Mapping[str, str]) -> Wallet | None:
-    """Return the wallet from a key in hex, or from an encrypted keystore and its password."""
-    found = read_secret(source, environ)
-    if found is None or not found[1].startswith("{"):
-        return read_key(source, environ, Wallet)
-    opening = read_secret(password, environ)
-    if opening is None:
-        wanted = f"{password.name}_file, {password.name}_env or {password.name}_credential"
-        raise _mistake(found[0], f"{found[0]} leads to an encrypted keystore: {wanted} must lead to its password")
-    try:
-        return open_keystore(found[1], opening[1])
-    except Refused as wrong:
-        raise _mistake(found[0], f"{found[0]} {wrong.message}") from None
-
-
-def _mistake(key: str, message: str) -> Mistake:
-    return Mistake.at((key,), message)
-
-
-def _content(path: Path, key: str) -> str:
+def _content(path: Path) -> str:
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise _mistake(key, f"{path} cannot be read ({error.strerror})") from None
+        raise Refused(f"names {path}, which cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         text = ""
     if not text:
-        raise _mistake(key, f"{path} must hold a key in ASCII characters")
+        raise Refused(f"names {path}, which must hold a key in ASCII characters")
     return text
 
 
-def _credentials(environ: Mapping[str, str], key: str) -> Path:
+def _credentials(environ: Mapping[str, str]) -> Path:
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
-        raise _mistake(
-            key,
-            "no credentials: create a folder `credentials` beside the configuration, or set CREDENTIALS_DIRECTORY as"
-            " systemd does with LoadCredential=",
+        raise Refused(
+            "names a credential, and there are none: create a folder `credentials` beside the configuration, or set"
+            " CREDENTIALS_DIRECTORY as systemd does with LoadCredential="
         )
     return Path(directory)
 

@@ -54,6 +54,16 @@ create table if not exists jobs (
     updated real not null
 ) strict;
 create index if not exists jobs_by_state on jobs (state);
+create table if not exists items (
+    job_id blob not null,
+    number integer not null,
+    result blob not null,               -- encrypted: a finished item of a bundle that is still running
+    primary key (job_id, number)
+) strict, without rowid;
+create trigger if not exists items_done after update of state on jobs
+when new.state not in ('claiming', 'claimed') begin
+    delete from items where job_id = new.job_id;
+end;
 create table if not exists latest (name text primary key, value integer not null) strict;
 create table if not exists home (chain_id integer not null, job_registry text not null, wallet text not null) strict;
 create table if not exists owners (
@@ -186,6 +196,11 @@ def sealed(job_id: bytes, completion_tok: int, inline: bytes | None, length: int
     )
 
 
+def item_finished(job_id: bytes, number: int, result: bytes) -> Statement:
+    """Store a finished item of a bundle. It is deleted with the entry's change to `sealed` or to an end."""
+    return "insert or replace into items values (?, ?, ?)", (job_id, number, result)
+
+
 def uploaded(job_id: bytes, cid: str, at: float) -> Statement:
     return "update jobs set result_cid = ?, updated = ? where job_id = ?", (cid, at, job_id)
 
@@ -238,6 +253,11 @@ def read_unknown(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> se
 def read_failed(connection: sqlite3.Connection) -> set[bytes]:
     """Return the jobs that ended without a settle."""
     return {job_id for (job_id,) in connection.execute("select job_id from jobs where state in ('failed', 'given_up')")}
+
+
+def read_items(connection: sqlite3.Connection, job_id: bytes) -> dict[int, bytes]:
+    """Return the finished items of a job by number."""
+    return dict(connection.execute("select number, result from items where job_id = ?", (job_id,)))
 
 
 def read_result(connection: sqlite3.Connection, job_id: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ from svcd.base import metrics
 from svcd.base.end_reasons import UNPAID, WorkFailed
 from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot
-from svcd.journal.work import ModelWork, WorkOutput
+from svcd.journal.work import BundleWork, ModelWork, WorkOutput
 
 # A signed claim is valid for 600 seconds. The rest is a margin for clock differences.
 CLAIM_LIFETIME_S: Final = 660.0
@@ -121,7 +121,7 @@ class ClaimedJob:
 @attrs.frozen(slots=True, eq=False)
 class Opened:
     held: ClaimedJob
-    work: ModelWork
+    work: ModelWork | BundleWork
     result_key: PublicKey
 
 

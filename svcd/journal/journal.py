@@ -69,6 +69,13 @@ class Journal:
             await self._retry(lambda: self._files.store(job_id, result))
         await self._write(entries.sealed(job_id, completion_tok, inline, len(result), self._wall()))
 
+    async def item_finished(self, job_id: bytes, number: int, result: bytes) -> None:
+        await self._write(entries.item_finished(job_id, number, result))
+
+    async def items(self, job_id: bytes) -> dict[int, bytes]:
+        """Return the finished items of a bundle, encrypted, by number."""
+        return await self._read(lambda connection: entries.read_items(connection, job_id))
+
     async def uploaded(self, job_id: bytes, cid: str) -> None:
         await self._write(entries.uploaded(job_id, cid, self._wall()))
 

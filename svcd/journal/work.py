@@ -7,10 +7,10 @@ from common.pricing.model_input import Modality
 
 @attrs.frozen(slots=True)
 class ModelWork:
-    """Opened and checked input of one job.
+    """Opened and checked input of one job, or of one item of a bundle.
 
     `deadline` is the loop time (`trio.current_time()`) by which the output is needed to seal, upload and settle it
-    within the SLA.
+    within the SLA. `item` is the item's number in its bundle.
     """
 
     job_id: bytes
@@ -19,6 +19,21 @@ class ModelWork:
     input: dict[str, object]
     units_in: int
     units_out: int
+    deadline: float
+    item: int | None = None
+
+    @property
+    def id(self) -> str:
+        """Return an id that no other work has."""
+        return "0x" + self.job_id.hex() + ("" if self.item is None else f"-{self.item}")
+
+
+@attrs.frozen(slots=True)
+class BundleWork:
+    """Opened and checked items of one bundle, in its order, with the custom ids of their results."""
+
+    items: tuple[ModelWork, ...]
+    custom_ids: tuple[str | None, ...]
     deadline: float
 
 

@@ -11,6 +11,7 @@ import httpx
 import trio
 
 from common.address_book import AddressBook
+from common.checks import CheckRow, fact, judged, right, unknown, wrong
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
@@ -30,7 +31,6 @@ from svcd.coordinator.client import Coordinator, ProviderRecord, read_deployment
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.sessions import ProviderSession, sessions_of, sign_in
 from svcd.journal.journal import is_in_use
-from svcd.operator.findings import Checked
 from svcd.operator.market_comparison import kind_of, prices_beside
 from svcd.payload.gateway import PayloadGateways
 from svcd.stages.guard import POLLED_RECENTLY
@@ -38,20 +38,19 @@ from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wr
 
 _CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
 _PATIENCE: Final = 15.0
-_BELIEVED: Final = (
-    "rpc_url is not set: claims, payments and terms are not verified on the chain, only reported by the coordinator"
-)
+_UNVERIFIED: Final = "claims, payments and terms are not verified on the chain, only reported by the coordinator"
+_ADMIN_REMEDY: Final = "ask the market's admin"
 
 
 async def examine(
     config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
-) -> list[Checked]:
+) -> list[CheckRow]:
     """Yield the findings in the order in which a run needs them."""
     clock = clock or Clock()
     async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_PATIENCE) as http:
         checks = _Checks(config, http, transport_of(http, clock), clock)
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
-        findings = [Checked("configuration", True, f"{models}, {slots}")]
+        findings = [right("configuration", f"{models}, {slots}")]
         for part in (
             checks.state_directory,
             checks.metrics,
@@ -71,88 +70,93 @@ class _Checks:
     transport: Transport
     clock: Clock
 
-    async def state_directory(self) -> AsyncIterator[Checked]:
+    async def state_directory(self) -> AsyncIterator[CheckRow]:
         directory = self.config.state_directory
         yield await _tried("state directory", lambda: trio.to_thread.run_sync(_writable, directory))
 
-    async def metrics(self) -> AsyncIterator[Checked]:
+    async def metrics(self) -> AsyncIterator[CheckRow]:
         if is_in_use(self.config.state_directory):
-            yield Checked("metrics", None, "taken by the svcd that runs here")
+            yield fact("metrics", "the svcd that runs here uses the port")
         else:
             yield await _tried("metrics", lambda: _free(self.config.metrics_host, self.config.metrics_port))
 
-    async def coordinator(self) -> AsyncIterator[Checked]:
+    async def coordinator(self) -> AsyncIterator[CheckRow]:
         try:
             ready = await self.transport.once("GET", "/readyz")
         except (ApiError, ConnectionFailed) as failed:
-            yield Checked("coordinator", False, f"{self.config.coordinator_url}: {failed}")
+            yield wrong("coordinator", f"{self.config.coordinator_url}: {failed}", "correct url under [coordinator]")
             return
-        yield Checked("coordinator", ready.is_success, _readiness(ready))
+        yield judged("coordinator", ready.is_success, _readiness(ready), "wait, or ask its operator")
         if "date" in ready.headers:
             yield self._clock()
         try:
             deployment = await read_deployment(self.transport)
-        except (Unavailable, Refused) as wrong:
-            yield Checked("deployment", False, str(wrong))
+        except (Unavailable, Refused) as error:
+            yield wrong("deployment", str(error), "correct url under [coordinator]")
             return
         yield self._deployment(deployment)
         async for finding in self._signed_in(deployment):
             yield finding
 
-    def _clock(self) -> Checked:
-        told = f"{self.clock.ahead:+.1f} s against the coordinator's"
+    def _clock(self) -> CheckRow:
+        difference = f"{self.clock.ahead:+.1f} s against the coordinator's"
         if abs(self.clock.ahead) <= _CLOCK_TOLERANCE:
-            return Checked("clock", True, told)
-        wrong = wrong_clock(self.clock)
-        corrected = f"{told}, which svcd corrects; better set it: timedatectl set-ntp true"
-        return Checked("clock", None, corrected) if wrong is None else Checked("clock", False, wrong)
+            return right("clock", difference)
+        risk = wrong_clock(self.clock)
+        if risk is not None:
+            return wrong("clock", risk.detail, risk.remedy)
+        return fact("clock", f"{difference}, which svcd corrects", "set the clock (timedatectl set-ntp true)")
 
-    async def _signed_in(self, deployment: AddressBook) -> AsyncIterator[Checked]:
+    async def _signed_in(self, deployment: AddressBook) -> AsyncIterator[CheckRow]:
         signer = OpSigner(self.config.wallet, Domains.of(deployment))
         coordinator = Coordinator(self.transport, sessions_of(self.transport, signer))
         session = await sign_in(coordinator.sessions)
         try:
             if isinstance(session, ProviderSession):
-                yield Checked("session", True, f"{signer.address} is provider {session.provider_id}")
+                yield right("session", f"{signer.address} is provider {session.provider_id}")
                 provider = await coordinator.provider(session.provider_id)
                 for finding in self._provider(provider):
                     yield finding
                 yield await self._alone(coordinator, session.provider_id)
             else:
                 provider = None
-                yield Checked("session", False, f"{signer.address}: {session.advice}")
+                yield wrong("session", f"{signer.address}: {session.advice}")
             async for finding in self._models(coordinator, provider):
                 yield finding
-        except (Unavailable, Refused) as wrong:
-            yield Checked("registry", False, str(wrong))
+        except (Unavailable, Refused) as error:
+            yield wrong("registry", str(error), "check again later, or ask the coordinator's operator")
 
-    def _deployment(self, deployment: AddressBook) -> Checked:
+    def _deployment(self, deployment: AddressBook) -> CheckRow:
         chain = f"chain {deployment.chain_id}, job registry {hex_of(deployment.job_registry)}"
         if self.config.addresses is None:
-            return Checked("domains", None, f"{chain} (no addresses_file to compare with)")
+            return unknown("domains", chain, "set addresses_file to compare the deployment with")
         found = self.config.addresses.differences(deployment)
-        return Checked("domains", not found, "; ".join(found) or chain)
+        return judged("domains", not found, "; ".join(found) or chain, "correct url or addresses_file")
 
-    def _provider(self, provider: ProviderRecord) -> Iterator[Checked]:
-        yield Checked("listed", provider.listed, "on the book" if provider.listed else "ask the market's admin")
+    def _provider(self, provider: ProviderRecord) -> Iterator[CheckRow]:
+        yield judged("listed", provider.listed, "on the book" if provider.listed else "not on the book", _ADMIN_REMEDY)
         slots = _slots(self.config)
-        enough = provider.capacity >= slots
-        more = "" if enough else "; a run asks for more"
-        yield Checked("capacity", enough or None, f"{provider.capacity} granted for {slots} slots{more}")
-        if self.config.box is None:
-            yield Checked("box key", None, "none configured: designated jobs cannot be opened")
+        granted = f"{provider.capacity} granted for {slots} slots"
+        if provider.capacity >= slots:
+            yield right("capacity", granted)
         else:
-            wrong = wrong_key(self.config.box, provider)
-            yield Checked("box key", wrong is None, wrong or hex_of(self.config.box.public.raw))
+            yield fact("capacity", f"{granted}; `svcd run` requests more")
+        if self.config.box is None:
+            yield fact("box key", "none, so jobs that name this provider cannot be opened", "set box_* under [keys]")
+        elif (risk := wrong_key(self.config.box, provider)) is not None:
+            yield wrong("box key", risk.detail, risk.remedy)
+        else:
+            yield right("box key", hex_of(self.config.box.public.raw))
 
-    async def _alone(self, coordinator: Coordinator, provider_id: int) -> Checked:
+    async def _alone(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
         if is_in_use(self.config.state_directory):
-            return Checked("other daemons", None, "cannot check while svcd is running here; see its log and /healthz")
-        polled = await coordinator.is_polled_for(provider_id)
-        found = rival(provider_id, POLLED_RECENTLY) if polled else f"none polls as provider {provider_id}"
-        return Checked("other daemons", not polled, found)
+            return unknown("other daemons", "cannot check while svcd is running here", "see its log and /healthz")
+        if await coordinator.is_polled_for(provider_id):
+            risk = rival(provider_id, POLLED_RECENTLY)
+            return wrong("other daemons", risk.detail, risk.remedy)
+        return right("other daemons", f"none polls as provider {provider_id}")
 
-    async def _models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[Checked]:
+    async def _models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[CheckRow]:
         known = await coordinator.catalogue()
         asks = await coordinator.asks()
         own_id = None if provider is None else provider.provider_id
@@ -163,71 +167,72 @@ class _Checks:
             name = model.name
             if name not in known:
                 names = ", ".join(sorted(known)) or "none"
-                yield Checked(f"model {name}", False, f"not in the coordinator's catalogue, which has {names}")
+                detail = f"not in the coordinator's catalogue, which has {names}"
+                yield wrong(f"model {name}", detail, "correct name under [[model]]")
             elif provider is not None and not _is_allowed(provider, known[name].model_id):
-                detail = f"id {known[name].model_id} is not allowed to this provider yet: ask the market's admin"
-                yield Checked(f"model {name}", False, detail)
-            elif wrong := [detail for _, detail in wrong_windows(model, allowed)] if allowed is not None else []:
-                yield Checked(f"model {name}", False, "; ".join(wrong))
+                detail = f"id {known[name].model_id} is not allowed to this provider yet"
+                yield wrong(f"model {name}", detail, _ADMIN_REMEDY)
+            elif risks := [risk for _, risk in wrong_windows(model, allowed)] if allowed is not None else []:
+                yield wrong(f"model {name}", "; ".join(risk.detail for risk in risks), risks[0].remedy)
             else:
                 windows = ", ".join(map(str, sorted(model.asks)))
-                yield Checked(f"model {name}", True, f"id {known[name].model_id}, windows of {windows} s")
+                yield right(f"model {name}", f"id {known[name].model_id}, windows of {windows} s")
             if name in known:
-                if (found := kind_of(model, known[name].endpoint)) is not None:
-                    yield Checked(f"kind of {name}", *found)
-                yield Checked(f"prices of {name}", *prices_beside(model, known[name].model_id, others))
+                if (kind := kind_of(model, known[name].endpoint)) is not None:
+                    yield kind
+                yield prices_beside(model, known[name].model_id, others)
             if model.ahead is not None:
-                most = f"{model.ahead.most_in_flight} base units may be worked for in vain at a time"
-                yield Checked(f"{name}, ahead of its claims", None, most)
+                most = f"at most {model.ahead.most_in_flight} base units of unpaid work at a time"
+                yield fact(f"{name}, ahead of its claims", most)
 
     def _chain(self) -> ChainReader | None:
         url, book = self.config.rpc_url, self.config.addresses
         return ChainReader(self.http, url, book, provider_id=0) if url is not None and book is not None else None
 
-    async def node(self) -> AsyncIterator[Checked]:
+    async def node(self) -> AsyncIterator[CheckRow]:
         """Check the market and the provider on the chain, through the provider's node."""
         chain = self._chain()
         if chain is None:
-            yield Checked("node", None, _BELIEVED)
+            yield unknown("node", _UNVERIFIED, "set rpc_url under [coordinator]")
             return
         try:
             seen = await chain.chain_id()
             if seen != chain.book.chain_id:
-                detail = f"it follows chain {seen}: rpc_url must name a node of chain {chain.book.chain_id}"
-                yield Checked("node", False, detail)
+                remedy = f"rpc_url must name a node of chain {chain.book.chain_id}"
+                yield wrong("node", f"it follows chain {seen}", remedy)
                 return
-            yield Checked("node", True, f"chain {seen}")
-            wrong = await chain.wrong_contracts()
-            remedy = "; get the market's address book from its operator anew (addresses_file)"
-            found = "code and signing domains as in the address book"
-            yield Checked("contracts", not wrong, "; ".join(wrong) + remedy if wrong else found)
-            if not wrong:
+            yield right("node", f"chain {seen}")
+            faults = await chain.wrong_contracts()
+            found = "; ".join(faults) or "code and signing domains as in the address book"
+            yield judged("contracts", not faults, found, "get the market's address book again (addresses_file)")
+            if not faults:
                 for finding in self._on_chain(await chain.registered(self.config.wallet.address)):
                     yield finding
-        except Unavailable as away:
-            yield Checked("node", False, f"{away}; until it answers, or rpc_url names another, claimed jobs are failed")
+        except Unavailable as error:
+            yield wrong("node", f"{error}, so claimed jobs would be failed", "correct rpc_url")
 
-    def _on_chain(self, registered: Registered | None) -> Iterator[Checked]:
+    def _on_chain(self, registered: Registered | None) -> Iterator[CheckRow]:
         address = hex_of(self.config.wallet.address)
         if registered is None:
-            yield Checked("on the chain", False, f"{address} is no provider: register it with the market's registry")
+            yield wrong("on the chain", f"{address} is no provider", "register it: svcd register")
             return
         name = f"provider {registered.provider_id}"
-        more = "listed" if registered.listed else "not listed: ask the market's admin"
-        yield Checked("on the chain", registered.listed, f"{name} is {more}")
+        listed = "listed" if registered.listed else "not listed"
+        yield judged("on the chain", registered.listed, f"{name} is {listed}", _ADMIN_REMEDY)
         if self.config.box is not None:
             ours, theirs = self.config.box.public.raw, registered.box_key
             has = hex_of(theirs) if any(theirs) else "none"
-            detail = f"{name} has {has}, ours is {hex_of(ours)}: svcd identity publishes it"
-            yield Checked("key on the chain", ours == theirs, hex_of(ours) if ours == theirs else detail)
+            detail = hex_of(ours) if ours == theirs else f"{name} has {has}, ours is {hex_of(ours)}"
+            yield judged("key on the chain", ours == theirs, detail, "publish it: svcd identity")
 
-    async def gateways(self) -> AsyncIterator[Checked]:
+    async def gateways(self) -> AsyncIterator[CheckRow]:
         gateways = PayloadGateways(Gateways(self.http, self.config.gateways))
         for url in self.config.gateways:
             error = await gateways.reachable(url)
-            yield Checked("gateway", error is None, url if error is None else f"{url}: {error}")
+            found = url if error is None else f"{url}: {error}"
+            yield judged("gateway", error is None, found, "correct urls under [gateway]")
 
-    async def backends(self) -> AsyncIterator[Checked]:
+    async def backends(self) -> AsyncIterator[CheckRow]:
         for model in self.config.models:
             yield await _tried(f"backend of {model.name}", lambda model=model: _up(model))  # type: ignore[misc]
             yield await _tried(f"load of {model.name}", lambda model=model: _load(model))  # type: ignore[misc]
@@ -246,10 +251,12 @@ def _readiness(answer: httpx.Response) -> str:
 async def _up(model: ModelConfig) -> str:
     async with open_backend(model.backend) as backend:
         if not await backend.is_up():
-            raise _Wrong(f"{_whereabouts(model)} does not answer as one that is up")
+            remedy = "start it, or correct [model.backend]"
+            raise _Wrong(f"{_whereabouts(model)} does not answer as one that is up", remedy)
         unknown = await backend.unknown_name(model.name)
         if unknown is not None:
-            raise _Wrong(wrong_name(model.name, unknown))
+            risk = wrong_name(model.name, unknown)
+            raise _Wrong(risk.detail, risk.remedy)
     return f"{_whereabouts(model)} is up"
 
 
@@ -258,7 +265,7 @@ async def _load(model: ModelConfig) -> str:
         reading = await load.probe.read()
     if reading is None:
         where = model.load.url if isinstance(model.load, PrometheusSettings | JsonSettings) else "its own slots"
-        raise _Wrong(f"{where} gives no reading")
+        raise _Wrong(f"{where} gives no reading", "correct [model.load]")
     return f"{reading:.2f}"
 
 
@@ -285,23 +292,29 @@ def _counted(n: int, what: str) -> str:
 
 
 class _Wrong(Exception):
-    """Raised by a failed check, with the detail to show."""
+    """Raised by a failed check."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail)
+        self.remedy = remedy
 
 
-async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> Checked:
+async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> CheckRow:
     with trio.move_on_after(_PATIENCE):
         try:
-            return Checked(what, True, await look())
-        except (_Wrong, OSError) as wrong:
-            return Checked(what, False, str(wrong))
-    return Checked(what, False, f"no answer in {_PATIENCE:g} s")
+            return right(what, await look())
+        except _Wrong as error:
+            return wrong(what, str(error), error.remedy)
+        except OSError as error:
+            return wrong(what, str(error))
+    return wrong(what, f"no answer in {_PATIENCE:g} s")
 
 
 def _writable(directory: Path) -> str:
     """Check the directory without creating it, because the daemon may run as another user."""
     there = next(path for path in (directory, *directory.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise _Wrong(f"{there} cannot be written by this user")
+        raise _Wrong(f"{there} cannot be written by this user", "correct state_directory, or the owner of the folder")
     return str(directory) if there == directory else f"{directory} will be made"
 
 
@@ -313,5 +326,5 @@ async def _free(host: str, port: int) -> str:
             await trial.bind((host, port))
     except OSError as error:
         reason = error.strerror or error
-        raise _Wrong(f"{host}:{port}: {reason}; set another port under [metrics]") from None
+        raise _Wrong(f"{host}:{port}: {reason}", "set another port under [metrics]") from None
     return f"{host}:{port} is free"

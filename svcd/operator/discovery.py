@@ -68,9 +68,9 @@ async def servers_at(urls: Iterable[str]) -> list[ModelServer]:
 
 
 async def _metrics(url: str) -> str | None:
-    settings = PrometheusSettings(url=f"{url}/metrics", seconds=_LOOK_SECONDS)  # type: ignore[arg-type] # a Url it is
+    settings = PrometheusSettings(url=f"{url}/metrics", timeout_s=_LOOK_SECONDS)
     async with open_load(settings, model="", slots=1, in_flight=lambda: 0) as load:
-        return None if await load.probe.read() is None else str(settings.url)
+        return None if await load.probe.read() is None else settings.url
 
 
 async def read_parallel(http: httpx.AsyncClient, url: str, served: ServedModels) -> int | None:

@@ -14,21 +14,31 @@ from svcd.operator.earnings import Earnings, ModelDay
 _COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "refunded", "failed", "reclaimed")
 
 
-def as_csv(told: Earnings) -> str:
-    """Return CSV with amounts in base units. A day's change of reputation is in a row without a model."""
+def earnings_records(found: Earnings) -> list[dict[str, object]]:
+    """Return rows with amounts in base units. A day's change of reputation is in a row without a model."""
+    records: list[dict[str, object]] = []
+    for (day, model), row in found.rows.items():
+        reasons = dict(sorted(found.reasons.get((day, model), Counter()).items()))
+        amounts = dict(zip(_COLUMNS[2:], attrs.astuple(row), strict=True))
+        records.append({"day": day, "model": model, **amounts, "reputation": None, "reasons": reasons})
+    for day, change in sorted((found.reputation or {}).items()):
+        empty = dict.fromkeys(_COLUMNS[1:])
+        records.append({"day": day, **empty, "reputation": change, "reasons": {}})
+    return records
+
+
+def earnings_csv(found: Earnings) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_COLUMNS, "reputation", "reasons"])
-    for (day, model), row in told.rows.items():
-        reasons = told.reasons.get((day, model), Counter())
-        why = " ".join(f"{reason}={count}" for reason, count in sorted(reasons.items()))
-        writer.writerow([day, model, *attrs.astuple(row), "", why])
-    for day, change in sorted((told.reputation or {}).items()):
-        writer.writerow([day, *[""] * (len(_COLUMNS) - 1), change, ""])
+    writer = csv.DictWriter(text, [*_COLUMNS, "reputation", "reasons"], lineterminator="\n")
+    writer.writeheader()
+    for record in earnings_records(found):
+        reasons = record["reasons"]
+        why = " ".join(f"{reason}={count}" for reason, count in reasons.items()) if isinstance(reasons, dict) else ""
+        writer.writerow(record | {"reasons": why})
     return text.getvalue()
 
 
-def as_table(told: Earnings, columns: int | None = None) -> str:
+def earnings_table(told: Earnings, columns: int | None = None) -> str:
     """Return a table for a terminal of `columns` columns, with remarks below it."""
     total = ModelDay()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]

@@ -4,12 +4,16 @@ import time
 from typing import Final
 
 import httpx
+import structlog
 import trio
 
+from common.bundle import announcement
+from common.canonical_json import canonical
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
+from common.strict_json import parse
 from svc.wire.connections import open_client
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
@@ -17,6 +21,8 @@ from svcd.coordinator.client import Coordinator, read_deployment, transport_of
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.outcomes import OpMined, describe
 from svcd.coordinator.sessions import SignInRefused, sessions_of
+
+log = structlog.get_logger(__name__)
 
 LONGEST_EVIDENCE: Final = 32_768
 _AHEAD_S: Final = 60  # newer than the registration, whose block's time may be ahead of this clock
@@ -27,7 +33,7 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
     """Publish the identity, and return a summary. Raise `Fatal` if it was not published."""
     box = config.box
     if box is None:
-        raise Fatal("no box key is configured: name one under [keys], as box_file, box_env or box_credential")
+        raise Fatal("no box key is configured: set box under [keys]")
     evidence = await trio.to_thread.run_sync(_evidence, config)
     async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_IDENTITY_PATIENCE) as http:
         to_coordinator = transport_of(http)
@@ -47,12 +53,21 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
 
 
 def _evidence(config: DaemonConfig) -> bytes:
+    """Return the operator's evidence with the announcement of bundles. Evidence that is no JSON object stays alone."""
     if config.evidence_file is None:
-        return b""
+        return canonical(announcement())
     try:
         evidence = config.evidence_file.read_bytes()
     except OSError as broken:
         raise Fatal(f"{config.evidence_file}: {broken.strerror}") from None
+    try:
+        fields = parse(evidence)
+    except Refused:
+        fields = None
+    if isinstance(fields, dict):
+        evidence = canonical(fields | announcement())
+    else:
+        log.warning("bundles not announced", reason="the evidence is not a JSON object", file=str(config.evidence_file))
     if len(evidence) > LONGEST_EVIDENCE:
         raise Fatal(f"{config.evidence_file} has {len(evidence)} bytes; evidence has at most {LONGEST_EVIDENCE}")
     return evidence

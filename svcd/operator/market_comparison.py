@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
+from common.checks import CheckRow, fact, judged, right, unknown, wrong
 from common.pricing.model_input import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality
 from svcd.backends.settings import OpenAISettings
 from svcd.config import ModelConfig
@@ -17,7 +18,7 @@ _UNUSUAL_RATIO: Final = 10
 _WRONG_RATIO: Final = 1000
 
 
-def kind_of(model: ModelConfig, endpoint: str | None) -> tuple[bool, str] | None:
+def kind_of(model: ModelConfig, endpoint: str | None) -> CheckRow | None:
     """Compare the kind that the model is sold as with what is served, and with the route of its server.
 
     Return None if the market publishes no route, or one that is not known here.
@@ -25,31 +26,31 @@ def kind_of(model: ModelConfig, endpoint: str | None) -> tuple[bool, str] | None
     kind = _KINDS.get(endpoint or "")
     if kind is None:
         return None
-    served = ", ".join(sorted(model.serves))
+    name, sold = f"kind of {model.name}", f"the market sells {kind} ({endpoint})"
     if kind not in model.serves:
-        return False, f"the market sells {kind} ({endpoint}), serves has {served}: correct serves and [model.backend]"
+        served = ", ".join(sorted(model.serves))
+        return wrong(name, f"{sold}, serves has {served}", "correct serves and [model.backend]")
     if isinstance(model.backend, OpenAISettings) and model.backend.modality != kind:
-        return False, f"the market sells {kind} ({endpoint}), the backend's api is {model.backend.api}: correct api"
-    return True, f"{kind} ({endpoint})"
+        return wrong(name, f"{sold}, the backend's api is {model.backend.api}", "correct api")
+    return right(name, f"{kind} ({endpoint})")
 
 
-def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAsk]) -> tuple[bool | None, str]:
+def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAsk]) -> CheckRow:
     """Compare each ask with the lowest price of other providers, in the same window if it has any."""
-    right: bool | None = True
+    name, worst = f"prices of {model.name}", 1.0
     details = []
     of_model = [ask for ask in others if ask.model_id == model_id]
     if not of_model:
-        return None, "nobody else asks"
+        return unknown(name, "no other provider has a price")
     for window, own in sorted(model.asks.items()):
         beside = [ask for ask in of_model if ask.sla == window] or of_model
         pairs = ((own.rate_in, min(ask.rate_in for ask in beside)), (own.rate_out, min(ask.rate_out for ask in beside)))
         ratios = [ours / theirs for ours, theirs in pairs if ours and theirs]
         farthest = max(ratios, key=lambda ratio: max(ratio, 1 / ratio), default=1.0)
-        distance = max(farthest, 1 / farthest)
-        if distance >= _WRONG_RATIO:
-            right = False
-        elif distance >= _UNUSUAL_RATIO and right:
-            right = None
+        worst = max(worst, farthest, 1 / farthest)
         details.append(f"{farthest:.3g} x for {window} s")
-    remedy = "" if right else ": rates are base units per 10^6 units; see rate_in and rate_out"
-    return right, f"compared with the lowest price of other providers: {', '.join(details)}{remedy}"
+    found = f"compared with the lowest price of other providers: {', '.join(details)}"
+    remedy = "rates are base units per 10^6 units; see rate_in and rate_out"
+    if _UNUSUAL_RATIO <= worst < _WRONG_RATIO:
+        return fact(name, found, remedy)
+    return judged(name, worst < _WRONG_RATIO, found, remedy)

@@ -11,12 +11,11 @@ import trio
 
 from common.daemon.process import Fatal
 from common.keystores import new_key, write_keystore
-from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.wire.connections import open_client
 from svcd.base.keys import BOX_FILE, PASSWORD_FILE, WALLET_FILE, create_box, store_secret
-from svcd.base.toml import Url
+from svcd.base.kinds import http_url
 from svcd.operator.discovery import ModelServer, local_servers, servers_at
 from svcd.operator.market_lookup import MarketTold, read_market, same_model
 from svcd.operator.written_config import (
@@ -120,8 +119,8 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
 
 
 def _found_market(text: str) -> tuple[str, MarketTold]:
-    url = _address(text)
-    return url, trio.run(_market, url)
+    address = _address(text)
+    return address, trio.run(_market, address)
 
 
 async def _market(url: str) -> MarketTold:
@@ -131,9 +130,9 @@ async def _market(url: str) -> MarketTold:
 
 def _address(text: str) -> str:
     try:
-        return Url.from_toml(text).rstrip("/")
-    except Refused as wrong:
-        raise Fatal(f"{text!r} {wrong.message}") from None
+        return http_url.from_text(text).rstrip("/")
+    except ValueError:
+        raise Fatal(f"{text!r} must be {http_url.expected}") from None
 
 
 def _servers(options: SetupOptions, asking: Dialogue) -> list[ModelServer]:
@@ -255,11 +254,11 @@ def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: 
     folder = options.credentials
     lines = []
     if wallet in (_NEW, _KEYSTORE):
-        lines.append(f'wallet_credential = "{WALLET_FILE}"')
+        lines.append(f'wallet = "{WALLET_FILE}"')
         place = folder / WALLET_FILE
         if wallet == _KEYSTORE:
             say(f"put its password into {folder / PASSWORD_FILE}, which nobody else may read (chmod 600)")
-            lines.append(f'wallet_password_credential = "{PASSWORD_FILE}"')
+            lines.append(f'wallet_password = "{PASSWORD_FILE}"')
         if place.exists():
             say(f"kept {place}, which was there")
         else:
@@ -268,8 +267,8 @@ def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: 
             store_secret(place, text)
             say(f"wrote {place}: wallet {hex_of(Wallet(secret).address)}; back it up")
     else:
-        lines.append(f"wallet_file = {quoted(Path(wallet).absolute())}")
-    lines.append(f'box_credential = "{BOX_FILE}"')
+        lines.append(f"wallet = {quoted(Path(wallet).absolute())}")
+    lines.append(f'box = "{BOX_FILE}"')
     if (folder / BOX_FILE).exists():
         say(f"kept {folder / BOX_FILE}, which was there")
     else:

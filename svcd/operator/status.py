@@ -2,17 +2,18 @@
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from common.checks import CheckRow, fact, judged, unknown, wrong
 from common.plain_answers import IDENTITY
 from svc.wire.answers import require_unencoded
-from svcd.config import Whereabouts
+from svcd.config import MetricsTable
 from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
-from svcd.operator.findings import Checked
 from svcd.stages.health import REASON_HEADER
 
 _PATIENCE: Final = 5.0
@@ -29,30 +30,30 @@ _SHOWN: Final = {
 }
 
 
-def look(daemon: Whereabouts) -> list[Checked]:
-    return [*_daemon(daemon), *_journal(daemon)]
+def look(state_directory: Path, metrics: MetricsTable) -> list[CheckRow]:
+    return [*_daemon(metrics), *_journal(state_directory)]
 
 
-def _daemon(daemon: Whereabouts) -> list[Checked]:
-    if not daemon.metrics_port:
-        return [Checked("daemon", None, "serves no metrics (metrics.port is 0)")]
-    host = f"[{daemon.metrics_host}]" if ":" in daemon.metrics_host else daemon.metrics_host
-    base = f"http://{host}:{daemon.metrics_port}"
+def _daemon(metrics: MetricsTable) -> list[CheckRow]:
+    if not metrics.port:
+        return [unknown("daemon", "it serves no metrics", "set port under [metrics]")]
+    host = f"[{metrics.host}]" if ":" in metrics.host else metrics.host
+    base = f"http://{host}:{metrics.port}"
     try:
         with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
             (health, body), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
     except httpx.HTTPError as failure:
-        return [Checked("daemon", False, f"does not answer on {base} ({type(failure).__name__})")]
+        return [wrong("daemon", f"does not answer on {base} ({type(failure).__name__})", "start it, or read its log")]
     reason = health.headers.get(REASON_HEADER)
     summary = body.strip() if reason is None else f"{body.strip()}: {reason}"
-    findings = [Checked("daemon", health.status_code == httpx.codes.OK, summary)]
+    findings = [judged("daemon", health.status_code == httpx.codes.OK, summary)]
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "svcd_jobs_failed_total" and sample.value:
-                findings.append(Checked(f"failed since start: {sample.labels['reason']}", None, f"{sample.value:g}"))
+                findings.append(fact(f"failed since start: {sample.labels['reason']}", f"{sample.value:g}"))
             elif sample.name in _SHOWN:
                 labels = " ".join(sample.labels.values())
-                findings.append(Checked(f"{_SHOWN[sample.name]} {labels}".rstrip(), None, f"{sample.value:g}"))
+                findings.append(fact(f"{_SHOWN[sample.name]} {labels}".rstrip(), f"{sample.value:g}"))
     return findings
 
 
@@ -68,16 +69,16 @@ def _get(http: httpx.Client, path: str) -> tuple[httpx.Response, str]:
         return response, body.decode("utf-8", "replace")
 
 
-def _journal(daemon: Whereabouts) -> list[Checked]:
-    path = daemon.state_directory / JOURNAL_FILE
+def _journal(state_directory: Path) -> list[CheckRow]:
+    path = state_directory / JOURNAL_FILE
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             counts = read_counts(connection)
     except sqlite3.OperationalError as absent:
-        return [Checked("journal", None, f"{path}: {absent}")]
+        return [unknown("journal", f"{path}: {absent}")]
     except sqlite3.DatabaseError as broken:
-        return [Checked("journal", False, f"{path}: {broken}")]
+        return [wrong("journal", f"{path}: {broken}")]
     return [
-        Checked(f"journal: {state}{f' ({reason})' if reason else ''}", None, str(count))
+        fact(f"journal: {state}{f' ({reason})' if reason else ''}", str(count))
         for (state, reason), count in counts.items()
-    ] or [Checked("journal", None, "no jobs yet")]
+    ] or [fact("journal", "no jobs yet")]

@@ -28,7 +28,7 @@ from svcd.journal.held_job import ClaimedJob
 from svcd.journal.slots import Slots
 from svcd.journal.work import ModelWork, WorkOutput
 from svcd.operator.answer_text import readable
-from svcd.payload.opening import committed, opened, ordered
+from svcd.payload.opening import committed, job_work, opened
 from svcd.payload.sealable import sealable
 from svcd.payload.spool import Spool
 from svcd.stages.sealer import sealed_result
@@ -133,9 +133,8 @@ async def _opened(
         raise AssertionError("nothing is held here")
     window = max(_LEAST_WINDOW, *model.asks)
     held = ClaimedJob(job, model.name, slot, trio.current_time() + window)
-    what = ordered(held, sealed, model.serves)
     deadline = held.sla_ends - min(model.margin_seconds, window / 2)
-    return ModelWork(job.job_id, model.name, what.modality, what.input, job.units_in, job.units_out, deadline)
+    return job_work(held, sealed.input, model.serves, deadline)
 
 
 def _sealed(job: Job, output: WorkOutput, result_key: SecretKey, book: AddressBook) -> bytes:

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
-import attrs
-
+from common.bundle import BUNDLED, ORDER_UNITS_IN, BundleItem, bundle_units, is_bundle, read_bundle
 from common.container import Commitment, Committed, Opener
 from common.envelope import Envelope
 from common.pricing.model_input import Modality
-from common.pricing.units import units_of
+from common.pricing.units import DEFAULT_OUTPUT_TOKENS, Units, units_of
 from common.refusal import Refused
 from common.scalars import hex_of
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.held_job import ClaimedJob
+from svcd.journal.work import BundleWork, ModelWork
 from svcd.payload.media import check_media
 from svcd.payload.modality import modality_for
 from svcd.payload.spool import Spool
@@ -80,27 +80,82 @@ def opened(spool: Spool, opener: Callable[[], Opener], owner: bytes) -> Envelope
     return envelope
 
 
-@attrs.frozen(slots=True)
-class Ordered:
-    """Input of a job, checked against its order."""
+def work_of(
+    held: ClaimedJob, envelope: Envelope, serves: frozenset[Modality], deadline: float
+) -> ModelWork | BundleWork:
+    """Check the envelope against the order, and return the work.
 
-    modality: Modality
-    input: dict[str, object]
-
-
-def ordered(held: ClaimedJob, envelope: Envelope, serves: frozenset[Modality]) -> Ordered:
-    """Check the envelope against the order.
-
-    Raise `WorkFailed` with `unservable`, `modality_unknown`, `units_in_short` or `media_input_refused`.
+    Raise `WorkFailed` with `unservable`, `modality_unknown`, `units_in_short`, `media_input_refused` or
+    `malformed_envelope`.
     """
     if envelope.model != held.model:
         raise WorkFailed("unservable", f"the payload is for {envelope.model!r}, the order for {held.model!r}")
+    if is_bundle(envelope.input):
+        return _bundle_work(held, envelope.input, serves, deadline)
+    return job_work(held, envelope.input, serves, deadline)
+
+
+def job_work(
+    held: ClaimedJob, model_input: dict[str, object], serves: frozenset[Modality], deadline: float
+) -> ModelWork:
+    """Check the input of a single job against the order."""
     job = held.job
-    modality = modality_for(serves, envelope.input, job.units_out)
-    check_units(modality, envelope.input, units_in=job.units_in, units_out=job.units_out)
+    modality = modality_for(serves, model_input, job.units_out)
+    check_units(modality, model_input, units_in=job.units_in, units_out=job.units_out)
     if modality in ("image", "video"):
-        check_media(envelope.input)
-    return Ordered(modality, envelope.input)
+        check_media(model_input)
+    return ModelWork(
+        job_id=job.job_id,
+        model=held.model,
+        modality=modality,
+        input=model_input,
+        units_in=job.units_in,
+        units_out=job.units_out,
+        deadline=deadline,
+    )
+
+
+def _bundle_work(
+    held: ClaimedJob, model_input: dict[str, object], serves: frozenset[Modality], deadline: float
+) -> BundleWork:
+    """Check every item of a bundle against the order."""
+    job = held.job
+    if job.designated == 0:
+        raise WorkFailed("unservable", "a bundle must be designated: its items are journaled under the box key")
+    try:
+        items = read_bundle(model_input)
+    except Refused as refusal:
+        raise WorkFailed("malformed_envelope", refusal.message) from None
+    works = tuple(_item_work(held, number, item, serves, deadline) for number, item in enumerate(items))
+    try:
+        needed = bundle_units([Units(work.units_in, work.units_out) for work in works], job.rate_in, job.rate_out)
+    except Refused as refusal:
+        raise WorkFailed("units_in_short", refusal.message) from None
+    if job.units_in < ORDER_UNITS_IN or job.units_out < needed:
+        raise WorkFailed("units_in_short", f"the bundle needs {needed} units_out, the order pays for {job.units_out}")
+    return BundleWork(works, tuple(item.custom_id for item in items), deadline)
+
+
+def _item_work(
+    held: ClaimedJob, number: int, item: BundleItem, serves: frozenset[Modality], deadline: float
+) -> ModelWork:
+    modality = modality_for(serves, item.input, DEFAULT_OUTPUT_TOKENS if item.units_out is None else item.units_out)
+    if modality not in BUNDLED:
+        raise WorkFailed("media_input_refused", f"item {number} is {modality}: a bundle has only texts and embeddings")
+    try:
+        units = units_of(modality, item.input, units_out=item.units_out)
+    except Refused as refusal:
+        raise WorkFailed("units_in_short", f"item {number}: {refusal.message}") from None
+    return ModelWork(
+        job_id=held.job.job_id,
+        model=held.model,
+        modality=modality,
+        input=item.input,
+        units_in=units.units_in,
+        units_out=units.units_out,
+        deadline=deadline,
+        item=number,
+    )
 
 
 def _failed(refusal: Refused, otherwise: str) -> WorkFailed:

@@ -49,6 +49,7 @@ from svcd.stages.reconciler import Reconciler
 from svcd.stages.runner import Runner
 from svcd.stages.sealer import SealStage
 from svcd.stages.settler import Settler
+from svcd.stages.turns import Turns
 from svcd.stages.uploader import Uploader
 
 log = structlog.get_logger(__name__)
@@ -175,7 +176,8 @@ class Daemon:
             ("capacity", 1, capacity.run),
         ]
         for name, one in ground.equipment.items():
-            runner = Runner(name, one.backend, one.breaker, timings, pipeline, drain)
+            turns = Turns(one.config.slots)
+            runner = Runner(name, one.backend, one.breaker, timings, pipeline, drain, turns, ground.config.box)
             run_jobs = partial(pipeline.serve, pipeline.to_run[name], runner.step)
             workers.append((f"runner:{name}", one.config.slots, run_jobs))
             workers.append((f"breaker:{name}", 1, partial(watch, one.breaker, one.backend, name)))

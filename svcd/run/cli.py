@@ -1,23 +1,38 @@
 """`svcd`: the provider's command line."""
 
-import argparse
-import errno
 import os
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
+import click
+
+from common.command_line import CONTEXT, Program, completion_command
 from common.daemon.process import RELEASE, Fatal
 from common.daemon.secrets import hide_memory
 
-DEFAULT_CONFIG = Path("/etc/svcd/svcd.toml")
+C = TypeVar("C", bound=Callable[..., Any])
+
+DEFAULT_CONFIG: Final = Path("/etc/svcd/svcd.toml")
 _INTERRUPTED: Final = 130  # as shells count it: 128 and the signal's number
-_CONFIGURED: Final = {
-    "run": "claim, run and settle jobs until SIGTERM",
-    "check": "look at everything that a run needs, and print what is right and what is not",
-    "identity": "publish the box key, and the evidence for it if there is any",
-    "status": "what the running daemon and its journal say; needs no keys",
+_ENVIRONMENT: Final = (
+    ("CREDENTIALS_DIRECTORY", "folder of the keys, set by systemd (default: `credentials` beside the configuration)"),
+    ("HTTP_PROXY, HTTPS_PROXY, NO_PROXY", "proxies for the coordinator, gateways and nodes, never for backends"),
+)
+_EXIT_CODES: Final = {
+    0: "done",
+    1: "failed, or a check is WRONG",
+    2: "wrong command line",
+    3: "register: something is left to do",
+    _INTERRUPTED: "interrupted",
 }
+_LONGEST_WAIT_S: Final = 86_400.0
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_POSITIVE: Final = click.IntRange(min=1)
+_CONFIG: Final = click.option("--config", type=_FILE, default=DEFAULT_CONFIG, help="Configuration file.")
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Write a list of rows as JSON.")
 
 
 def main() -> None:
@@ -27,125 +42,148 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     hide_memory()  # before a key is read
-    options = _parser().parse_args(arguments)
     status = 1
     try:
-        from svcd.run.commands import COMMANDS  # noqa: PLC0415
-
-        status = COMMANDS[options.command](options)
+        status = svcd.main(arguments, prog_name="svcd", standalone_mode=False) or 0
         sys.stdout.flush()
         return status
+    except* click.ClickException as group:
+        for wrong in _leaves(group):
+            if isinstance(wrong, click.ClickException):
+                wrong.show()
+        status = 2
     except* FileExistsError as group:
         for taken in _leaves(group):
             print(f"svcd: {getattr(taken, 'filename', taken)} exists already; choose another", file=sys.stderr)
-    except* KeyboardInterrupt:
+    except* (KeyboardInterrupt, click.Abort):
         status = _INTERRUPTED
     except* BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
         for error in _leaves(group):
-            print(f"svcd: {error}{_remedy(error, options)}", file=sys.stderr)
+            print(f"svcd: {error}", file=sys.stderr)
     return status
 
 
-def _remedy(error: BaseException, options: argparse.Namespace) -> str:
-    """Return the next step for a missing configuration."""
-    config = getattr(options, "config", None)
-    absent = config is not None and str(error) == f"{config}: {os.strerror(errno.ENOENT)}"
-    return f"; `svcd init --config {config}` writes one" if absent else ""
+@click.group(cls=Program, context_settings=CONTEXT, environment=_ENVIRONMENT, exit_codes=_EXIT_CODES)
+@click.version_option(RELEASE, message="%(version)s")
+def svcd() -> None:
+    """Provide compute to the market of sealed jobs.
+
+    \b
+      svcd init                   write a configuration and keys
+      svcd try MODEL "hello"      run one job through the model server
+      svcd register               register with the market
+      svcd check                  check everything that a run needs
+      svcd run
+    """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="svcd", description="Provide compute to the market of sealed jobs.")
-    parser.add_argument("--version", action="version", version=RELEASE)
-    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="command")
-
-    for name, about in _CONFIGURED.items():
-        _config_option(commands.add_parser(name, help=about, description=about))
-    _add_init(commands)
-    _add_register(commands)
-    _add_try(commands)
-    _add_earnings(commands)
-    keygen = commands.add_parser(
-        "keygen",
-        help="create the provider's keys",
-        description="Create the wallet's key and the box key in a directory.",
-    )
-    keygen.add_argument("--out", type=Path, default=Path(), help="the directory (default: this one)")
-    return parser
+def _call(name: str, *arguments: Any, **options: Any) -> int:
+    """Run a function of `svcd.run.commands`, which imports the daemon."""
+    status: int = getattr(import_module("svcd.run.commands"), name)(*arguments, **options)
+    return status
 
 
-def _add_init(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "write a configuration, and make the keys, by six questions or by flags; overwrite nothing"
-    init = commands.add_parser("init", help=about, description=about)
-    init.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help=f"what to write (default: {DEFAULT_CONFIG})")
-    init.add_argument("--coordinator", metavar="URL", help="the market's coordinator")
-    init.add_argument("--server", dest="servers", action="append", default=[], metavar="URL", help="a model server")
-    init.add_argument("--model", dest="models", action="append", default=[], metavar="MARKET[=SERVED]", help="repeated")
-    init.add_argument("--price-percent", type=_percent, metavar="N", help="of the proposed prices (the book's floors)")
-    init.add_argument("--rate-in", type=_positive, metavar="N", help="in base units per million; for every window")
-    init.add_argument("--rate-out", type=_positive, metavar="N", help="the same for output")
-    init.add_argument(
-        "--wallet", metavar="new|keystore|FILE", help="a new key, a new encrypted one, or one that is there"
-    )
-    init.add_argument("--password-file", type=Path, metavar="FILE", help="of a new keystore; else asked for")
-    init.add_argument("--api", choices=("chat", "responses", "embeddings", "images"), help="route of the model server")
-    init.add_argument("--slots", type=_positive, metavar="N", help="jobs at a time, per model")
-    init.add_argument("--gateway", metavar="URL", help="where payloads are fetched from; default: the coordinator's")
-    init.add_argument("--addresses", type=Path, metavar="FILE", help="the market's address book, as it publishes it")
-    init.add_argument("--rpc-url", metavar="URL", help="a node of the chain, to hold claims against it")
-    init.add_argument("--state-directory", type=Path, metavar="DIRECTORY", help="of the journal")
-    init.add_argument("--metrics-port", type=int, metavar="PORT", help="of /metrics and /healthz (default: 9403)")
+@svcd.command()
+@_CONFIG
+def run(config: Path) -> int:
+    """Claim, run and settle jobs until SIGTERM."""
+    return _call("serve", config)
 
 
-def _add_register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "register the wallet with the market, and say what its admin has to do next"
-    ends = "Exits with 0 when the provider may work, 3 when something is left to do, 1 when it failed."
-    register = commands.add_parser("register", help=about, description=about, epilog=ends)
-    _config_option(register)
-    register.add_argument("--rpc-url", metavar="URL", help="a node of the chain; default: rpc_url of the configuration")
-    register.add_argument("--dry-run", action="store_true", help="try it and show the cost; send nothing")
-    register.add_argument("--yes", action="store_true", help="send it without asking")
-    register.add_argument(
-        "--wait", type=float, nargs="?", const=86_400.0, metavar="SECONDS", help="until the admin has done its part"
-    )
+@svcd.command()
+@_CONFIG
+@_JSON
+def check(config: Path, as_json: bool) -> int:
+    """Check everything that a run needs."""
+    return _call("check", config, as_json)
 
 
-def _add_try(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "run one job through the model server and both seals; nothing on the chain"
-    trial = commands.add_parser("try", help=about, description=about)
-    _config_option(trial)
-    trial.add_argument("--units-out", type=_positive, metavar="N", help="what the order would pay for at most")
-    trial.add_argument("model", help="as the market names it")
-    trial.add_argument("text", nargs="?", default="hello", help="the input (default: hello)")
+@svcd.command()
+@_CONFIG
+@_JSON
+def status(config: Path, as_json: bool) -> int:
+    """Show the running daemon and its journal. Needs no keys."""
+    return _call("status", config, as_json)
 
 
-def _add_earnings(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    about = "what was earned, failed and left, by day and model"
-    earnings = commands.add_parser("earnings", help=about, description=about)
-    _config_option(earnings)
-    earnings.add_argument(
-        "--days", type=_positive, default=7, metavar="N", help="today and those before it (default: 7)"
-    )
-    earnings.add_argument("--csv", action="store_true", help="for programs; amounts in base units")
+@svcd.command()
+@_CONFIG
+def identity(config: Path) -> int:
+    """Publish the box key and its evidence."""
+    return _call("identity", config)
 
 
-def _config_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--config", type=Path, default=DEFAULT_CONFIG, help=f"the configuration (default: {DEFAULT_CONFIG})"
-    )
+@svcd.command()
+@click.option("--config", type=_FILE, default=DEFAULT_CONFIG, help="Configuration file to write.")
+@click.option("--coordinator", metavar="URL", help="The market's coordinator.")
+@click.option("--server", "servers", multiple=True, metavar="URL", help="A model server (repeatable).")
+@click.option("--model", "models", multiple=True, metavar="MARKET[=SERVED]", help="A model to offer (repeatable).")
+@click.option("--price-percent", type=click.IntRange(1, 10_000), metavar="N", help="Percentage of the proposed prices.")
+@click.option("--rate-in", type=_POSITIVE, metavar="N", help="Price of 10^6 input units, in base units.")
+@click.option("--rate-out", type=_POSITIVE, metavar="N", help="Price of 10^6 output units, in base units.")
+@click.option("--wallet", metavar="new|keystore|FILE", help="A new key, a new encrypted key, or an existing one.")
+@click.option("--password-file", type=_FILE, help="Password of a new keystore (default: ask).")
+@click.option("--api", type=click.Choice(("chat", "responses", "embeddings", "images")), help="The servers' route.")
+@click.option("--slots", type=_POSITIVE, metavar="N", help="Jobs at a time, for each model.")
+@click.option("--gateway", metavar="URL", help="Gateway that serves payloads (default: the coordinator's).")
+@click.option("--addresses", type=_FILE, help="The market's published address book.")
+@click.option("--rpc-url", metavar="URL", help="A node of the chain, to verify claims.")
+@click.option("--state-directory", type=click.Path(path_type=Path, file_okay=False), help="Folder of the journal.")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Port of /metrics and /healthz (default: 9403).")
+def init(password_file: Path | None, **options: Any) -> int:
+    """Write a configuration and keys. Asks for what no option sets, and overwrites nothing."""
+    return _call("init", password_file, **options)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError("must be a whole number above 0")
-    return int(text)
+@svcd.command()
+@_CONFIG
+@click.option("--rpc-url", metavar="URL", help="A node of the chain (default: rpc_url of the configuration).")
+@click.option("--dry-run", is_flag=True, help="Simulate it and show the cost. Send nothing.")
+@click.option("--yes", is_flag=True, help="Send without asking.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    is_flag=False,
+    flag_value=_LONGEST_WAIT_S,
+    type=click.FloatRange(min=0),
+    metavar="[SECONDS]",
+    help="Wait for the market's admin (default: a day).",
+)
+def register(config: Path, rpc_url: str | None, wait_seconds: float | None, *, dry_run: bool, yes: bool) -> int:
+    """Register the wallet with the market, and list what its admin has to do."""
+    return _call("register", config, rpc_url, wait_seconds, dry_run=dry_run, yes=yes)
 
 
-def _percent(text: str) -> int:
-    if _positive(text) > 10_000:
-        raise argparse.ArgumentTypeError("must be in 1..10000")
-    return int(text)
+@svcd.command("try")
+@_CONFIG
+@click.option("--units-out", type=_POSITIVE, metavar="N", help="Highest number of output units.")
+@click.argument("model", help="The model's name in the market.")
+@click.argument("text", default="hello", help="The input.")
+def try_(config: Path, units_out: int | None, model: str, text: str) -> int:
+    """Run one job through the model server and both seals. Nothing reaches the chain."""
+    return _call("try_", config, model, text, units_out)
+
+
+@svcd.command()
+@_CONFIG
+@click.option("--days", type=_POSITIVE, default=7, metavar="N", help="Number of days, including today.")
+@click.option("--csv", "as_csv", is_flag=True, help="Write CSV, with amounts in base units.")
+@_JSON
+def earnings(config: Path, days: int, as_csv: bool, as_json: bool) -> int:
+    """Show what was earned, failed and left, by day and model."""
+    return _call("earnings", config, days, as_csv=as_csv, as_json=as_json)
+
+
+@svcd.command()
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder to write to.")
+def keygen(out: Path) -> int:
+    """Create the wallet's key and the box key."""
+    return _call("keygen", out)
+
+
+svcd.add_command(completion_command("svcd"))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

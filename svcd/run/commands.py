@@ -3,27 +3,27 @@
 `cli.py` imports this module only to run a command, so that `--help` and `--version` stay fast.
 """
 
-import argparse
+import json
 import sys
-from collections.abc import Callable
 from getpass import getpass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
+from common.checks import CheckRow, check_json, check_table, wrong_names
 from common.daemon.logs import set_up_logging
 from common.daemon.process import Fatal
 from common.scalars import hex_of
 from common.text_table import terminal_columns
 from svcd.base.keys import create_identity
-from svcd.config import read_config, read_whereabouts
+from svcd.config import read_config, read_settings
 from svcd.operator.check import examine
 from svcd.operator.earnings import read_earnings
-from svcd.operator.earnings_report import as_csv, as_table
-from svcd.operator.findings import Checked, summary, table
+from svcd.operator.earnings_report import earnings_csv, earnings_records, earnings_table
 from svcd.operator.identity import publish_identity
-from svcd.operator.register import RegisterOptions, register
+from svcd.operator.register import RegisterOptions
+from svcd.operator.register import register as register_provider
 from svcd.operator.setup import ask_at_terminal, set_up
 from svcd.operator.status import look
 from svcd.operator.trial import told_of, try_model
@@ -33,11 +33,9 @@ from svcd.run import app
 _LEFT_TO_DO: Final = 3  # nothing failed, and the provider may not work yet
 
 
-def _init(options: argparse.Namespace) -> int:
+def init(password_file: Path | None, **options: Any) -> int:
     set_up_logging("error")
-    flags = {name: value for name, value in vars(options).items() if name not in ("command", "password_file")}
-    flags |= {"servers": tuple(options.servers), "models": tuple(options.models)}
-    set_up(SetupOptions(**flags), ask_at_terminal, print, lambda: _new_password(options.password_file))
+    set_up(SetupOptions(**options), ask_at_terminal, print, lambda: _new_password(password_file))
     return 0
 
 
@@ -60,82 +58,72 @@ def _new_password(file: Path | None) -> str:
     return password
 
 
-def _register(options: argparse.Namespace) -> int:
+def register(path: Path, rpc_url: str | None, wait_seconds: float | None, *, dry_run: bool, yes: bool) -> int:
     set_up_logging("error")
-    config = read_config(options.config)
+    config = read_config(path)
 
     def confirmed() -> bool:
-        if options.yes or not sys.stdin.isatty():
-            return bool(options.yes)
+        if yes or not sys.stdin.isatty():
+            return yes
         return input("send it? [y/N]: ").strip().lower() in ("y", "yes")
 
-    chosen = RegisterOptions(options.rpc_url, options.dry_run, confirmed, options.wait)
-    return 0 if trio.run(register, config, chosen, print) or options.dry_run else _LEFT_TO_DO
+    chosen = RegisterOptions(rpc_url, dry_run, confirmed, wait_seconds)
+    return 0 if trio.run(register_provider, config, chosen, print) or dry_run else _LEFT_TO_DO
 
 
-def _try(options: argparse.Namespace) -> int:
+def try_(path: Path, model: str, text: str, units_out: int | None) -> int:
     set_up_logging("error")
-    tried = trio.run(try_model, read_config(options.config), options.model, options.text, options.units_out)
+    tried = trio.run(try_model, read_config(path), model, text, units_out)
     print(tried.answer)
     print(told_of(tried))
     return 0
 
 
-def _earnings(options: argparse.Namespace) -> int:
+def earnings(path: Path, days: int, *, as_csv: bool, as_json: bool) -> int:
     set_up_logging("error")
-    told = trio.run(read_earnings, read_config(options.config), options.days)
-    print(as_csv(told) if options.csv else as_table(told, terminal_columns()), end="" if options.csv else "\n")
+    found = trio.run(read_earnings, read_config(path), days)
+    if as_json:
+        print(json.dumps(earnings_records(found), indent=2))
+    elif as_csv:
+        print(earnings_csv(found), end="")
+    else:
+        print(earnings_table(found, terminal_columns()))
     return 0
 
 
-def _serve(options: argparse.Namespace) -> int:
-    config = read_config(options.config)
+def serve(path: Path) -> int:
+    config = read_config(path)
     set_up_logging(config.log_level)
     trio.run(app.run, config)
     return 0
 
 
-def _check(options: argparse.Namespace) -> int:
-    config = read_config(options.config)
+def check(path: Path, as_json: bool) -> int:
+    config = read_config(path)
     set_up_logging("warning")  # the table has the details
-    findings = trio.run(examine, config)
-    status = _print(findings)
-    print(summary(findings))
-    return status
+    return _print(trio.run(examine, config), as_json)
 
 
-def _identity(options: argparse.Namespace) -> int:
-    config = read_config(options.config)
+def identity(path: Path) -> int:
+    config = read_config(path)
     set_up_logging("warning")
     print(trio.run(publish_identity, config))
     return 0
 
 
-def _status(options: argparse.Namespace) -> int:
-    return _print(look(read_whereabouts(options.config)))
+def status(path: Path, as_json: bool) -> int:
+    file = read_settings(path)
+    return _print(look(file.state_directory, file.metrics), as_json)
 
 
-def _print(findings: list[Checked]) -> int:
-    print(table(findings, terminal_columns()))
-    return 1 if any(finding.right is False for finding in findings) else 0
-
-
-def _keygen(options: argparse.Namespace) -> int:
-    identity = create_identity(options.out)
-    print(f"keys written to {options.out.absolute()} (readable by you alone; back them up)")
-    print(f"operator {hex_of(identity.operator)}")
-    print(f"box key  {hex_of(identity.box_key.raw)}")
+def keygen(folder: Path) -> int:
+    created = create_identity(folder)
+    print(f"keys written to {folder.absolute()} (readable by you alone; back them up)")
+    print(f"operator {hex_of(created.operator)}")
+    print(f"box key  {hex_of(created.box_key.raw)}")
     return 0
 
 
-COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
-    "run": _serve,
-    "check": _check,
-    "identity": _identity,
-    "status": _status,
-    "init": _init,
-    "register": _register,
-    "try": _try,
-    "earnings": _earnings,
-    "keygen": _keygen,
-}
+def _print(rows: list[CheckRow], as_json: bool) -> int:
+    print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
+    return 1 if wrong_names(rows) else 0

@@ -184,5 +184,5 @@ async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -
         open_backend(model.backend, private) as backend,
         open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,
     ):
-        discount = Discount(model.name, model.discount.most_percent, model.discount.ramp_seconds)
+        discount = Discount(model.name, model.discount_percent)
         yield Equipment(model, backend, load, Breaker(), discount)

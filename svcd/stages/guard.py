@@ -20,7 +20,7 @@ from svcd.config import ModelConfig
 from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import Coordinator
 from svcd.stages.health import DaemonHealth, Hold
-from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
+from svcd.stages.reputation_risks import Risk, allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class Guard:
         self._rival_job = self._rival_job if now < self._rival_until else job
         self._alone, self._rival_until = False, now + _RIVAL_LIFETIME_S
         others = [hold for hold in self.health.holds or () if hold.reason != "other_daemon"]
-        self.health.hold([*others, Hold("other_daemon", self._claimed())])
+        self.health.hold([*others, Hold("other_daemon", str(self._claimed()))])
 
     async def _look(self) -> bool:
         """Return False, and keep the earlier result, if the check could not be made."""
@@ -85,7 +85,7 @@ class Guard:
         allowed = await allowed_windows(self.coordinator, self.chain, offered)
         for name, (model, backend) in self.models.items():
             if allowed is not None:
-                holds += [Hold("window", detail, name, window) for window, detail in wrong_windows(model, allowed)]
+                holds += [Hold("window", str(risk), name, window) for window, risk in wrong_windows(model, allowed)]
             is_up, unknown = False, None
             with trio.move_on_after(_BACKEND_TIMEOUT_S):
                 is_up = await backend.is_up()
@@ -97,10 +97,10 @@ class Guard:
             with trio.move_on_after(_BACKEND_TIMEOUT_S):
                 unknown = await backend.unknown_name(name)
             if unknown is not None:
-                holds.append(Hold("model_name", wrong_name(name, unknown), name))
+                holds.append(Hold("model_name", str(wrong_name(name, unknown)), name))
         return holds
 
-    async def _rival(self) -> str | None:
+    async def _rival(self) -> Risk | None:
         """Return a warning about another daemon on this wallet.
 
         Polls show another daemon only until this daemon polls, because the coordinator does not tell the two apart.
@@ -112,9 +112,9 @@ class Guard:
         self._alone = True
         return None
 
-    def _claimed(self) -> str:
+    def _claimed(self) -> Risk:
         return rival(self.provider_id, f"it claimed {self._rival_job}")
 
 
-def _present(detail: str | None) -> list[str]:
-    return [] if detail is None else [detail]
+def _present(risk: Risk | None) -> list[str]:
+    return [] if risk is None else [str(risk)]

@@ -21,9 +21,8 @@ from svcd.coordinator.client import Coordinator
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
 from svcd.journal.held_job import ClaimedJob, Opened
-from svcd.journal.work import ModelWork
 from svcd.payload.gateway import PayloadGateways
-from svcd.payload.opening import committed, opened, ordered
+from svcd.payload.opening import committed, opened, work_of
 from svcd.payload.spool import Spool
 from svcd.stages.drain import Drain
 from svcd.stages.pipeline import Pipeline
@@ -113,22 +112,10 @@ class PayloadOpener:
             opener = await self._opener(held, found, until)
             envelope = await _off_loop(lambda: opened(spool, opener, job.owner), unless=spool.is_small)
             short = spool.length <= _MAX_INLINE_BYTES
-            what = await _off_loop(lambda: ordered(held, envelope, model.serves), unless=short)
+            work = await _off_loop(lambda: work_of(held, envelope, model.serves, deadline), unless=short)
         finally:
             spool.clear()
-        return Opened(
-            held,
-            ModelWork(
-                job_id=job.job_id,
-                model=held.model,
-                modality=what.modality,
-                input=what.input,
-                units_in=job.units_in,
-                units_out=job.units_out,
-                deadline=deadline,
-            ),
-            envelope.result_key,
-        )
+        return Opened(held, work, envelope.result_key)
 
     async def _opener(self, held: ClaimedJob, found: Committed, until: float) -> Callable[[], Opener]:
         book = self.deployment

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
+import attrs
+
 from common.box import SecretKey
 from common.scalars import hex_of
 from svcd.base.clock import MOST_SKEW, Clock
@@ -11,44 +13,52 @@ from svcd.coordinator.chain import ChainReader
 from svcd.coordinator.client import MarketReads, ProviderRecord
 
 
-def wrong_key(box: SecretKey | None, provider: ProviderRecord) -> str | None:
-    """Return a warning if the registry has another box key: designated jobs could not be opened.
+@attrs.frozen(slots=True)
+class Risk:
+    """Risk to the provider's reputation, and what removes it."""
+
+    detail: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.detail}: {self.remedy}"
+
+
+def wrong_key(box: SecretKey | None, provider: ProviderRecord) -> Risk | None:
+    """Return a risk if the registry has another box key: designated jobs could not be opened.
 
     Without a box key designated jobs are not claimed, so there is no risk.
     """
     if box is None or provider.box_key == (ours := hex_of(box.public.raw)):
         return None
     theirs = provider.box_key or "none"
-    return (
-        f"the box key is {ours}, the registry has {theirs}: publish yours with `svcd identity`,"
-        " or install the registered key"
-    )
+    remedy = "publish yours with `svcd identity`, or install the registered key"
+    return Risk(f"the box key is {ours}, the registry has {theirs}", remedy)
 
 
-def wrong_clock(clock: Clock) -> str | None:
+def wrong_clock(clock: Clock) -> Risk | None:
     if clock.is_believed:
         return None
     way = "ahead of" if clock.ahead > 0 else "behind"
-    return (
-        f"this clock is {abs(clock.ahead):.0f} s {way} the coordinator's, and at most {MOST_SKEW:.0f} s are corrected:"
-        " set the clock (timedatectl set-ntp true)"
-    )
+    seen = f"this clock is {abs(clock.ahead):.0f} s {way} the coordinator's"
+    return Risk(f"{seen}, and at most {MOST_SKEW:.0f} s are corrected", "set the clock (timedatectl set-ntp true)")
 
 
-def wrong_windows(model: ModelConfig, allowed: Collection[int]) -> Iterator[tuple[int, str]]:
-    """Yield each offered window that the market does not allow, with the remedy."""
+def wrong_windows(model: ModelConfig, allowed: Collection[int]) -> Iterator[tuple[int, Risk]]:
+    """Yield each offered window that the market does not allow."""
     for window in sorted(model.asks.keys() - frozenset(allowed)):
         known = ", ".join(map(str, sorted(allowed))) or "none"
-        yield window, f"{model.name}: the market has no window of {window} s, only {known}: change sla_seconds"
+        detail = f"{model.name}: the market has no window of {window} s, only {known}"
+        yield window, Risk(detail, "change sla_seconds")
 
 
-def wrong_name(model: str, unknown: str) -> str:
-    return f"{model}: {unknown}: set models under [model.backend]"
+def wrong_name(model: str, unknown: str) -> Risk:
+    return Risk(f"{model}: {unknown}", "set models under [model.backend]")
 
 
-def rival(provider_id: int, seen: str) -> str:
+def rival(provider_id: int, seen: str) -> Risk:
     remedy = "stop it, or give this daemon another wallet"
-    return f"another daemon works as provider {provider_id} ({seen}): {remedy}"
+    return Risk(f"another daemon works as provider {provider_id} ({seen})", remedy)
 
 
 async def allowed_windows(

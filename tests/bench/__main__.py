@@ -24,6 +24,7 @@ from tests.bench import (
     growth,
     http,
     indexing,
+    machines,
     market,
     memory,
     polls,
@@ -76,7 +77,7 @@ BENCHMARKS = {
     "releases": releases.rows,
 }
 # These need an installation of their own, or many minutes: run when named.
-ASIDE = {"ponder": beside_ponder.rows, "churn": churn.rows}
+ASIDE = {"ponder": beside_ponder.rows, "churn": churn.rows, "machines": machines.rows}
 LATEST, HISTORY, CHART, LOG = (
     Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg", "bench.log")
 )

@@ -21,14 +21,14 @@ from common.api.chain import told_book
 from common.box import SecretKey
 from common.keccak import keccak256
 from common.quotes import FeeTerms
-from common.refusal import Refused
 from common.secp256k1 import Wallet
+from svc.core.batch_bids import JobLines
 from svc.core.batch_lines import read_lines
-from svc.core.batches import BatchContext, LineOrder, prepare_lines
+from svc.core.batches import BatchContext, JobOrder, PreparedJob, prepare_jobs
 from svc.core.bids import Bid, Rates, read_rates
 from svc.core.market import Market
 from svc.core.money import Token, line_ceiling
-from svc.core.order_request import OrderRequest
+from svc.core.order_request import OrderRequest, price_request
 from svc.records import Contracts, Deployment, Model, ModelDetails, TokenName
 from tests.bench.row import Row, Turns, interleaved
 from tests.unit.svc.fake_coordinator import FakeCoordinator, quoting
@@ -53,9 +53,10 @@ LINE = json.dumps({"body": {"model": MODEL.id, "rate_in": 1_000_000, "rate_out":
 def _prepared(request: OrderRequest) -> None:
     """All that is computed for one order, from its input to the body that is posted."""
     bid = Bid(read_rates(request.rate_in, request.rate_out) or Rates(0, 0), 7)
-    (line,) = prepare_lines(PLACE, WALLET, [LineOrder(request, MODEL, bid, RECIPIENT)])
-    if isinstance(line, Refused):
-        raise RuntimeError(str(line))
+    job = JobLines(1, [price_request(request, MODEL)], bid)
+    (prepared,) = prepare_jobs(PLACE, WALLET, [JobOrder(job, RECIPIENT)])
+    if not isinstance(prepared, PreparedJob):
+        raise RuntimeError(str(prepared.refusal))
 
 
 def one_order() -> int:

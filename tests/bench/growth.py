@@ -69,7 +69,7 @@ DEEPEST: Final = 1_000_000  # the largest offset there is
 _SETTINGS: Final = ("shared_buffers=2GB", "max_wal_size=4GB")  # as config/postgresql recommends
 _FILLING: Final = 3600.0  # seconds for one statement that fills a book
 # Budgets are looked at, and allow what the bench asks for.
-_ROOM: Final = {"BUDGET_POSTS_GAS": 10**15, "BUDGET_NEWCOMERS_GAS": 10**15, "RELAY_MAX_DEPTH": 256}
+_ROOM: Final = {"BUDGET_WALLET_GAS": 10**15, "BUDGET_NEWCOMERS_GAS": 10**15, "RELAY_MAX_DEPTH": 256}
 _CLIENT: Final = accounts.derive().with_role("client")[0]
 _OWNER: Final = wallet_of(_CLIENT)
 

@@ -38,7 +38,6 @@ from web3 import AsyncHTTPProvider, AsyncWeb3
 
 from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
-from coordinatord.base import metrics
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer import apply
@@ -306,13 +305,13 @@ def backfill() -> None:
 
 
 async def _watched(chain: Chain) -> None:
-    connection = await asyncpg.connect(chain.database_url)
+    connection, watching = [await asyncpg.connect(chain.database_url) for _ in range(2)]
     began, ended = time.perf_counter(), anyio.Event()
 
     async def show() -> None:
         height = 0
         while not ended.is_set():
-            position = int(metrics.index_cursor._value.get())  # the library has no other way to read it
+            position = await watching.fetchval("select block_number from index_position") or 0
             if position >= height:
                 height = position + chain.blocks // _SHOWN
                 rate = position * chain.posts / chain.blocks / (time.perf_counter() - began)
@@ -327,6 +326,7 @@ async def _watched(chain: Chain) -> None:
     if await connection.fetchval("select count(*) from jobs") != chain.posts:
         raise AssertionError("a post is missing")
     await connection.close()
+    await watching.close()
     print(f"{chain.posts:,} posts in {elapsed:.0f} s, indexes built: {chain.posts / elapsed:,.0f} posts/s")
 
 

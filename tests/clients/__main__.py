@@ -108,8 +108,8 @@ def provider_config(up: Devnet, folder: Path, model_server: str, metrics_port: i
         "[gateway]",
         f"urls = [{json.dumps(up.world.pins.gateway)}]",
         "[keys]",
-        'wallet_env = "SVCD_WALLET_KEY"',
-        'box_env = "SVCD_BOX_KEY"',
+        'wallet = "$SVCD_WALLET_KEY"',
+        'box = "$SVCD_BOX_KEY"',
         "[metrics]",
         f"port = {metrics_port}",
         "[limits]",
@@ -117,7 +117,7 @@ def provider_config(up: Devnet, folder: Path, model_server: str, metrics_port: i
     ]
     for name, api in ((TEXT, "responses"), (CHAT, "chat")):
         lines += ["[[model]]", f'name = "{name}"', 'serves = ["text"]', "slots = 2", "margin_seconds = 10"]
-        lines += ["poll_seconds = 0.3", "[[model.ask]]", "sla_seconds = 3600"]
+        lines += ["[[model.ask]]", "sla_seconds = 3600"]
         lines += [f'rate_in = "{rate_in}"', f'rate_out = "{rate_out}"', "[model.backend]", 'kind = "openai"']
         lines += [f'api = "{api}"', f'base_url = "{model_server}"', "stream = false", "check_name = false"]
     path = folder / "svcd.toml"
@@ -155,7 +155,7 @@ async def providing(up: Devnet, wallet: DevWallet, model_server: str, folder: Pa
 async def serving(up: Devnet, provider: int, folder: Path) -> AsyncIterator[tuple[str, str]]:
     """`svc serve` that buys from this provider; its address and its key."""
     port, settings = pick_free(), folder / "serve.toml"
-    settings.write_text(f"[buying]\nproviders = [{provider}]\nclaim_seconds = 600\n[budget]\nper_day = 1000000000\n")
+    settings.write_text(f"[buying]\nproviders = [{provider}]\n[budget]\nper_day = 1000000000\n")
     settings.chmod(0o600)
     environment = {
         "SVC_BASE_URL": up.coordinator.base_url,

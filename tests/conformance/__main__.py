@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import attrs
 import click
 import httpx
 
 from common.box import PublicKey
+from common.checks import CheckRow, Result
 from common.refusal import Refused
 from common.scalars import read_hex
-from svc.cli.drawing import Table
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.key_files import read_wallet
@@ -34,21 +33,20 @@ from tests.conformance.provider import ProviderTrial
 from tests.conformance.provider_market import ProviderMarket
 from tests.conformance.serving import serving
 from tests.conformance.vectors import try_vectors
-from tests.conformance.verdicts import Mark, Report, Verdict
+from tests.conformance.verdicts import Report
 
 _STDERR = 2
 _OF_A_MARKET = frozenset(
     f"SVC_{name}" for name in ("RPC_URL", "ADDRESSES", "ADDRESSES_FILE", "KNOWN_MARKETS", "CONFIG", "PROFILE")
 )
-_COLUMNS = ("", "area", "tried", "expected", "came", "page")
 
 
 @click.group()
 def conformance() -> None:
     """Check your own coordinator, provider, client or reader of the formats against the protocol.
 
-    Each command prints a table: what it tried, right or WRONG, what a page promises and what came, and which page that
-    is. It exits with 0 when nothing is wrong and with 9 when something is.
+    Each command prints a row for each check: right, WRONG with what was expected and the page that promises it, or
+    unknown. It exits with 0 when nothing is wrong and with 9 when something is.
 
     \b
       python -m tests.conformance coordinator --coordinator https://coordinator.example
@@ -59,20 +57,20 @@ def conformance() -> None:
 
 
 def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
-    """A command whose function makes a report; rows that are not right are told as they come, the table at the end."""
+    """Make a command of a function that returns a report. Show wrong rows as they come, and the table at the end."""
 
-    @click.option("--json", "as_json", is_flag=True, help="The rows as JSON on standard output.")
-    @click.option("--quiet", "-q", is_flag=True, help="No remarks while it goes on.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+    @click.option("--quiet", "-q", is_flag=True, help="Show no remarks during the run.")
     @functools.wraps(body)
     def command(*, as_json: bool, quiet: bool, **given: Any) -> None:
         output = Output(as_json=as_json, quiet=quiet)
 
-        def tell(verdict: Verdict) -> None:
-            if verdict.standing is Mark.WRONG:
-                output.say(f"WRONG  {verdict.tried}: {verdict.came}")
+        def report_fault(row: CheckRow) -> None:
+            if row.result is Result.WRONG:
+                output.say(f"WRONG  {row.what}: {row.text}")
 
         async def run() -> Report:
-            return await body(Report(listeners=[tell]), output, **given)
+            return await body(Report(listeners=[report_fault]), output, **given)
 
         try:
             report = anyio.run(run)
@@ -84,10 +82,8 @@ def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
 
 
 def _shown(report: Report, output: Output) -> Exit:
-    rows = [(str(v.standing), v.area, v.tried, v.expected, v.came, v.page) for v in report.verdicts]
-    output.table(Table(_COLUMNS, rows), [attrs.asdict(verdict) for verdict in report.verdicts])
-    counts = {standing: sum(v.standing is standing for v in report.verdicts) for standing in Mark}
-    output.say(", ".join(f"{number} {standing}" for standing, number in counts.items()))
+    output.checks(report.rows)
+    output.say(f"{len(report.right)} right, {len(report.wrong)} WRONG, {len(report.unknown)} unknown")
     return Exit.DONE if report.holds else Exit.UNHEALTHY
 
 

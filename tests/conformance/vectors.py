@@ -29,6 +29,7 @@ OUTPUTS: Final[Mapping[str, frozenset[str]]] = {
     for name, members in {
         "address_book": "",
         "block_contents": "raw",
+        "bundle": "largest units_in units_out completion_tok",
         "cid": "cid codec digest",
         "container": "seed dek plaintext seed_wrap ct_hash sealed_sha256",
         "derivation": "key public",

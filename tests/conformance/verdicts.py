@@ -1,12 +1,10 @@
-"""Verdicts of a conformance run: what was tried, what a page promises for it, and what came.
+"""Rows of a conformance run, and the comparison of answers with the shapes of `common/api`.
 
-A verdict is right, wrong, or unchecked with the reason why nothing could be tried. Answers are held against the shapes
-of `common/api`: every member that they promise must be there and fit, and others may stand beside them.
+An answer must have every member that its shape promises, and may have others.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from typing import Any, Final
 
 import attrs
@@ -14,62 +12,58 @@ import msgspec
 from msgspec import inspect
 
 from common.api.shapes import OMITTABLE
+from common.checks import CheckRow, Result, right, unknown, wrong
 from common.refusal import Refused
 
 _SHOWN: Final = 200  # characters of what came
 
 
-class Mark(StrEnum):
-    RIGHT = "right"
-    WRONG = "WRONG"
-    UNCHECKED = "unchecked"
-
-
-@attrs.frozen
-class Verdict:
-    """`tried` names the check and is unique in its run; `page` is where the promise stands."""
-
-    area: str
-    tried: str
-    standing: Mark
-    expected: str
-    came: str
-    page: str
-
-
 @attrs.define
 class Report:
-    """The verdicts of one run, in the order in which they came about."""
+    """Rows of one run, in the order of the checks. A row is named by its area and what was tried."""
 
-    verdicts: list[Verdict] = attrs.field(factory=list)
-    listeners: list[Callable[[Verdict], None]] = attrs.field(factory=list)
+    rows: list[CheckRow] = attrs.field(factory=list)
+    listeners: list[Callable[[CheckRow], None]] = attrs.field(factory=list)
 
-    def judge(self, area: str, tried: str, expected: str, wrong: str | None, page: str) -> None:
-        """`wrong`: what came in the place of what was expected; None when it came."""
-        standing = Mark.RIGHT if wrong is None else Mark.WRONG
-        self._add(Verdict(area, tried, standing, expected, shortened(wrong or ""), page))
+    def judge(self, area: str, tried: str, expected: str, fault: str | None, page: str) -> None:
+        """Add a right row, or a wrong one if there is a fault: what came instead of what was expected."""
+        what = f"{area}: {tried}"
+        remedy = f"expected {expected}{f' ({page})' if page else ''}"
+        self._add(right(what, expected) if fault is None else wrong(what, shortened(fault), remedy))
 
     def leave(self, area: str, tried: str, why: str, page: str) -> None:
-        """Nothing could be tried, and `why`."""
-        self._add(Verdict(area, tried, Mark.UNCHECKED, "", shortened(why), page))
+        """Add an unknown row for what could not be tried."""
+        self._add(unknown(f"{area}: {tried}", shortened(why), page and f"see {page}"))
 
     @property
-    def wrong(self) -> list[Verdict]:
-        return [verdict for verdict in self.verdicts if verdict.standing is Mark.WRONG]
+    def wrong(self) -> list[CheckRow]:
+        return self._with(Result.WRONG)
 
     @property
-    def right(self) -> list[Verdict]:
-        return [verdict for verdict in self.verdicts if verdict.standing is Mark.RIGHT]
+    def right(self) -> list[CheckRow]:
+        return self._with(Result.RIGHT)
+
+    @property
+    def unknown(self) -> list[CheckRow]:
+        return self._with(Result.UNKNOWN)
 
     @property
     def holds(self) -> bool:
-        """Nothing is wrong, and something was looked at."""
+        """Return True if nothing is wrong and something was tried."""
         return not self.wrong and bool(self.right)
 
-    def _add(self, verdict: Verdict) -> None:
-        self.verdicts.append(verdict)
+    def _with(self, result: Result) -> list[CheckRow]:
+        return [row for row in self.rows if row.result is result]
+
+    def _add(self, row: CheckRow) -> None:
+        self.rows.append(row)
         for listener in self.listeners:
-            listener(verdict)
+            listener(row)
+
+
+def tried(row: CheckRow) -> str:
+    """Return a row's name without its area."""
+    return row.what.partition(": ")[2]
 
 
 def shortened(text: object) -> str:

@@ -58,6 +58,12 @@ def launched(state: Path, *arguments: str, command: str = "up") -> Devnet:
     return Devnet(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), state)
 
 
+def client_variables(state: Path) -> dict[str, str]:
+    """Return the variables that `devnet env` exports."""
+    exported = (shlex.split(line)[1].partition("=") for line in client_environment.exports(state).splitlines())
+    return {name: value for name, _, value in exported}
+
+
 @attrs.frozen
 class Market:
     devnet: Devnet
@@ -75,8 +81,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
     devnet = launched(state, "--automine", "--chain-id", "31337")
     with devnet.process:
         devnet.wait_up()
-        exported = (shlex.split(line)[1].partition("=") for line in client_environment.exports(state).splitlines())
-        yield Market(devnet, {name: value for name, _, value in exported})
+        yield Market(devnet, client_variables(state))
         devnet.end(signal.SIGTERM)
 
 

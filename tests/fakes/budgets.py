@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from coordinatord.run.config import variables
-
 UNLIMITED: Final = {
-    name: "0"
-    for field in variables()
-    if (name := str(field.metadata["variable"])).startswith(("BUDGET_", "STORAGE_")) and name != "BUDGET_HOURLY_PERCENT"
+    "BUDGET_WALLET_GAS": "0",
+    "BUDGET_NEWCOMERS_GAS": "0",
+    "STORAGE_BYTES": "0",
+    "STORAGE_NEWCOMERS_BYTES": "0",
 }

@@ -5,7 +5,7 @@ It asks PostgreSQL on a connection of its own, which sees nothing of a transacti
 lost by a death in between: their nonce would be used by a transaction that nobody knows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 import asyncpg
@@ -31,39 +31,39 @@ class WriteAhead:
     _turn: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     async def before_broadcast(self, raws: Sequence[bytes]) -> None:
-        """To be awaited with the bytes of a request, before the node gets any of them. Where the database is away they
-        pass, and are asked for when it is there again."""
+        """Await this with the bytes of a request, before the node gets any of them. While the database is unreachable
+        the bytes pass, and `found` looks them up at the end: a failover may have lost them, and the relayer then finds
+        them in the blocks."""
         fresh = {tx_hash: raw for raw in raws if (tx_hash := keccak256(raw)) not in self._stored}
         async with self._turn:
             self.broadcasts += len(raws)
-            self._unasked |= fresh
-            if self._unasked:
-                await self._ask()
+            if fresh and not await self._ask(fresh):
+                self._unasked |= fresh
 
     async def found(self) -> list[str]:
         """What is broken, in words, once all is over; empty when nothing is."""
         async with self._turn:
-            if self._unasked and not await self._ask():
+            if self._unasked and not await self._ask(self._unasked):
                 unasked = f"I10: {len(self._unasked)} transactions could not be looked up: the database is away"
                 return [*self.violations, unasked]
+            self._unasked = {}
         return list(self.violations)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         if self._connection is not None:
             await self._connection.close(timeout=1)
 
-    async def _ask(self) -> bool:
-        """Look up what was not yet; False while the database is away."""
+    async def _ask(self, sent: Mapping[bytes, bytes]) -> bool:
+        """Look up bytes by hash. Return False while the database is unreachable."""
         try:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await asyncpg.connect(self.database_url, timeout=5)
-            rows = await self._connection.fetch(_STORED, list(self._unasked))
+            rows = await self._connection.fetch(_STORED, list(sent))
         except _AWAY:
             return False
         stored = {row["hash"] for row in rows}
-        self.violations += [_unstored(h, raw) for h, raw in self._unasked.items() if h not in stored]
-        self._stored |= set(self._unasked)  # what was told once is not told again
-        self._unasked = {}
+        self.violations += [_unstored(h, raw) for h, raw in sent.items() if h not in stored]
+        self._stored |= set(sent)  # what was told once is not told again
         return True
 
 

@@ -20,7 +20,7 @@ from svcd.backends.load_settings import JsonSettings, PrometheusSettings
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
 from svcd.backends.prometheus_load import load_in_exposition
 from svcd.base.end_reasons import WorkFailed
-from svcd.base.json_path import SinglePath
+from svcd.base.json_path import JsonPath
 from tests.fuzz.target import Target, cut, driven, refused
 
 _FAILED: Final = (TryAgain, WorkFailed)
@@ -65,7 +65,7 @@ def check_streams(data: bytes) -> None:
         refused(lambda kind=kind: _assembled(kind, events), *_FAILED)
 
 
-_JSON_LOAD: Final = JsonSettings(url="http://a", path=SinglePath.parse("a[0]"), full_at=8.0)
+_JSON_LOAD: Final = JsonSettings(url="http://a", path=JsonPath.parse("a[0]"), full_at=8.0)
 _PROMETHEUS: Final = PrometheusSettings(url="http://a")
 
 

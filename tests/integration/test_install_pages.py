@@ -166,8 +166,8 @@ url = "http://127.0.0.1:1"
 [gateway]
 urls = ["http://127.0.0.1:1"]
 [keys]
-wallet_credential = "wallet.key"
-box_credential = "box.key"
+wallet = "wallet.key"
+box = "box.key"
 [metrics]
 port = {port}
 [[model]]

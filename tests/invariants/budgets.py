@@ -11,7 +11,7 @@ import asyncpg
 from common.scalars import hex_of
 from coordinatord.chain.relayer.budgets_sql import Budget, Standing
 from coordinatord.run.config import Config
-from coordinatord.run.constructors import gas_policy
+from coordinatord.run.constructors import gas_policy, storage_budgets
 
 # What transactions were booked at, not the sums that the budgets are held against. Of a provider's work only claims are
 # ever refused; settles and fails, as many as they, are left out.
@@ -65,11 +65,8 @@ async def _standing(connection: "asyncpg.Connection[asyncpg.Record]", signer: by
 
 
 def _too_much_stored(row: Any, config: Config) -> list[str]:
-    most = (
-        (config.storage_bytes, config.storage_rows)
-        if row["earned"]
-        else (config.storage_new_bytes, config.storage_new_rows)
-    )
+    budgets = storage_budgets(config)
+    most = (budgets.most_bytes, budgets.most_rows) if row["earned"] else (budgets.new_bytes, budgets.new_rows)
     return [
         f"I12: {row[what]} {what} are kept for {hex_of(row['owner'])}, and {limit} may be"
         for what, limit in zip(("bytes", "rows"), most, strict=True)

@@ -25,8 +25,10 @@ BOOK = AddressBook(31337, 0, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenD
 def test_settings_and_known_markets_are_in_the_folder_of_application_data() -> None:
     environment = {"APPDATA": "/Users/me/AppData/Roaming", "HOME": "/not/this"}
     assert profiles.profiles_path(environment) == Path("/Users/me/AppData/Roaming/svc/config.toml")
-    assert known_markets.known_markets_path(environment) == Path("/Users/me/AppData/Roaming/svc/known_markets.json")
-    assert known_markets.known_markets_path({"HOME": "/not/this"}) is None
+    assert known_markets.known_markets_path(None, environment) == Path(
+        "/Users/me/AppData/Roaming/svc/known_markets.json"
+    )
+    assert known_markets.known_markets_path(None, {"HOME": "/not/this"}) is None
 
 
 def test_markets_that_several_commands_remember_at_once_are_all_known(tmp_path: Path) -> None:
@@ -43,24 +45,24 @@ def test_markets_that_several_commands_remember_at_once_are_all_known(tmp_path: 
 def test_file_of_settings_is_made_changed_and_read(tmp_path: Path) -> None:
     path = tmp_path / "svc" / "config.toml"
     change_setting(path, "default", "wallet_key_file", "C:\\Users\\me\\wallet.key")
-    found = profiles.with_profile({"APPDATA": str(tmp_path)})
-    assert found["SVC_WALLET_KEY_FILE"] == "C:\\Users\\me\\wallet.key"
+    found = profiles.read_variables({"APPDATA": str(tmp_path)})
+    assert found.wallet_key_file == "C:\\Users\\me\\wallet.key"
 
 
 def test_link_and_folder_in_its_place_and_one_that_is_too_long_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("#" * 70_000)
     with pytest.raises(Refused, match="at most 64 KiB"):
-        profiles.with_profile({"SVC_CONFIG": str(path)})
+        profiles.read_variables({"SVC_CONFIG": str(path)})
     path.unlink()
     path.mkdir()
     with pytest.raises(Refused, match="must be a file"):
-        profiles.with_profile({"SVC_CONFIG": str(path)})
+        profiles.read_variables({"SVC_CONFIG": str(path)})
 
 
 def test_program_that_signs_keeps_its_backslashes() -> None:
     command = '"C:\\Program Files\\Ledger\\sign.exe" --account 0'
-    signer = signer_by_command({"SVC_SIGNER_COMMAND": command, "SVC_WALLET_ADDRESS": hex_of(bytes(20))})
+    signer = signer_by_command(command, hex_of(bytes(20)))
     sign = signer.by_typed_data  # type: ignore[attr-defined] # it is a RemoteSigner
     assert sign.__self__.command == ("C:\\Program Files\\Ledger\\sign.exe", "--account", "0")
 

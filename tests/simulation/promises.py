@@ -10,7 +10,7 @@ import httpx
 from common.cid import cid_of
 from common.envelope import ResultBody
 from common.sealed_result import open_result
-from svcd.config import AheadTable, Amount
+from svcd.config import AheadTable
 from svcd.journal.entries import LIVE
 from tests.fakes.market import BOOK, CLAIMED, OPEN, SETTLED
 from tests.simulation.disk import Disk
@@ -29,7 +29,7 @@ _WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "f
 _CLAIMED_ANEW: Final = ("claiming", "sealed")
 _GAVE_UP: Final = ("failed", "given_up")
 _STAKE: Final = 3  # of each order of the simulation
-AHEAD: Final = AheadTable(most_amount=Amount(8 * _STAKE), most_in_flight=Amount(2 * _STAKE), settled_jobs=1)
+AHEAD: Final = AheadTable(most_amount=8 * _STAKE, most_in_flight=2 * _STAKE, settled_jobs=1)
 
 
 class JournalPromises:

@@ -166,7 +166,7 @@ async def run(lines: int, kills: int, seed: int) -> list[str]:
             await postgres.execute("create database soak")
             url = postgres.url("soak")
             world = World(anvil, pins, postgres, cast, market)
-            settings = environment(world, url, **UNLIMITED, LOG_LEVEL="warning", RELAY_COALESCE_MAX=64)
+            settings = environment(world, url, **UNLIMITED, LOG_LEVEL="warning")
             book = AddressBook.parse(json.dumps(market.address_book).encode())
             return await killed_batch(Scene(world, url, settings, book), lines, kills, seed)
 

@@ -12,7 +12,7 @@ import asyncpg
 import attrs
 
 from common.address_book import AddressBook
-from coordinatord.run.config import Config, read_config
+from coordinatord.run.config import Config
 from devnet import accounts
 from devnet.accounts import Cast, DevWallet
 from devnet.anvil import Anvil, running_anvil
@@ -28,6 +28,7 @@ from tests.soak.answering import accepts_sql, answers_ok, listens
 from tests.soak.daemon import Daemon
 from tests.soak.programs import coordinator_program, provider_program
 from tests.support.cid_store import running_cid_store
+from tests.support.coordinator import config_of
 
 BLOCK_SECONDS: Final = 1
 COORDINATORS_ROLE: Final = "coordinators"  # PostgreSQL role that faults lock out; checks use the superuser
@@ -152,7 +153,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             base_urls=base_urls,
             metrics_urls=metrics_urls,
             providers=hands,
-            config=read_config(heads[0].program.environment),
+            config=config_of(heads[0].program.environment),
             clocks=folder / "clocks",
         )
         try:
@@ -164,7 +165,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             yield ground
         finally:
             with anyio.CancelScope(shield=True):
-                await write_ahead.close()
+                await write_ahead.aclose()
                 for daemon in (*hands, *heads, ground.pins, ground.postgres):
                     await daemon.kill()
 

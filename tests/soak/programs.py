@@ -13,6 +13,7 @@ from devnet.child import Program
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService
 from tests.soak.shifted_clock import write_shift
+from tests.support.coordinator import VARIABLE
 
 # Short enough for a run to see windows end, long enough for every fault.
 SLA_SECONDS: Final = 60
@@ -24,13 +25,24 @@ _STOP_SECONDS: Final = 60
 # One wallet does in minutes what a market's does in days: what has settled earns more, and the crowd's strangers, who
 # settle nothing, meet the limits.
 _BUDGETS: Final = {
-    "BUDGET_HOURLY_PERCENT": "100",
-    "BUDGET_GAS_PER_SETTLED": "5000000",
-    "BUDGET_WORK_GAS": "0",
-    "BUDGET_UPKEEP_GAS": "0",
-    "STORAGE_NEW_BYTES": str(32 << 20),
     "STORAGE_BYTES": "0",
-    "STORAGE_ROWS": "0",
+    "STORAGE_NEWCOMERS_BYTES": str(2 << 30),
+}
+JOURNAL_BLOCKS: Final = 64  # so that a run of minutes has reorganisations that go deeper
+LIMITS: Final[dict[str, object]] = {
+    "gas": {
+        "posts": 20_000_000,
+        "work": 0,
+        "upkeep": 0,
+        "unlisted_upkeep": 2_000_000,
+        "newcomers": 2_000_000_000,
+        "per_settled": 5_000_000,
+        "hourly_percent": 100,
+    },
+    "journal_blocks": JOURNAL_BLOCKS,
+    "requests_burst": 100_000,
+    "connections_per_caller": 100_000,
+    "uploads_per_caller": 1000,
 }
 _OPERATOR_KEY: Final = "0x" + "5e" * 32
 _WEBHOOKS_KEY: Final = "3c" * 32
@@ -64,18 +76,15 @@ def coordinator_program(
         "OPERATOR_KEY": _OPERATOR_KEY,
         "CORS_ORIGINS": ORIGIN,
         "BLOCK_TIME_MS": "500",
-        "JOURNAL_BLOCKS": "64",  # so that a run of minutes has reorganisations that go deeper
         "REQUESTS_PER_SECOND": "100000",
-        "REQUESTS_BURST": "100000",
-        "CONNECTIONS_PER_CALLER": "100000",
-        "UPLOADS_PER_CALLER": "1000",
+        VARIABLE: json.dumps(LIMITS),
         "PIN_STORE_ENDPOINT": pins.endpoint,
         "PIN_STORE_KEY": pins.key,
         "PIN_STORE_SECRET": pins.secret,
         "PIN_STORE_BUCKET": pins.bucket,
         "PIN_STORE_REGION": pins.region,
     }
-    command = _under_clock(clock, "coordinatord", "serve")
+    command = _under_clock(clock, "tests.support.coordinator", "serve")
     return Program(name, command, logs / f"{name}.log", environment=environment, stop_seconds=_STOP_SECONDS)
 
 
@@ -115,7 +124,6 @@ name = "{name}"
 serves = ["{serves}"]
 slots = 8
 margin_seconds = 5
-poll_seconds = 0.5
 [model.backend]
 kind = "echo"
 delay_seconds = 0.2
@@ -133,8 +141,8 @@ url = "{coordinator}"
 [gateway]
 urls = ["{gateway}"]
 [keys]
-wallet_file = "{folder / "wallet.key"}"
-box_file = "{folder / "box.key"}"
+wallet = "{folder / "wallet.key"}"
+box = "{folder / "box.key"}"
 [metrics]
 port = {metrics_port}
 [limits]

@@ -217,7 +217,7 @@ async def by_conformance(trial: Trial, here: Sequence[Stranger]) -> None:
 
 
 def _all_right(out: str) -> bool:
-    return "right\t" in out and "WRONG" not in out
+    return "right  " in out and "WRONG" not in out
 
 
 def openai_for_node() -> Stranger:

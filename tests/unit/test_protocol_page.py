@@ -23,6 +23,7 @@ from common.pricing.units import units_of
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import recover
+from common.settings.reader import settings_of
 from coordinatord.api.batches.batches import BatchBody, Status, read_batch
 from coordinatord.api.batches.line_checks import LineChecks, PaidLine
 from coordinatord.api.batches.line_reader import InputLine
@@ -120,10 +121,10 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def sentences() -> list[str]:
     provider, jobs = "ProviderRegistry", "JobRegistry"
-    defaults = attrs.fields_dict(Config)
+    defaults = {each.name: each.default for each in settings_of(Config)}
     within = constant(jobs, "OP_WINDOW")
     failing = constant(jobs, "FAILURE_WINDOW")
-    lease, alive = (defaults[name].metadata["default"] // 1000 for name in ("match_lease_ms", "match_liveness_ms"))
+    lease, alive = (int(str(defaults[name])) // 1000 for name in ("match_lease_ms", "match_liveness_ms"))
     fail_grace = constant(provider, "GRACE_OF_A_FAIL")
     first, least, full = (constant(provider, f"{name}_REPUTATION") for name in ("FIRST", "LEAST", "FULL"))
     assert within == clock.ISSUED_WITHIN

@@ -42,6 +42,9 @@ PAGES = sorted(
     for top in (
         "README.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "examples",
         "coordinatord",
         "svcd",
         "svc",
@@ -57,7 +60,7 @@ PAGES = sorted(
 )
 FILES = {
     path.relative_to(ROOT).as_posix()
-    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "systemd", "tests")
+    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "systemd", "tests", "examples")
     for path in (ROOT / top).rglob("*")
     if path.is_file() and not {"node_modules", "__pycache__", "out", "cache"} & set(path.parts)
 }

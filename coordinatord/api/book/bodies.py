@@ -5,6 +5,7 @@ from typing import Any
 from common import quotes, scalars, strict_json
 from common.api import jobs, limits, market
 from common.api.shapes import OMITTED, Digits
+from common.bundle import announced
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.api.book.jobs_sql import JobRow
@@ -32,11 +33,12 @@ def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
 
 
 def _provider_fields(row: ProviderRow) -> dict[str, Any]:
+    evidence = _evidence(row.evidence)
     return {
         "provider_id": str(row.provider_id),
         "operator": hex_of(row.operator),
         "box_key": hex_of(row.box_key) if row.box_key is not None and any(row.box_key) else None,
-        "evidence": _evidence(row.evidence),
+        "evidence": evidence,
         "listed": row.listed,
         "reputation": str(row.reputation),
         "allow_all_models": row.allow_all_models,
@@ -45,6 +47,7 @@ def _provider_fields(row: ProviderRow) -> dict[str, Any]:
         "active_jobs": str(row.active_jobs),
         "requested": str(row.requested),
         "reliability": reliability(row.reliability),
+        "largest_bundle": _largest_bundle(evidence),
     }
 
 
@@ -66,10 +69,21 @@ def _evidence(raw: bytes | None) -> object:
         return hex_of(raw)
 
 
+def _largest_bundle(evidence: object) -> int:
+    """Return the announced size, or leave the member out."""
+    largest = announced(evidence)
+    return OMITTED if largest is None else largest
+
+
 def reliability(row: ReliabilityRow) -> market.Reliability[Digits]:
     median = None if row.median_secs is None else str(row.median_secs)
     return market.Reliability(
-        str(limits.RELIABILITY_SECS), str(row.settled), str(row.failed), str(row.reclaimed), median
+        str(limits.RELIABILITY_SECS),
+        str(row.settled),
+        str(row.failed),
+        str(row.reclaimed),
+        median,
+        digits_or_omitted(row.units_per_sec),
     )
 
 
@@ -99,7 +113,13 @@ def pending_job(job: PendingJob) -> jobs.PendingJobShape:
 
 def ask(row: AskRow) -> market.AskShape[Digits]:
     return market.AskShape(
-        str(row.provider_id), str(row.model_id), str(row.sla), row.rate_in, row.rate_out, reliability(row.reliability)
+        str(row.provider_id),
+        str(row.model_id),
+        str(row.sla),
+        row.rate_in,
+        row.rate_out,
+        reliability(row.reliability),
+        _largest_bundle(_evidence(row.announcement)),
     )
 
 

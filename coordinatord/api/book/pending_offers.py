@@ -20,7 +20,6 @@ from coordinatord.api.book import pending_offers_sql
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Mailbox, Wake
 from coordinatord.chain.contracts.job_registry import RegisteredJob
@@ -66,7 +65,6 @@ class PendingOffers:
 
         jobs = await self._database.transact(body)
         for job in jobs:
-            metrics.pending_offers.labels("given").inc()
             self._taken[job.posted.job_id, poller.provider_id] = self._clock() + OFFER_MS / 1000
         if jobs:
             self._some_taken()
@@ -84,26 +82,19 @@ class PendingOffers:
             if not ended:
                 continue
             try:
-                lapsed = await pending_offers_sql.pass_on(self._line, ended)
+                await pending_offers_sql.pass_on(self._line, ended)
             except Retryable as error:
                 log.warning("pending offers not passed on", reason=str(error))
-            else:
-                metrics.pending_offers.labels("lapsed").inc(lapsed)
 
     async def claimed(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
         """Return the terms of a job whose post is under way, if the provider was offered it last, and keep the job
         leased to it."""
 
-        async def body(connection: Connection) -> tuple[PendingJob, bool] | None:
+        async def body(connection: Connection) -> PendingJob | None:
             return await pending_offers_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_LEASE_S)
 
-        bound = await self._database.transact(body)
-        if bound is None:
-            return None
-        job, first = bound
-        if first:  # not the same claim sent again
-            metrics.pending_offers.labels("claimed").inc()
-        return job.registered
+        job = await self._database.transact(body)
+        return None if job is None else job.registered
 
     async def claimed_by(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
         """Return the terms of a job whose post is under way, if the provider has claimed it."""
@@ -125,8 +116,7 @@ async def keep_offers(database: Database, offered: Mailbox[PendingJob]) -> NoRet
             async with database.connection() as connection:
                 if jobs:
                     await pending_offers_sql.store(connection, jobs)
-                    metrics.pending_offers.labels("stored").inc(len(jobs))
                 if is_due:
-                    metrics.pending_offers.labels("refused").inc(await pending_offers_sql.delete_ended(connection))
+                    await pending_offers_sql.delete_ended(connection)
         except Retryable as error:
             log.warning("pending offers not stored", reason=str(error), offers=len(jobs))

@@ -123,9 +123,9 @@ async def take(
     return sorted((_pending(row) for row in rows), key=lambda job: job.relay_id)
 
 
-async def pass_on(line: PreparedConnection, taken: Sequence[tuple[bytes, int]]) -> int:
-    """Notify every process of the offers that the given providers took last and did not claim. Return their number."""
-    rows = await line.fetch(
+async def pass_on(line: PreparedConnection, taken: Sequence[tuple[bytes, int]]) -> None:
+    """Notify every process of the offers that the given providers took last and did not claim."""
+    await line.fetch(
         "with lapsed as (select o.model_id, o.designated from pending_offers o"
         " join unnest($1::bytea[], $2::bigint[]) as g(job_id, provider_id) on g.job_id = o.job_id"
         f" where o.claimed_by is null and o.offered_to[cardinality(o.offered_to)] = g.provider_id and {_POST_LIVES})"
@@ -133,16 +133,13 @@ async def pass_on(line: PreparedConnection, taken: Sequence[tuple[bytes, int]]) 
         [job_id for job_id, _ in taken],
         [provider_id for _, provider_id in taken],
     )
-    return len(rows)
 
 
-async def claim(
-    connection: Connection, job_id: bytes, provider_id: int, *, seconds: int
-) -> tuple[PendingJob, bool] | None:
+async def claim(connection: Connection, job_id: bytes, provider_id: int, *, seconds: int) -> PendingJob | None:
     """Bind an offer to the provider that took it last, and lease it the job for `seconds`. Return None for another
-    provider, and after the post has ended. The flag is True for the first claim."""
+    provider, and after the post has ended."""
     row = await connection.fetchrow(
-        "with offer as (select o.job_id, o.model_id, o.claimed_by is null as first from pending_offers o"
+        "with offer as (select o.job_id, o.model_id from pending_offers o"
         " where o.job_id = $1 and o.offered_to[cardinality(o.offered_to)] = $2"
         f" and coalesce(o.claimed_by = $2, true) and {_POST_LIVES} for update of o),"
         " held as (insert into leases as l (job_id, provider_id, model_id, expires_at)"
@@ -150,12 +147,12 @@ async def claim(
         " on conflict (job_id) do update set provider_id = excluded.provider_id, expires_at = excluded.expires_at"
         " where l.provider_id = excluded.provider_id or l.expires_at <= clock_timestamp() returning l.job_id)"
         " update pending_offers o set claimed_by = $2 from held join offer f using (job_id)"
-        f" where o.job_id = f.job_id returning {_READ}, f.first",
+        f" where o.job_id = f.job_id returning {_READ}",
         job_id,
         provider_id,
         seconds,
     )
-    return None if row is None else (_pending(row), row["first"])
+    return None if row is None else _pending(row)
 
 
 async def claimed_by(connection: Connection, job_id: bytes, provider_id: int) -> PendingJob | None:

@@ -6,6 +6,7 @@ from typing import Final
 import asyncpg
 import attrs
 
+from common.bundle import BUNDLE_KEY
 from coordinatord.api.book.reliability_sql import ALL_MODELS, RELIABILITY_COLUMNS, ReliabilityRow
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.prepared import PreparedConnection
@@ -20,6 +21,7 @@ class AskRow:
     rate_in: str
     rate_out: str
     reliability: ReliabilityRow
+    announcement: bytes | None  # the provider's evidence, if it may announce bundles
 
 
 @attrs.frozen(slots=True)
@@ -36,7 +38,9 @@ async def read_asks(database: Database, model_id: int | None, limit: int, offset
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select page.*, {SNAPSHOT} from index_position p left join lateral (select a.provider_id, a.model_id,"
-            f" a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY_COLUMNS} from asks a"
+            f" a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY_COLUMNS},"
+            f" case when position('{BUNDLE_KEY}'::bytea in v.evidence) > 0 then v.evidence end as announcement"
+            " from asks a"
             " join providers v on v.provider_id = a.provider_id"
             " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
             " where v.listed and ($1::bigint is null or a.model_id = $1)"
@@ -47,7 +51,9 @@ async def read_asks(database: Database, model_id: int | None, limit: int, offset
             offset,
         )
     return snapshot_of(rows), [
-        AskRow(*[*row[:5], ReliabilityRow(*row[5:9])]) for row in rows if row["provider_id"] is not None
+        AskRow(*[*row[:5], ReliabilityRow(*row[5:10]), row["announcement"]])
+        for row in rows
+        if row["provider_id"] is not None
     ]
 
 
@@ -127,7 +133,7 @@ async def read_by_ids(line: PreparedConnection, provider_ids: Sequence[int]) -> 
 
 
 def _provider(row: asyncpg.Record) -> ProviderRow:
-    return ProviderRow(*[*row[:11], ReliabilityRow(*row[11:15])])
+    return ProviderRow(*[*row[:11], ReliabilityRow(*row[11:16])])
 
 
 @attrs.frozen(slots=True)

@@ -20,18 +20,22 @@ _PAUSE_PER_COUNT: Final = 30  # times the duration of a count, so that counting 
 
 @attrs.frozen(slots=True)
 class ReliabilityRow:
-    """Numbers of ended jobs. `median_secs` is from the claim to the settle, and None when no job settled."""
+    """Numbers of ended jobs. `median_secs` is from the claim to the settle, and None when no job settled.
+
+    `units_per_sec` is over all settled jobs, and None when no unit was charged.
+    """
 
     settled: int
     failed: int
     reclaimed: int
     median_secs: int | None
+    units_per_sec: int | None
 
 
 # From `r`, a row of the table or none.
 RELIABILITY_COLUMNS: Final = (
     "coalesce(r.settled, 0) as settled, coalesce(r.failed, 0) as failed, coalesce(r.reclaimed, 0) as reclaimed,"
-    " r.median_secs"
+    " r.median_secs, r.units_per_sec"
 )
 # Share of claimed jobs that were settled. One settled and one lost job are added for every provider, so that a single
 # job makes no provider the first, and a new provider ranks between reliable and unreliable ones.
@@ -42,11 +46,11 @@ SCORE: Final = (
 
 _REFRESH: Final = (
     "with ended as (select j.provider_id, j.model_id, j.ended_because, greatest(j.ended_at - j.claimed_at, 0) as secs,"
-    " count(*) as jobs from jobs j, index_position p"
+    " count(*) as jobs, sum(j.completion_tok) as units from jobs j, index_position p"
     " where j.ended_at > p.block_time - $1::bigint and j.ended_at is not null and j.provider_id > 0"
     " group by j.provider_id, j.model_id, j.ended_because, j.ended_at - j.claimed_at),"
     " each as (select * from ended union all"
-    f" select provider_id, {ALL_MODELS}, ended_because, secs, sum(jobs) from ended"
+    f" select provider_id, {ALL_MODELS}, ended_because, secs, sum(jobs), sum(units) from ended"
     " group by provider_id, ended_because, secs),"
     " running as (select provider_id, model_id, secs,"
     " sum(jobs) over (partition by provider_id, model_id order by secs) as upto,"
@@ -58,15 +62,19 @@ _REFRESH: Final = (
     f" coalesce(sum(e.jobs) filter (where e.ended_because = {EndedBecause.SETTLE}), 0)::bigint as settled,"
     f" coalesce(sum(e.jobs) filter (where e.ended_because = {EndedBecause.PROVIDER_FAIL}), 0)::bigint as failed,"
     f" coalesce(sum(e.jobs) filter (where e.ended_because = {EndedBecause.RECLAIM}), 0)::bigint as reclaimed,"
-    " min(m.secs) as median_secs from each e left join medians m using (provider_id, model_id)"
+    " min(m.secs) as median_secs,"
+    f" nullif(ceil(sum(e.units) filter (where e.ended_because = {EndedBecause.SETTLE})"
+    f" / greatest(sum(e.secs * e.jobs) filter (where e.ended_because = {EndedBecause.SETTLE}), 1)), 0)::bigint"
+    " as units_per_sec from each e left join medians m using (provider_id, model_id)"
     " group by e.provider_id, e.model_id),"
     " gone as (delete from reliability r where not exists (select 1 from sums s"
     " where s.provider_id = r.provider_id and s.model_id = r.model_id))"
-    " insert into reliability as r (provider_id, model_id, settled, failed, reclaimed, median_secs)"
+    " insert into reliability as r (provider_id, model_id, settled, failed, reclaimed, median_secs, units_per_sec)"
     " select * from sums on conflict (provider_id, model_id) do update set settled = excluded.settled,"
-    " failed = excluded.failed, reclaimed = excluded.reclaimed, median_secs = excluded.median_secs"
-    " where (r.settled, r.failed, r.reclaimed, r.median_secs) is distinct from"
-    " (excluded.settled, excluded.failed, excluded.reclaimed, excluded.median_secs)"
+    " failed = excluded.failed, reclaimed = excluded.reclaimed, median_secs = excluded.median_secs,"
+    " units_per_sec = excluded.units_per_sec"
+    " where (r.settled, r.failed, r.reclaimed, r.median_secs, r.units_per_sec) is distinct from"
+    " (excluded.settled, excluded.failed, excluded.reclaimed, excluded.median_secs, excluded.units_per_sec)"
 )
 
 

@@ -21,7 +21,6 @@ from coordinatord.api.escrow.escrow_sql import GenerationRow
 from coordinatord.api.escrow.generations import Generation, Generations
 from coordinatord.api.escrow.keys import open_with_any
 from coordinatord.api.escrow.peer import NoKeys, Peer
-from coordinatord.base import metrics
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.client import Rpc, quantity
@@ -133,7 +132,6 @@ class MockCustody:
             self._generations.erase(gone)
             await escrow_sql.record(connection, [_row(one) for one in self._generations.held()])
             await escrow_sql.drop_forgotten(connection)
-        metrics.escrow_generations.set(len(self._generations))
 
     async def pull(self) -> NoKeys | None:
         """Pull the peer's keys. Return None on success."""
@@ -173,7 +171,6 @@ class MockCustody:
         for public_key in lost:
             log.warning("escrow key lost", key=public_key.hex())
         added = self._generations.add(generations)
-        metrics.escrow_generations.set(len(self._generations))
         if added:
             log.info("escrow keys held", count=len(self._generations), new=len(added))
 

@@ -24,7 +24,6 @@ from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.escrow.custody import Custody, unminted
 from coordinatord.api.escrow.handover import AnySignature, SealingKey
 from coordinatord.api.escrow.keys import wipe
-from coordinatord.base import metrics
 from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, read_job
@@ -167,11 +166,6 @@ class Releases:
     async def release(self, body: ReleaseBody) -> ReleaseOutcome:
         """Decide a release. Raise Retryable if the chain cannot be read, the claim is not deep enough, or no key
         exists."""
-        outcome = await self._decide(body)
-        metrics.escrow_releases.labels("released" if isinstance(outcome, GrantedRelease) else outcome.reason).inc()
-        return outcome
-
-    async def _decide(self, body: ReleaseBody) -> ReleaseOutcome:
         if not is_fresh(body.issued_at, self.clock()):
             return NotReleased("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
         c = commitment(body.seed_wrap, body.ct_hash)

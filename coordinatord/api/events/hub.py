@@ -21,7 +21,6 @@ from common.api.events import EventKind
 from coordinatord.api.events import events_sql
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.listeners import PIECE_EVENTS, Listener, Missed, News
-from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Database
@@ -177,15 +176,11 @@ class EventHub:
             for wanted in self._topics if event.kind is EventKind.RESET else self._topics_of(event):
                 if wanted.passes(event):
                     heard.setdefault(wanted, []).append(event)
-        told = 0
         for wanted, passing in heard.items():
             pieces = [News(passing[place : place + PIECE_EVENTS]) for place in range(0, len(passing), PIECE_EVENTS)]
-            listeners = tuple(self._topics[wanted])
-            for listener in listeners:
+            for listener in tuple(self._topics[wanted]):
                 for news in pieces:
                     listener.tell(news)
-            told += len(listeners) * len(passing)
-        metrics.events_told.inc(told)
 
     def _topics_of(self, event: LoggedEvent) -> Iterator[EventFilter]:
         keys = {

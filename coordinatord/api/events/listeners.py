@@ -55,7 +55,7 @@ class Listener:
         if self._missed is not None:
             return  # it still reads the log, and reads these there
         if self._behind > MAX_EVENTS_BEHIND:
-            metrics.event_listeners_ended.labels("behind").inc()
+            metrics.connections_ended.labels("listener", "behind").inc()
             last = news.events[-1]
             news = News([LoggedEvent(last.id, EventKind.RESET, last.block_number, last.block_time)])
             self._news, self._behind = [], 0

@@ -59,7 +59,7 @@ def opening(after: int) -> bytes:
 
 def farewell() -> bytes:
     """Return the end of a stream whose process stops."""
-    metrics.event_listeners_ended.labels("stopping").inc()
+    metrics.connections_ended.labels("listener", "stopping").inc()
     return b": this process stops: come back with Last-Event-ID\nretry: %d\n\n" % pause_before_return()
 
 

@@ -20,9 +20,6 @@ class Places:
     _taken: Counter[str] = attrs.field(factory=Counter, init=False)
     _all: int = attrs.field(default=0, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        metrics.event_listeners_most.set(self.most)
-
     def has_room(self, caller: str) -> bool:
         return self._all < self.most and self._taken[caller] < self.most_of_one
 
@@ -52,5 +49,5 @@ class Places:
     def _refused(
         self, why: Literal["caller", "refused"], kind: Literal["busy", "not_ready"], message: str
     ) -> Retryable:
-        metrics.event_listeners_ended.labels(why).inc()
+        metrics.connections_ended.labels("listener", why).inc()
         return Retryable(kind, f"{message}; poll instead, or try again later", retry_after=30)

@@ -132,7 +132,7 @@ _KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of what the calle
 class PageRoutes:
     """Routes of the page. They exist only if `enabled`."""
 
-    enabled: bool
+    enabled: bool = True
     files: dict[str, StaticFile] = attrs.field(factory=market_page)
 
     def routes(self) -> list[Route]:

@@ -29,7 +29,6 @@ from coordinatord.api.webhooks.endpoints import SealedSecrets
 from coordinatord.api.webhooks.endpoints_sql import DisabledBecause
 from coordinatord.api.webhooks.fanout import FanOut
 from coordinatord.api.webhooks.turns_sql import DueMessage, Turn, TurnEnd
-from coordinatord.base import metrics
 from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse
@@ -137,7 +136,7 @@ class Deliveries:
         while True:
             with suppress(Retryable):
                 async with self.database.connection() as connection:
-                    await endpoints_sql.show_counts(connection)
+                    await endpoints_sql.show_lateness(connection)
             await anyio.sleep(METRICS_INTERVAL_S)
 
     async def _lane(self, wake: Wake, places: int, quick: bool) -> None:
@@ -203,7 +202,6 @@ class Deliveries:
             return because
 
         disabled = await self.database.transact(write)
-        _count(end, attempts)
         if disabled is not None:
             log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
 
@@ -282,11 +280,3 @@ def _end_of(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt])
     pause = min(MIN_PAUSE_S * 2.0 ** min(failures - 1, 16), MAX_PAUSE_S)
     asked = max((attempt.retry_after or 0.0) for attempt in attempts.values())
     return TurnEnd(delivered, given_up, later, failures, worst.status, quick=False, pause=max(pause, asked))
-
-
-def _count(end: TurnEnd, attempts: dict[int, PostAttempt]) -> None:
-    metrics.webhook_messages.labels("delivered").inc(len(end.delivered))
-    metrics.webhook_messages.labels("failed").inc(len(end.later) + len(end.given_up))
-    metrics.webhook_messages.labels("given_up").inc(len(end.given_up))
-    for attempt in attempts.values():
-        metrics.webhook_seconds.observe(attempt.seconds)

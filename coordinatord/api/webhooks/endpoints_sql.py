@@ -96,21 +96,14 @@ async def drop_old(connection: Connection) -> None:
     await remove_due(connection, "webhooks", f"disabled_at < clock_timestamp() - {_DISABLED_KEPT}")
 
 
-async def show_counts(connection: Connection) -> None:
-    """Set the metrics of endpoints by state, of waiting messages, and of the time that they wait for a process."""
-    row = await connection.fetchrow(
-        "select count(*) filter (where disabled_at is null and failing_since is null) as working,"
-        " count(*) filter (where disabled_at is null and failing_since is not null) as failing,"
-        " count(*) filter (where disabled_at is not null) as disabled,"
-        " coalesce(sum(waiting), 0)::bigint as waiting,"
-        " greatest(0, extract(epoch from clock_timestamp() - min(turn_at) filter (where quick))::float8,"
+async def show_lateness(connection: Connection) -> None:
+    """Set the metric of the time that messages wait for a process."""
+    late = await connection.fetchval(
+        "select greatest(0, extract(epoch from clock_timestamp() - min(turn_at) filter (where quick))::float8,"
         " (select extract(epoch from clock_timestamp() - happened)::float8 from events"
-        " where id > (select event_id from webhook_position) order by id limit 1)) as late from webhooks"
+        " where id > (select event_id from webhook_position) order by id limit 1)) from webhooks"
     )
-    metrics.webhook_late.set(row["late"])
-    for state in ("working", "failing", "disabled"):
-        metrics.webhooks.labels(state).set(row[state])
-    metrics.webhook_messages_waiting.set(row["waiting"])
+    metrics.webhook_late.set(late)
 
 
 def _endpoint(row: asyncpg.Record) -> Endpoint:

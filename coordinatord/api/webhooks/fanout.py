@@ -29,7 +29,6 @@ from coordinatord.api.events.events_sql import LoggedEvent, is_logged, read_afte
 from coordinatord.api.events.messages import event_of
 from coordinatord.api.webhooks import fanout_sql
 from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
-from coordinatord.base import metrics
 from coordinatord.storage.database.connections import Connection, Database
 
 MAX_CHANGES: Final = 2_000  # events, and batches, of one transaction
@@ -139,7 +138,6 @@ async def _write(
         await fanout_sql.note_told(connection, caught_up)
     if missed:
         await fanout_sql.note_missed(connection, missed)
-        metrics.webhook_messages.labels("missed").inc(sum(missed.values()))
 
 
 def _wanted_by(endpoint: Addressee, changes: Iterable[_Change]) -> Iterable[_Change]:

@@ -1,11 +1,9 @@
 """Write ranges of blocks to the tables: rows, undo log, events, position and notification, in one transaction."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import attrs
 
-from coordinatord.base import metrics
 from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction
 from coordinatord.chain.indexer.events_sql import append_events, append_reset, take_back_events
 from coordinatord.chain.indexer.evidence import BlockRange
@@ -43,7 +41,6 @@ async def apply_range(
         await mark_all_expired(connection, block_range.last.time)
         await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)
-    _count(block_range)
     return position, ordinal + len(changes.new_jobs)
 
 
@@ -70,8 +67,6 @@ async def apply_blocks(
         await append_events(connection, blocks)
         await mark_some_expired(connection, blocks[-1].last.time)
         await move_position(connection, position)
-    for block in blocks:
-        _count(block)
     return position
 
 
@@ -141,8 +136,3 @@ def _kept(header: BlockHeader) -> KeptBlock:
 
 def _position(header: BlockHeader, rebuilding: bool) -> IndexPosition:
     return IndexPosition(header.height, bytes.fromhex(header.hash[2:]), header.time, rebuilding)
-
-
-def _count(block_range: BlockRange) -> None:
-    for kind, times in Counter([type(event) for _, _, event in block_range.events]).items():
-        metrics.index_events.labels(event=kind.__name__).inc(times)

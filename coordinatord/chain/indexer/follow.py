@@ -132,7 +132,6 @@ class IndexFollower:
             if target.height >= self._next:
                 steps = await self._go_to(connection, target)
             self._marks_missing = await self._mark_more(connection, moved=steps > 0)
-            self._measure()
             if steps <= 1 and not self._marks_missing:
                 return
 
@@ -143,7 +142,6 @@ class IndexFollower:
 
     async def _target(self) -> BlockHeader:
         head = await self._source.head()
-        metrics.index_head.set(head.height)
         # An old head is normal on a quiet chain. Only a head in the future indicates a wrong clock.
         metrics.clock_ahead.labels("chain").set(min(0.0, time.time() - head.time))
         # Readiness reports the same value, but only on request.
@@ -181,7 +179,6 @@ class IndexFollower:
                 for block in blocks:
                     self._head.add(block.last.height, block.last.hash)
                 steps += len(blocks)
-                self._measure()
         if forked:
             await self._fork(connection, target)
             # Makes the caller look again at once.
@@ -212,7 +209,6 @@ class IndexFollower:
                 )
                 self._head.restart(block_range.last.height, block_range.last.hash)
                 steps += 1
-                self._measure()
         return steps
 
     @property
@@ -246,7 +242,6 @@ class IndexFollower:
             self._position = await go_back(connection, ancestor, rebuilding=position.rebuilding)
             self._head.go_back(ancestor.number)
             self._marks_missing = True
-        metrics.index_reorgs.inc()
         metrics.index_reorg_depth.observe(depth)
 
     async def _start_over(self, connection: Connection) -> None:
@@ -266,7 +261,3 @@ class IndexFollower:
             log.warning("the chain contradicts the index: rebuilding it")
             await self._start_over(connection)
             self._contradictions = 0
-
-    def _measure(self) -> None:
-        if self._position is not None:
-            metrics.index_cursor.set(self._position.block_number)

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.base.metrics import relayer_balance
+from coordinatord.base.metrics import relayer_funds
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling, FeeMarket, believed_base_fee, believed_tip
 from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED, PendingTx, PendingTxs
@@ -179,4 +179,4 @@ class RelayerAccount:
 
     def _has(self, balance: int) -> None:
         self.balance = balance
-        relayer_balance.labels("0x" + self.address.hex()).set(balance)
+        relayer_funds.labels("0x" + self.address.hex(), "balance").set(balance)

@@ -63,7 +63,24 @@ class GasPolicy:
     unlisted_upkeep: int
     newcomers: int
     per_settled: int
-    hourly_percent: int
+    hourly_percent: int = 50
+
+    @classmethod
+    def of(cls, wallet_gas: int, newcomers_gas: int) -> "GasPolicy":
+        """Return a policy in proportion to the daily gas of one wallet's posts. A provider sends more ops than a
+        client."""
+
+        def share(percent: float) -> int:
+            return max(1, int(wallet_gas * percent / 100)) if wallet_gas else 0
+
+        return cls(
+            posts=wallet_gas,
+            work=share(300),
+            upkeep=share(250),
+            unlisted_upkeep=share(10),
+            newcomers=newcomers_gas,
+            per_settled=share(2.5),
+        )
 
     def limits(self, budget: Budget, standing: Standing) -> GasLimits:
         earned = self.per_settled * standing.settled

@@ -72,8 +72,6 @@ class RelayIntake:
             signed, away = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
             self._account.pending.add(tx)
-        for plan in plans[: len(signed)]:
-            metrics.relay_coalesced.observe(len(plan.relays))
         _count_chained(simulated, plans[: len(signed)])
         kinds = {relay.id: relay.kind for relay in relays}
         for ending in endings:
@@ -163,7 +161,7 @@ class RelayIntake:
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
                     endings.append(_dropped(relay, code))
-        if behind and self._settings.chains:
+        if behind:
             simulated += await self._chained.extend(connection, simulated, behind)
         # Exits wait while fees are above the ceiling.
         return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
@@ -208,13 +206,11 @@ def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[S
 
 def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> None:
     """Count signed ops that did not wait for an older op to be mined."""
-    builds_on = {one.relay.id: one.after for one in simulated if one.after is not None}
+    chained = {one.relay.id for one in simulated if one.after is not None}
     for plan in plans:
-        together = {relay.id for relay in plan.relays}
         for relay in plan.relays:
-            if relay.id in builds_on:
-                where = "same_transaction" if builds_on[relay.id] in together else "later_nonce"
-                metrics.relay_chained.labels(relay.kind.value, where).inc()
+            if relay.id in chained:
+                metrics.relay_chained.labels(relay.kind.value, "signed").inc()
 
 
 def _final(relays: Sequence[WaitingRelay], endings: Sequence[Ending]) -> list[Ending]:

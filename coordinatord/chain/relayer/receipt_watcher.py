@@ -65,7 +65,6 @@ class ReceiptWatcher:
                 log.warning("the chain went back", block=block.number)
                 await self._look_again(block)
             case HeadPlace.FORK:
-                log.warning("the chain was reorganised", block=block.number)
                 await self._look_again(block)
         return block
 

@@ -210,7 +210,7 @@ async def raise_fees(term: RoleConnection, account: RelayerAccount, mined_within
         await transactions_sql.add_versions(connection, [(tx.id, version) for tx, version in versions])
     for tx, version in versions:
         account.pending.replace(tx, version)
-        metrics.relay_replacements.inc()
+        metrics.relay_replacements.labels("fee").inc()
         log.info("transaction replaced", nonce=tx.nonce, max_fee=version.max_fee, max_tip=version.max_tip)
     return True
 

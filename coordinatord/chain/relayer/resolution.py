@@ -96,8 +96,6 @@ async def resolve(term: RoleConnection, rpc: Rpc, account: RelayerAccount, recei
 
 def _learn(account: RelayerAccount, tx: PendingTx, receipt: TxReceipt, refused: Sequence[RefusedCall]) -> None:
     """Learn the gas that this transaction's ops used. A refused op uses less than others, so ignore its transaction."""
-    metrics.relay_gas_planned.inc(tx.gas)
-    metrics.relay_gas_used.inc(receipt.gas_used)
     if _is_fill(tx, receipt.tx_hash) or not tx.expected:
         return
     if not receipt.succeeded:
@@ -157,7 +155,7 @@ async def _refused_too_early(
     reasons = await replay(rpc, account.address, [(relay.target, relay.calldata) for relay in relays])
     for relay in relays:
         if relay.id in without_ground:
-            metrics.relay_taken_apart.labels(relay.kind.value).inc()
+            metrics.relay_chained.labels(relay.kind.value, "taken_apart").inc()
     return [
         relay.id for relay, reason in zip(relays, reasons, strict=True) if relay.id in without_ground or reason is None
     ]

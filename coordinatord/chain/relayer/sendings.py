@@ -63,5 +63,5 @@ def give_up(tx: PendingTx, reason: str) -> None:
     if tx.latest.fills or tx.unsendable:
         return
     tx.unsendable = True
-    metrics.relay_given_up.labels(reason).inc()
+    metrics.relay_replacements.labels(reason).inc()
     log.warning("transaction given up", nonce=tx.nonce, gas=tx.gas, bytes=len(tx.latest.raw), reason=reason)

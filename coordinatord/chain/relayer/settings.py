@@ -18,6 +18,8 @@ class RelayerSettings:
     `reserve_gas`: with funds for less gas than this, only exits and cancels are relayed. Suffices for a few hundred
     exits.
 
+    `coalesce_max`: limit of ops in one transaction.
+
     `cancel_reserve_gas`: with funds for less gas than this, only exits are relayed.
 
     `max_tx_gas`: limit of one transaction. `fee_ceiling`: limit of offered fees.
@@ -30,14 +32,12 @@ class RelayerSettings:
 
     `mined_within`: seconds that the next transaction may stay with a node before a higher fee is offered.
 
-    `chains`: sign ops on top of undecided ops of their job, without waiting for those to be mined.
-
-    `former`: follow the account until nothing is pending, and sign nothing but replacements.
+    `replacements_only`: follow the account and sign nothing but replacements.
     """
 
-    coalesce_max: int
     queue_timeout_ms: int
     block_time_ms: int
+    coalesce_max: int = 64
     reserve_gas: int = 30_000_000
     cancel_reserve_gas: int = 10_000_000
     max_tx_gas: int = TX_GAS_CAP
@@ -45,8 +45,7 @@ class RelayerSettings:
     max_in_flight: int = 256
     keeping_up: float = 5.0
     mined_within: float = MINED_WITHIN_S
-    chains: bool = True
-    former: bool = False
+    replacements_only: bool = False
 
     @property
     def busy_poll(self) -> float:

@@ -64,11 +64,6 @@ async def run_relayer(
         account = RelayerAccount(
             chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
         )
-        log.info(
-            "following a former account" if settings.former else "relaying",
-            account="0x" + signer.address.hex(),
-            pending=len(pending),
-        )
         await _Worker(term, rpc, account, notices, settings).run()
 
     await hold_role(database, role_of(chain_id, signer.address), work)
@@ -99,8 +94,8 @@ class _Worker:
         ):
             tasks.start_soon(self._follow)
             tasks.start_soon(self._send)
-            tasks.start_soon(self._observe)
-            if not self._settings.former:
+            if not self._settings.replacements_only:
+                tasks.start_soon(self._observe)
                 tasks.start_soon(self._drain)
 
     async def _follow(self) -> None:
@@ -139,13 +134,12 @@ class _Worker:
 
     def _show_fees(self) -> None:
         account = self._account
-        if self._settings.former:
+        if self._settings.replacements_only:
             # The account that relays reports them.
             return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
-        metrics.relay_base_fee.set(account.market.base_fee)
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
-        metrics.relayer_reserve.labels("0x" + account.address.hex()).set(reserve)
+        metrics.relayer_funds.labels("0x" + account.address.hex(), "reserve").set(reserve)
 
     async def _drain(self) -> None:
         """Sign queued relays as they arrive."""
@@ -186,18 +180,14 @@ class _Worker:
                 await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
 
     async def _observe(self) -> None:
-        """Record metrics of the queue, or the number of pending transactions of a former account."""
+        """Record metrics of the queue."""
         while True:
-            pending = len(self._account.pending)
-            if self._settings.former:
-                metrics.relay_former_pending.labels("0x" + self._account.address.hex()).set(pending)
-            else:
-                metrics.relay_transactions_pending.set(pending)
-                async with self._term.transaction() as connection:
-                    waiting, age = await queue_sql.queue_lengths(connection)
-                for priority in outbox_sql.Priority:
-                    metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
-                metrics.relay_queue_age.set(age)
+            metrics.relay_transactions_pending.set(len(self._account.pending))
+            async with self._term.transaction() as connection:
+                waiting, age = await queue_sql.queue_lengths(connection)
+            for priority in outbox_sql.Priority:
+                metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
+            metrics.relay_queue_age.set(age)
             await anyio.sleep(_OBSERVE_S)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:

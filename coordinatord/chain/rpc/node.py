@@ -106,7 +106,6 @@ class Node:
 
     def saw_head(self, number: int) -> None:
         self.head = number
-        metrics.node_head.labels(self.name).set(number)
 
     async def look(self, chain_id: int) -> None:
         """Read the node's head and chain id. Failures of the node are not raised."""

@@ -22,10 +22,10 @@ from coordinatord.http.server.connection import ClientConnection
 
 log = structlog.get_logger(__name__)
 
-_MADE_ROOM: Final = metrics.http_connections_ended.labels("made_room")
+_MADE_ROOM: Final = metrics.connections_ended.labels("connection", "made_room")
 _CANDIDATES_PER_SEARCH: Final = 256
 _SINCE: Final = itemgetter(0)
-_REFUSED: Final = metrics.http_connections_ended.labels("refused")
+_REFUSED: Final = metrics.connections_ended.labels("connection", "refused")
 
 
 @attrs.frozen(slots=True)
@@ -58,7 +58,6 @@ class Connections:
         self._open[connection] = caller
         if caller is not None:
             self._of.setdefault(caller, {})[connection] = None
-        metrics.http_connections.set(len(self._open))
         return True
 
     @contextmanager
@@ -116,7 +115,6 @@ class Connections:
             del own[connection]
             if not own:
                 del self._of[caller]
-        metrics.http_connections.set(len(self._open))
         if not self._open:
             self._all_gone.set()
 

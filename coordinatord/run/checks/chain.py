@@ -7,6 +7,7 @@ import attrs
 
 from common import abi
 from common.address_book import AddressBook
+from common.checks import CheckRow, fact, right, unknown, wrong
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
@@ -22,7 +23,6 @@ from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.chain.rpc.views import View, read_view
 from coordinatord.run.chain_checks import check_chain
 from coordinatord.run.checks.nodes import PATIENCE, look_at_nodes
-from coordinatord.run.checks.rows import CheckRow, right, told, wrong
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import relayer_settings
 from coordinatord.run.signer import open_signer
@@ -88,13 +88,17 @@ class ChainLook:
             before = first > 0 and await self._deployed(rpc, first - 1)
             there = await self._deployed(rpc, first)
         except RpcError:
-            yield told("deployBlock", f"{first}; the node keeps no state of it to compare with")
+            yield unknown(
+                "deployBlock", f"{first}; the node keeps no state of that block", "check with an archive node"
+            )
             return
         if before:
             detail = f"a registry stood there before block {first}, so that its first events would be missed"
             yield wrong("deployBlock", detail, "set it to the block of the first registry's deployment")
         elif not there:
-            yield told("deployBlock", f"{first}: no registry stands there yet, a later block would do")
+            yield fact(
+                "deployBlock", f"{first}, before the first registry", "a later block makes the first start faster"
+            )
         else:
             yield right("deployBlock", f"{first}, where the first registry was deployed")
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
+from common.checks import CheckRow, fact, right, wrong
 from common.scalars import hex_of
 from coordinatord.chain.relayer import transactions_sql
-from coordinatord.run.checks.rows import CheckRow, right, told, wrong
 from coordinatord.run.config import Config
 from coordinatord.run.descriptors import database_connections
 from coordinatord.storage.database.connections import Connection, ServerFacts, open_database, server_facts
@@ -51,23 +51,17 @@ def _server(config: Config, server: ServerFacts, major: int) -> CheckRow:
 
 def replication_row(state: Replication) -> CheckRow:
     if not state.fsync:
-        return told("durability", "fsync is off: a crash of the machine may destroy the database")
+        return fact("durability", "fsync is off, so a crash of the machine may destroy the database", "set fsync = on")
     if not state.is_required:
-        return told(
-            "durability",
-            f"asynchronous, {state.standbys} standbys: a failover may lose the last commits"
-            ' (OPERATIONS.md, "Failover")',
-        )
+        detail = f"asynchronous, {state.standbys} standbys, so a failover may lose the last commits"
+        return fact("durability", detail, 'see OPERATIONS.md, "Failover"')
     names = f"synchronous_standby_names = {state.standby_names}"
     if state.standbys == 0:
         return wrong("durability", f"{names}, and no standby is connected", "every commit waits: start the standby")
     spare = _spare_standbys(state)
     if spare < 1:
-        return told(
-            "durability",
-            f"synchronous, {names}: a standby that hangs stops the market."
-            " Name two of which one suffices: ANY 1 (a, b)",
-        )
+        detail = f"synchronous, {names}, so a standby that hangs stops the market"
+        return fact("durability", detail, "name two of which one suffices: ANY 1 (a, b)")
     return right("durability", f"synchronous, {names}; {spare} of {state.standbys} standbys may fail")
 
 
@@ -86,13 +80,13 @@ def _migrations(state: SchemaState) -> CheckRow:
         found, _, remedy = state.refusal.partition(": ")
         return wrong("migrations", found, remedy)
     if state.unknown:
-        return told("migrations", f"newer, and this release may run: {', '.join(state.unknown)}")
+        return fact("migrations", f"newer, and this release may run: {', '.join(state.unknown)}")
     if not state.applied:
         missing = len(state.missing)
-        return told("migrations", f"the database is empty: `coordinatord migrate` or a start applies {missing}")
+        return fact("migrations", "the database is empty", f"`coordinatord migrate` or a start applies {missing}")
     if state.missing:
         names = ", ".join(state.missing)
-        return told("migrations", f"older: `coordinatord migrate` or a start applies {names}")
+        return fact("migrations", "older", f"`coordinatord migrate` or a start applies {names}")
     return right("migrations", f"all {state.applied} are applied")
 
 
@@ -101,6 +95,6 @@ async def _relayer(config: Config, connection: Connection) -> CheckRow:
     for use in await transactions_sql.account_uses(connection, config.addresses.chain_id):
         process = await holder(connection, role_of(config.addresses.chain_id, use.account))
         if process is None:
-            return told("relayer process", f"no process relays with {hex_of(use.account)} now")
+            return fact("relayer process", f"no process relays with {hex_of(use.account)} now")
         return right("relayer process", f"{process} relays with {hex_of(use.account)}")
-    return told("relayer process", "nothing was relayed yet")
+    return fact("relayer process", "nothing was relayed yet")

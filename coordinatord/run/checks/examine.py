@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import anyio
 import attrs
 
+from common.checks import CheckRow, fact, right, unknown, wrong
 from common.daemon.process import Fatal
 from common.daemon.secrets import Secret
 from common.domains import Domains
@@ -28,17 +29,17 @@ from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.chain import ChainLook
 from coordinatord.run.checks.database import database_rows
 from coordinatord.run.checks.nodes import NODE_REMEDY
-from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_parts, told, wrong
-from coordinatord.run.config import ANY_HOST, Config, read_config, unknown_settings, variables
+from coordinatord.run.checks.parts import CheckPart, run_parts
+from coordinatord.run.config import ANY_HOST, Config, read_config, setting_rows, unknown_settings, variables
 from coordinatord.run.dependencies import open_pins
-from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
-from coordinatord.run.environment import read_fields, set_variables
+from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
 _CLOCK_TOLERANCE: Final = 60.0  # seconds, of the fifteen minutes within which the store takes requests
 _STORE_SECONDS: Final = 60.0
 _GATEWAY_PATIENCE: Final = 20.0  # a public gateway finds new content after some seconds
+_ENOUGH_CONNECTIONS: Final = 1024
 _FULL: Final = 0.9  # of a node's storage
 _STORE_REMEDY: Final = "see PIN_STORE and PIN_STORE_* in PINNING.md, and whether the store is up"
 _DATABASE_REMEDY: Final = "see DATABASE_URL, and whether PostgreSQL is up"
@@ -56,12 +57,12 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
     found = settings_faults(environ)
     if found:
         return [
-            *(wrong("settings", fault, "coordinatord --help lists every variable") for fault in found),
+            *(wrong("settings", fault, "`coordinatord settings` lists every variable") for fault in found),
             *rows,
-            told("and the rest", "not looked at before the settings can be read"),
+            unknown("everything else", "not checked", "correct the settings first"),
         ]
     config = read_config(environ)
-    given = sum(field.metadata["variable"] in environ for field in variables())
+    given = sum(bool(environ.get(name)) for name in variables())
     rows.insert(0, right("settings", f"{given} variables are set, the others have their defaults"))
     parts = [
         CheckPart("database", lambda: database_rows(config), _DATABASE_REMEDY),
@@ -70,32 +71,27 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
         CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
         CheckPart("port", lambda: _port(config), "see PORT"),
     ]
-    return [*rows, *await run_parts(parts), _open_files(config, raise_descriptor_limit())]
+    return [*rows, *await run_parts(parts), _open_files(config, raise_descriptor_limit(), memory_limit())]
 
 
-def _open_files(config: Config, limit: int) -> CheckRow:
-    connections = connections_within(limit, config)
-    detail = f"{limit} files may be open, which leaves room for {connections} connections"
-    if connections >= config.connections_max:
+def _open_files(config: Config, descriptors: int, memory: int) -> CheckRow:
+    connections = connections_within(descriptors, memory, config)
+    if connections >= _ENOUGH_CONNECTIONS:
         return right("open files", f"enough for {connections} connections")
-    remedy = "raise the hard limit (LimitNOFILE of the unit, `ulimit -Hn` of a shell), or lower CONNECTIONS_MAX"
-    return told("open files", f"{detail} of CONNECTIONS_MAX {config.connections_max}: {remedy}")
+    detail = f"{descriptors} open files and {memory >> 20} MiB of memory leave room for {connections} connections"
+    return fact("open files", detail, "raise LimitNOFILE and MemoryMax of the unit, or `ulimit -Hn` of a shell")
 
 
 def settings_faults(environ: Mapping[str, str]) -> list[str]:
-    """All that is wrong with the settings, each by the variable at fault: a boot names the first."""
-    found: list[str] = []
-    present = set_variables(environ)
-    for field in variables():
-        try:
-            read_fields([field], present)
-        except Fatal as fault:
-            found.append(str(fault))
+    """Return every fault of the settings. A start reports only the first."""
+    found = [f"{row.name} {row.problem}" for row in setting_rows(environ) if row.problem is not None]
+    if found:
+        return found
     try:
         read_config(environ)
     except Fatal as fault:
-        found += [str(fault)] if str(fault) not in found else []
-    return found
+        return [str(fault)]
+    return []
 
 
 def _variables(environ: Mapping[str, str]) -> CheckRow:
@@ -179,7 +175,7 @@ async def _store_facts(pins: PinStore) -> AsyncIterator[CheckRow]:
 
 async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
-        return told("gateway", "GATEWAY_URL is not set: whether clients can read what is stored was not looked at")
+        return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read what is stored")
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_PATIENCE):
         async with open_http(connections=1, patience=8) as http:
@@ -203,7 +199,7 @@ async def _served(http: Http, url: str, probe: bytes) -> str:
 
 
 async def _escrow(config: Config) -> AsyncIterator[CheckRow]:
-    yield told("escrow", _MODES[config.escrow_mode])
+    yield fact("escrow", _MODES[config.escrow_mode])
     if config.escrow_mode == "off":
         return
     keys = [key.reveal() for key in config.operator_keys]
@@ -231,10 +227,8 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
     market's, too, and neither would be told."""
     listening_socket(config.port, config.bind_host).close()
     if config.bind_host in (ANY_HOST, "::"):
-        yield told(
-            "bind host",
-            f"port {config.port} is open on every address of this machine: behind a proxy here, BIND_HOST=127.0.0.1",
-        )
+        detail = f"port {config.port} is open on every address of this machine"
+        yield fact("bind host", detail, "behind a proxy on this machine, set BIND_HOST=127.0.0.1")
     host, book = _reached(config.bind_host), config.addresses
     try:
         await (await anyio.connect_tcp(host, config.port)).aclose()

@@ -13,6 +13,7 @@ import msgspec
 
 from common import abi
 from common.address_book import AddressBook
+from common.checks import CheckRow, Result, fact, right, wrong
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.blocks import latest_block
@@ -21,7 +22,7 @@ from coordinatord.chain.rpc.chain_data import Quantity
 from coordinatord.chain.rpc.client import Rpc, open_rpc, quantity
 from coordinatord.chain.rpc.errors import Meaning, RpcError
 from coordinatord.chain.rpc.nodes import node_names
-from coordinatord.run.checks.rows import CheckPart, CheckRow, right, run_each, told, wrong
+from coordinatord.run.checks.parts import CheckPart, run_each
 from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
@@ -121,8 +122,8 @@ class NodeLook:
         if width == cap:
             yield right("log range", f"the node takes {cap} blocks at a time")
         else:
-            detail = f"the node takes {width} blocks at a time: GETLOGS_CAP={width} spares the index finding that out"
-            yield told("log range", detail)
+            detail = f"the node takes {width} blocks at a time"
+            yield fact("log range", detail, f"set GETLOGS_CAP={width} to spare the index the first attempts")
 
     async def _gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         limit = (await latest_block(rpc)).gas_limit
@@ -130,15 +131,15 @@ class NodeLook:
             detail = f"a block holds {limit:,} gas, and transactions may take half of it"
             yield wrong("gas", detail, f"the chain must allow {_LEAST_BLOCK_GAS:,} for the largest ops to be relayed")
             return
-        most = min(TX_GAS_CAP, limit // 2, self.config.relay_max_tx_gas)
+        most = min(TX_GAS_CAP, limit // 2)
         trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(most)}
         try:
             await rpc.call("eth_call", {**trial, "data": hex_of(abi.selector("DOMAIN_SEPARATOR()"))}, "latest")
         except RpcError as error:
-            remedy = "lower RELAY_MAX_TX_GAS, or raise what the node lets a call use (--rpc.gascap)"
+            remedy = "raise the gas that the node allows for a call (--rpc.gascap)"
             yield wrong("gas", f"the node tries no transaction of {most:,} gas ({error})", remedy)
             return
-        why = "EIP-7825, half a block, RELAY_MAX_TX_GAS"
+        why = "EIP-7825, half a block"
         yield right("gas", f"a block holds {limit:,}; a transaction takes {most:,} at most ({why})")
 
 
@@ -149,7 +150,7 @@ async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]
     looks = [NodeLook(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
     found = await run_each([CheckPart("node", look.rows, NODE_REMEDY, _SECONDS) for look in looks])
     for look, rows in zip(looks, found, strict=True):
-        apart = _out_of_step(look, looks, config.rpc_lag_blocks)
+        apart = _out_of_step(look, looks, config.limits.rpc_lag_blocks)
         if apart is not None:
             rows[0] = wrong("node", apart, "see which of the nodes is behind, or on another chain")
     others = [_one_row(place, look, rows) for place, (look, rows) in enumerate(zip(looks, found, strict=True), 1)]
@@ -162,12 +163,12 @@ def _out_of_step(look: NodeLook, looks: Sequence[NodeLook], lag: int) -> str | N
     if look.head is None or abs(look.head - heads[len(heads) // 2][0]) <= lag:
         return None
     reference, name = heads[len(heads) // 2]
-    return f"{look.name} is at block {look.head}, {name} at {reference}: more than RPC_LAG_BLOCKS ({lag}) apart"
+    return f"{look.name} is at block {look.head}, {name} at {reference}: more than {lag} blocks apart"
 
 
 def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
     """All that one of RPC_URLS was asked: what is wrong with it, or everything that it told."""
-    faults = [row for row in rows if row.right is False]
+    faults = [row for row in rows if row.result is Result.WRONG]
     if not faults:
         return right(f"node {place}", "; ".join(row.detail for row in rows))
     told_of = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]

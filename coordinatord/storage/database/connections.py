@@ -45,7 +45,7 @@ _AGAIN = (
 )
 
 PREPARED_CONNECTIONS: Final = 3  # that the readers of a process share
-_STATEMENT_TIMEOUT: Final = 10.0
+STATEMENT_TIMEOUT_S: Final = 10.0
 _ROLES_SHARE: Final = 10  # times as long for a connection of one's own: the indexer writes ranges, the janitor sweeps
 _SERVERS_MARGIN: Final = 5.0  # seconds after which the server gives up by itself what we did
 _CLOSING_SECONDS: Final = 5.0
@@ -60,7 +60,7 @@ class Database:
         primary: Primary,
         acquire_timeout: float,
         lists_at_once: int,
-        statement_timeout: float = _STATEMENT_TIMEOUT,
+        statement_timeout: float = STATEMENT_TIMEOUT_S,
     ) -> None:
         self.pool = pool
         self.primary = primary
@@ -168,7 +168,7 @@ async def open_database(
     smallest: int,
     largest: int,
     acquire_timeout: float = 5.0,
-    statement_timeout: float = _STATEMENT_TIMEOUT,
+    statement_timeout: float = STATEMENT_TIMEOUT_S,
     standby: bool = False,
 ) -> AsyncIterator[Database]:
     """Open the pool, and close it when the block ends. Raise Retryable when the server does not answer or refuses the

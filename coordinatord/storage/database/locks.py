@@ -82,7 +82,7 @@ async def _one_term(
         while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
             await anyio.sleep(CLAIM_INTERVAL)
         await begin_term(connection)
-        log.info("role taken", role=role)
+        log.info("role acquired", role=role)
         metrics.roles_held.labels(role).set(1)
         async with anyio.create_task_group() as term:
             # An idle holder would not notice that its connection died, and nobody else's work would wait for it.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Connect = Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]
 
 READ_TIMEOUT_S: Final = 5.0
-_CLOSING_S: Final = 5.0
+CLOSING_S: Final = 5.0
 
 
 class PreparedPool:
@@ -42,8 +42,13 @@ class PreparedPool:
         try:
             return await line.fetch(timeout_s, query, arguments)
         finally:
-            self._idle.append(line)
-            self._turns.release()
+            self._put_back(line)
+
+    def _put_back(self, line: "_Line") -> None:
+        if self._ended:
+            line.drop()
+        self._idle.append(line)
+        self._turns.release()
 
     async def _wait_for_turn(self, timeout_s: float) -> None:
         try:
@@ -56,14 +61,14 @@ class PreparedPool:
                 raise database_unavailable(error) from error
 
     async def end(self) -> None:
-        """Close the connections once the reads under way are done: a read that is cut off would leave its statement
-        running in the database."""
+        """Close the idle connections, and wait for the reads under way, each of which closes its connection: a read
+        that is cut off would leave its statement running in the database."""
         self._ended = True
-        with anyio.move_on_after(_CLOSING_S, shield=True):
-            for _ in range(self._size):
-                await self._turns.acquire()
         for line in self._idle:
             line.drop()
+        with anyio.move_on_after(CLOSING_S, shield=True):
+            for _ in range(self._size):
+                await self._turns.acquire()
 
 
 class PreparedConnection:

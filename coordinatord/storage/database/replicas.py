@@ -16,7 +16,7 @@ import structlog
 
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.connections import Database, open_database
+from coordinatord.storage.database.connections import STATEMENT_TIMEOUT_S, Database, open_database
 from coordinatord.storage.database.errors import DATABASE_ERRORS
 from coordinatord.storage.database.fresh_value import FreshValue
 from coordinatord.storage.database.prepared import PreparedConnection
@@ -111,7 +111,9 @@ def prepared(
 
 
 @asynccontextmanager
-async def open_replicas(urls: Sequence[str], *, largest: int, statement_timeout: float) -> AsyncIterator[list[Replica]]:
+async def open_replicas(
+    urls: Sequence[str], *, largest: int, statement_timeout: float = STATEMENT_TIMEOUT_S
+) -> AsyncIterator[list[Replica]]:
     """Nothing is connected before it is needed: a standby that is away holds no start up."""
     async with AsyncExitStack() as stack:
         replicas = []

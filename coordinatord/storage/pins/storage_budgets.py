@@ -11,7 +11,10 @@ from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.pins.objects_sql import stored_for, stored_for_newcomers
 
-NEWCOMERS_ROWS: Final = 1_000_000
+_ROWS: Final = 5_000_000
+_NEW_ROWS: Final = 100_000
+_NEWCOMERS_ROWS: Final = 1_000_000
+_NEW_SHARE: Final = 64
 _NEWCOMERS_INTERVAL_S: Final = 1.0
 # Minimum pause, as a multiple of the duration of the last read.
 _NEWCOMERS_PAUSE_FACTOR: Final = 20.0
@@ -53,6 +56,18 @@ class StorageBudgets:
     newcomers_bytes: int = 0
     newcomers_rows: int = 0
     _newcomers: _Newcomers = attrs.field(factory=_Newcomers, init=False, eq=False, repr=False)
+
+    @classmethod
+    def of(cls, most_bytes: int, newcomers_bytes: int) -> "StorageBudgets":
+        """Return the budgets for a setting of each kind. A newcomer may use one part in 64 of what all share."""
+        return cls(
+            new_bytes=newcomers_bytes // _NEW_SHARE,
+            new_rows=_NEW_ROWS if newcomers_bytes else 0,
+            most_bytes=most_bytes,
+            most_rows=_ROWS if most_bytes else 0,
+            newcomers_bytes=newcomers_bytes,
+            newcomers_rows=_NEWCOMERS_ROWS if newcomers_bytes else 0,
+        )
 
     async def check(self, connection: Connection, owner: bytes) -> None:
         """Check the owner's allowance after a row of the owner was added and before the commit.

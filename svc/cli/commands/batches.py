@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Final
@@ -12,6 +12,7 @@ from typing import IO, Any, Final
 import attrs
 import click
 
+from common.bundle import MAX_ITEMS
 from svc.batches.offers import LineOffer
 from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
@@ -29,6 +30,7 @@ from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
 from svc.core.batch_lines import read_lines
 from svc.core.bids import read_rates
+from svc.core.bundles import line_count
 from svc.errors import PlanShort
 from svc.records import Batch
 
@@ -76,34 +78,42 @@ def _takes_offer(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_offer
 
 
+_BUNDLE = click.option(
+    "--bundle",
+    type=click.IntRange(1, MAX_ITEMS),
+    help="Maximum lines per job (1: no bundles; default: by size, units and the provider's speed).",
+)
+
+
 def _takes_batch(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the file and the terms of a new batch. `command` gets them as `order`."""
 
     @_FILE
     @_WINDOW
     @_takes_offer
+    @_BUNDLE
     @click.option(
         "--provider",
         "providers",
         type=click.IntRange(1, 2**32 - 1),
         multiple=True,
-        help="Send lines with rates to these providers in turn (default: open orders).",
+        help="Send lines with rates to these providers in turn.",
     )
     @click.option("--metadata", metavar="NAME=VALUE", multiple=True, help="Metadata of the batch, stored in the clear.")
     @click.option(
         "--max-amount",
         type=click.IntRange(1),
-        help="Maximum amount of all lines in base units (default: ten tokens).  [env: SVC_MAX_BATCH_AMOUNT]",
+        help="Highest amount of all lines in base units (default: ten tokens).",
     )
     @click.option(
         "--max-line-amount",
         type=click.IntRange(1),
-        help="Maximum amount of one line in base units (default: one token).  [env: SVC_MAX_AMOUNT]",
+        help="Highest amount of a line.  [env: SVC_MAX_AMOUNT]",
     )
     @functools.wraps(command)
     def with_terms(*, file: str, metadata: tuple[str, ...], **options: Any) -> Any:
         pairs = _pairs(metadata)
-        terms = {name: options.pop(name) for name in ("window", "offer", "providers", "max_line_amount")}
+        terms = {name: options.pop(name) for name in ("window", "offer", "providers", "bundle", "max_line_amount")}
         return command(order=_BatchOrder(_lines(file), pairs, options.pop("max_amount"), terms), **options)
 
     return with_terms
@@ -123,8 +133,9 @@ class _BatchOrder:
 @_FILE
 @_WINDOW
 @_takes_offer
+@_BUNDLE
 @connected
-async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None) -> Exit:
+async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None, bundle: int | None) -> Exit:
     """Show which providers would take the lines, and at what price.
 
     Plans the lines without rates. Nothing is reserved. Ends with 4 if the network has no capacity for all of them.
@@ -132,7 +143,7 @@ async def plan(connection: Connection, file: str, window: str, offer: LineOffer 
     lines = _lines(file)
     async with connection.client(wallet=True) as client:
         names = await model_names(client)
-        planned = await client.batches.plan(lines, window=window, offer=offer)
+        planned = await client.batches.plan(lines, window=window, offer=offer, bundle=bundle)
     connection.output.table(tables.plan(planned, names), wire_form(planned))
     unplaced = sum(each.lines - sum(share.lines for share in each.allocation) for each in planned)
     if unplaced:
@@ -171,21 +182,37 @@ async def create(connection: Connection, order: _BatchOrder) -> None:
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--every", type=click.FloatRange(0.1), default=5.0, help="Seconds between status requests.")
 @click.option("--out", type=_FILE_PATH, help="Write the results to this file.")
+@click.option("--again", metavar="BATCH", help="Order only the lines that failed in this batch of the same file.")
 @connected
 async def run_(
-    connection: Connection, *, order: _BatchOrder, timeout_seconds: float | None, every: float, out: Path | None
+    connection: Connection,
+    *,
+    order: _BatchOrder,
+    timeout_seconds: float | None,
+    every: float,
+    out: Path | None,
+    again: str | None,
 ) -> Exit:
     """Start a batch, wait for it, and write a JSON line for each of its lines.
 
     Runs svc batch create, wait and results. Progress is on standard error. Ends with 5 if some lines have no result.
+    Lines share jobs, which costs less, where their provider takes bundles: --bundle 1 turns this off.
 
     \b
       svc batch run pages.jsonl --window 1h > answers.jsonl
+      svc batch run pages.jsonl --window 1h --again batch_0123 >> answers.jsonl
     """
     output = connection.output
     output.next = _NOTHING_SENT
     async with connection.client(wallet=True) as client:
         client.require_readable()
+        numbers = list(range(1, len(order.lines) + 1))
+        if again is not None:
+            numbers = await _failed_lines(client, again, len(order.lines))
+            if not numbers:
+                output.say(f"no line of {again} failed")
+                return Exit.DONE
+            order = attrs.evolve(order, lines=[order.lines[number - 1] for number in numbers])
         with ExitStack() as stack, output.progress_bar(shares_terminal=out is None) as progress_bar:
             write = output.json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
             prepared, created = await _create(connection, client, order, progress_bar)
@@ -195,14 +222,25 @@ async def run_(
                 created.id,
                 timeout=timeout_seconds,
                 every=every,
-                progress=lambda current: _show_progress(progress_bar, current, prepared.lines),
+                progress=lambda current: _show_progress(progress_bar, current, len(prepared.job_ids)),
             )
             results_command = connection.command_line("batch", "results", created.id)
             output.next = NextStep(f"the batch is {ended.status}; its results can be read again", (results_command,))
-            numbers = dict(zip(prepared.job_ids, range(1, prepared.lines + 1), strict=True))
-            custom_ids = {numbers[job_id]: custom_id for job_id, custom_id in prepared.custom_ids.items()}
-            outcomes = await _write_results(client, ended, custom_ids, write, progress_bar)
+            results = client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees)
+            outcomes = await _write_results(results, prepared.lines, write, progress_bar, numbers)
     return _report_ends(output, outcomes)
+
+
+async def _failed_lines(client: Client, batch_id: str, lines: int) -> list[int]:
+    """Return the numbers of the lines of an ended batch that failed, and cost nothing."""
+    failed, seen = [], 0
+    async for each in client.batches.results(batch_id):
+        seen += 1
+        if each.error is not None and not each.settled:
+            failed.append(each.line)
+    if seen != lines:
+        raise click.UsageError(f"{batch_id} has {seen} lines, the file has {lines}: --again needs the same file")
+    return sorted(failed)
 
 
 async def _create(
@@ -307,24 +345,28 @@ async def results(connection: Connection, batch_id: str, lines: str | None, out:
         current = await client.batches.get(batch_id)
         with ExitStack() as stack, output.progress_bar(shares_terminal=out is None) as progress_bar:
             write = output.json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
-            outcomes = await _write_results(client, current, custom_ids, write, progress_bar)
+            found = client.batches.results(current, custom_ids=custom_ids)
+            outcomes = await _write_results(found, _line_count(current), write, progress_bar)
     return _report_ends(output, outcomes)
 
 
 async def _write_results(
-    client: Client,
-    current: Batch,
-    custom_ids: Mapping[int, str],
+    results: AsyncIterator[BatchResult],
+    lines: int,
     write: Callable[[dict[str, Any]], object],
     progress_bar: ProgressBar,
+    numbers: Sequence[int] | None = None,
 ) -> Counter[str]:
-    """Write the result of every line. Return how many were `read`, paid but `unread`, or `failed`."""
+    """Write the result of every line. Return how many were `read`, paid but `unread`, or `failed`.
+
+    `numbers`: numbers of the lines in the file, if only some of them were ordered.
+    """
     outcomes: Counter[str] = Counter()
     progress_bar.start_stage()
-    async for each in client.batches.results(current):
-        write(_result_line(each, custom_ids))
+    async for each in results:
+        write(_result_line(each, each.line if numbers is None else numbers[each.line - 1]))
         outcomes["read" if each.error is None else "unread" if each.settled else "failed"] += 1
-        progress_bar.show("results", outcomes.total(), current.request_counts.total)
+        progress_bar.show("results", outcomes.total(), lines)
     return outcomes
 
 
@@ -369,9 +411,8 @@ def _custom_ids(file: str) -> dict[int, str]:
     return {line.number: line.request.custom_id for line in read if line.request.custom_id is not None}
 
 
-def _result_line(ended: BatchResult, custom_ids: Mapping[int, str]) -> dict[str, Any]:
-    number = int(ended.id.rpartition("_")[2])  # batch_req_<batch>_<line number>
-    line: dict[str, Any] = {"line": number, "custom_id": custom_ids.get(number), "job_id": ended.job_id}
+def _result_line(ended: BatchResult, number: int) -> dict[str, Any]:
+    line: dict[str, Any] = {"line": number, "custom_id": ended.custom_id, "job_id": ended.job_id}
     if ended.result is None:
         return line | {"output": None, "error": wire_form(ended.error)}
     members = {"output": ended.result.output, "usage": ended.result.usage, "error": None}
@@ -382,10 +423,14 @@ def _line_writer(file: IO[bytes]) -> Callable[[dict[str, Any]], object]:
     return lambda line: file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
-def _show_progress(progress_bar: ProgressBar, current: Batch, lines: int) -> None:
-    """Show the progress. `lines` is the total until the coordinator has read the file, or 0 if unknown."""
+def _show_progress(progress_bar: ProgressBar, current: Batch, jobs: int) -> None:
+    """Show the progress in jobs. `jobs` is the total until the coordinator has read the file, or 0 if unknown."""
     counts = current.request_counts
-    progress_bar.show(current.status.replace("_", " "), counts.completed + counts.failed, counts.total or lines)
+    progress_bar.show(current.status.replace("_", " "), counts.completed + counts.failed, counts.total or jobs)
+
+
+def _line_count(current: Batch) -> int:
+    return line_count(current.metadata, current.request_counts.total)
 
 
 def _facts(current: Batch) -> list[tuple[str, str | None]]:
@@ -395,7 +440,8 @@ def _facts(current: Batch) -> list[tuple[str, str | None]]:
         ("status", current.status),
         ("endpoint", current.endpoint),
         ("window", current.completion_window),
-        ("lines", str(counts.total)),
+        ("lines", str(_line_count(current))),
+        ("jobs", str(counts.total)),
         ("completed", str(counts.completed)),
         ("failed", str(counts.failed)),
         ("created", tables.format_time(current.created_at)),

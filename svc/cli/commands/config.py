@@ -3,29 +3,22 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import click
 
 from common.refusal import Refused
+from common.settings.listing import rows, settings_json, settings_text
+from common.text_table import terminal_columns
 from svc.cli.exit_codes import Exit
-from svc.cli.output import Output
-from svc.profile_changes import change_setting
-from svc.profiles import DEFAULT_PROFILE, KEYS, NAME_VARIABLE, as_variables, profiles_of, profiles_path, with_profile
-from svc.settings import DEFAULT_BASE_URL, DEFAULT_MARGIN_SECONDS, PUBLIC_GATEWAY, Settings
-from svc.wallets import WALLET_VARIABLES
+from svc.profile_changes import SETTINGS, change_setting
+from svc.profiles import DEFAULT_PROFILE, NAME_VARIABLE, overridden, profiles_of, profiles_path, sources_of
+from svc.settings import Settings
+from svc.variables import Variables, variable_of
 
-# Keys, which are only shown as set.
-_SECRETS: Final = ("SVC_WALLET_KEY", "SVC_CIPHER_KEY")
-_DEFAULTS: Final = {
-    "base_url": DEFAULT_BASE_URL,
-    "pin_gateway": PUBLIC_GATEWAY,
-    "settlement_margin": str(DEFAULT_MARGIN_SECONDS),
-    "max_amount": "one token",
-    "max_batch_amount": "ten tokens",
-}
 _PROFILE = click.option("--profile", metavar="NAME", help="Name of the profile.  [env: SVC_PROFILE]")
-_KEY = click.argument("key", type=click.Choice(KEYS), metavar="KEY", help="Name of a setting (see svc config show).")
+_KEY = click.argument(
+    "key", type=click.Choice(tuple(SETTINGS)), metavar="KEY", help="Name of a setting (see svc config show)."
+)
 
 
 @click.group()
@@ -37,7 +30,7 @@ def config() -> None:
 
     \b
       svc config set base_url https://coordinator.example
-      svc config set keystore ~/.config/svc/wallet.json
+      svc config set wallet_key_file ~/.config/svc/wallet.json
       svc config set base_url http://127.0.0.1:8402 --profile test
       svc config show --profile test
     """
@@ -45,35 +38,20 @@ def config() -> None:
 
 @config.command()
 @_PROFILE
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Write a list of settings as JSON.")
 def show(profile: str | None, as_json: bool) -> Exit:
-    """Show every setting and where it comes from. Keys are only shown as set."""
+    """Show every setting and where it comes from. Keys are not shown."""
     try:
-        environment = _environment(profile)
-        chosen = environment.get(NAME_VARIABLE) or DEFAULT_PROFILE
-        file_path, profiles = profiles_of(environment)
-        effective = with_profile(environment)
-        from_profile = as_variables(profiles.get(chosen, {}), f"{file_path}: [profile.{chosen}]")
+        environment = {**os.environ, NAME_VARIABLE: profile} if profile else os.environ
+        sources = sources_of(environment)
+        _, profiles = profiles_of(environment)
     except Refused as refused:
         raise click.UsageError(refused.message) from None
-    variables = {key: f"SVC_{key.upper()}" for key in KEYS} | {name[4:].lower(): name for name in _SECRETS}
-    rows: list[tuple[str, str, str]] = []
-    for key, variable in variables.items():
-        value, profile_value = effective.get(variable), from_profile.get(variable)
-        if value is not None:
-            source = f"the environment ({variable})" if variable in environment else f"profile {chosen}"
-            if variable in environment and profile_value is not None:
-                source += f"; overrides {profile_value} of profile {chosen}"
-            rows.append((key, "set" if variable in _SECRETS else value, source))
-        elif profile_value is not None:  # the environment sets another kind of wallet
-            settings = ", ".join(way for way in WALLET_VARIABLES if environment.get(way))
-            rows.append((key, "", f"{profile_value} of profile {chosen} is overridden by the environment ({settings})"))
-        else:
-            rows.append((key, _DEFAULTS.get(key, ""), "default" if key in _DEFAULTS else "not set"))
-    output = Output(as_json=as_json, quiet=False)
-    facts = [(key, f"{value}  ({source})" if value else f"({source})") for key, value, source in rows]
-    data = {key: {"value": value or None, "source": source} for key, value, source in rows}
-    output.facts([("profile", chosen if chosen in profiles else f"{chosen} (does not exist)"), *facts], data)
+    found = rows(Variables, *sources)
+    click.echo(settings_json(found) if as_json else settings_text(found, terminal_columns()))
+    name = sources[1].profile
+    for key, variable in overridden(environment, profiles.get(name, {})).items():
+        click.echo(f"svc: warning: {variable} overrides {key} of profile {name}", err=True)
     return Exit.DONE
 
 
@@ -103,7 +81,7 @@ def profiles() -> Exit:
 def set_(key: str, value: str, profile: str | None) -> Exit:
     """Set a value in a profile, and create the file if it is missing.
 
-    Do not store keys in it: set wallet_key_file, keystore or signer_command instead.
+    Do not store keys in it: set wallet_key_file or signer_command instead.
     """
     _require_usable(key, value)
     return _change(key, value, profile)
@@ -129,16 +107,10 @@ def _change(key: str, value: str | None, profile: str | None) -> Exit:
     click.echo(
         f"{key} is {'no longer set' if value is None else 'set'} in profile {profile_name} of {profiles_file}", err=True
     )
-    variable = f"SVC_{key.upper()}"
-    # Any wallet variable overrides all wallet keys. An empty variable overrides its own key too.
-    hidden_by = (
-        [way for way in WALLET_VARIABLES if os.environ.get(way)]
-        if variable in WALLET_VARIABLES
-        else [variable] * (variable in os.environ)
-    )
+    hidden_by = overridden(os.environ, {key: value}).get(key)
     if value is not None and hidden_by:
         click.echo(
-            f"svc: warning: {', '.join(hidden_by)} in the environment overrides it: unset it to use the profile",
+            f"svc: warning: {hidden_by} in the environment overrides it: unset it to use the profile",
             err=True,
         )
     return Exit.DONE
@@ -146,16 +118,11 @@ def _change(key: str, value: str | None, profile: str | None) -> Exit:
 
 def _require_usable(key: str, value: str) -> None:
     """Reject a value that every command would reject. The wallet is not opened."""
+    environment = {"SVC_CONFIG": "", "SVC_INSECURE_HTTP": "1", variable_of(key): value}
     try:
-        Settings.resolve(
-            environment={"SVC_CONFIG": "", "SVC_INSECURE_HTTP": "1", f"SVC_{key.upper()}": value}, without_wallet=True
-        )
+        Settings.resolve(environment=environment, without_wallet=True)
     except Refused as refused:
-        raise click.UsageError(f"{key}: {refused.message}") from None
-
-
-def _environment(profile: str | None) -> Mapping[str, str]:
-    return {**os.environ, NAME_VARIABLE: profile} if profile else os.environ
+        raise click.UsageError(refused.message) from None
 
 
 def _profiles_path(environment: Mapping[str, str]) -> Path:

@@ -48,7 +48,7 @@ def receipt() -> None:
 
 
 @receipt.command("write")
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="JOB", help="Id of the job.")
 @click.option("--out", type=_FILE, help="Write the receipt to this file.")
 @connected
 async def write(connection: Connection, job_id: str, out: Path | None) -> None:
@@ -64,7 +64,7 @@ async def write(connection: Connection, job_id: str, out: Path | None) -> None:
 
 
 @receipt.command("verify")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="The receipt.")
 @click.option(
     "--block-hash", "hashes", multiple=True, metavar="HEX", help="Hash of a block of the chain; may be repeated."
 )

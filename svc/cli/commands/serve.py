@@ -6,20 +6,19 @@ import sys
 from pathlib import Path
 
 import anyio
+import attrs
 import click
-import msgspec
 
 from common.extras import missing_extra
 from common.refusal import Refused
 from svc.cli.connection import Connection, connected
 from svc.errors import OrderRefused
-from svc.profiles import with_profile
 from svc.serve.settings import ServeSettings, read_settings, state_folder
 
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the ledger, key and files (default: serve in your configuration folder).  [env: SVC_SERVE_STATE]",
+    help="Folder of the ledger, key and files (default: ~/.config/svc/serve).",
 )
 
 
@@ -28,7 +27,7 @@ STATE = click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings file (default: serve.toml in your configuration folder).  [env: SVC_SERVE_CONFIG]",
+    help="Settings file (default: ~/.config/svc/serve.toml).",
 )
 @STATE
 @click.option("--host", help="Listen on this address instead of loopback. Requires keys in the settings.")
@@ -53,10 +52,9 @@ async def serve(
         raise OrderRefused(missing_extra(error, "svc serve", "client,serve")) from None
 
     output = connection.output
-    environment = with_profile(os.environ)
     try:
-        settings = _with_address(read_settings(config_file, environment), host, port)
-        folder = state_folder(state, environment)
+        settings = _with_address(read_settings(config_file, os.environ), host, port)
+        folder = state_folder(state, os.environ)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
     async with connection.client(wallet=True) as client:
@@ -80,12 +78,10 @@ async def serve(
 
 def _with_address(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:
     server = settings.server
-    changed = msgspec.structs.replace(
+    changed = attrs.evolve(
         server, host=server.host if host is None else host, port=server.port if port is None else port
     )
-    settings = msgspec.structs.replace(settings, server=changed)
-    settings.check()
-    return settings
+    return attrs.evolve(settings, server=changed)
 
 
 async def _wait_for_signal() -> None:

@@ -20,7 +20,6 @@ from svc.cli.drawing import Table
 from svc.cli.exit_codes import Exit
 from svc.cli.output import Output
 from svc.core.money import format_token
-from svc.profiles import with_profile
 from svc.serve.ledger import Ledger, SpendEntry
 from svc.serve.settings import state_folder
 
@@ -74,7 +73,7 @@ def spend(  # noqa: PLR0917 - options come as arguments
     """
     output = Output(as_json=as_json, quiet=False)
     try:
-        ledger = Ledger.open_read_only(state_folder(state, with_profile(os.environ)))
+        ledger = Ledger.open_read_only(state_folder(state, os.environ))
     except Refused as refusal:
         output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
         return Exit.USAGE

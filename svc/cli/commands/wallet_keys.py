@@ -13,7 +13,7 @@ from common.scalars import hex_of
 from svc.cli.connection import ask_password
 from svc.cli.exit_codes import Exit
 from svc.key_files import create_wallet
-from svc.profiles import with_profile
+from svc.profiles import read_variables
 from svc.wallets import PASSWORD_FILE, read_password, read_signer
 
 
@@ -32,7 +32,7 @@ def keygen(out: Path, encrypted: bool) -> Exit:
       svc keygen --out wallet.key
       export SVC_WALLET_KEY_FILE=$PWD/wallet.key
       svc keygen --encrypted --out wallet.json
-      export SVC_KEYSTORE=$PWD/wallet.json
+      export SVC_WALLET_KEY_FILE=$PWD/wallet.json
     """
     try:
         if out.exists():  # before asking for a password
@@ -54,7 +54,7 @@ def keygen(out: Path, encrypted: bool) -> Exit:
 def _new_password(out: Path) -> str:
     """Return the password of SVC_KEYSTORE_PASSWORD_FILE, or ask for it twice."""
     if os.environ.get(PASSWORD_FILE):
-        return read_password(out, os.environ, None)
+        return read_password(out, os.environ[PASSWORD_FILE], None)
     password: str = click.prompt(f"Password for {out}", hide_input=True, confirmation_prompt=True, err=True)
     return password
 
@@ -69,13 +69,11 @@ def _new_password(out: Path) -> str:
 def address(key: Path | None) -> Exit:
     """Show the address of a key file, a keystore or the configured wallet."""
     try:
-        signer = read_signer(with_profile(os.environ), key, ask_password)
+        signer = read_signer(read_variables(os.environ), key, ask_password)
     except Refused as error:
         click.echo(f"svc: {error}", err=True)
         return Exit.NO_KEY
     if signer is None:
-        raise click.UsageError(
-            "no wallet: give a key file, or set SVC_WALLET_KEY_FILE, SVC_KEYSTORE or SVC_SIGNER_COMMAND"
-        )
+        raise click.UsageError("no wallet: give a key file, or set SVC_WALLET_KEY_FILE or SVC_SIGNER_COMMAND")
     click.echo(hex_of(signer.address))
     return Exit.DONE

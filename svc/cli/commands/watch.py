@@ -49,7 +49,7 @@ class PaneData:
     "--every",
     type=click.FloatRange(0.2),
     default=2.0,
-    help="Refresh interval in seconds, where the coordinator reports no changes.",
+    help="Seconds between reads, if no changes are reported.",
 )
 @connected
 async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:

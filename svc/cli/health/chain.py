@@ -5,6 +5,7 @@ from typing import Final
 
 from common.address_book import AddressBook
 from common.api.chain import told_book
+from common.checks import CheckRow, right, unknown, wrong
 from common.refusal import Refused
 from common.scalars import read_hex
 from svc.chain import facts
@@ -12,7 +13,6 @@ from svc.chain.deployment import check_deployment
 from svc.chain.node import Chain
 from svc.cli import tables
 from svc.cli.failures import hint_for
-from svc.cli.health.findings import Finding
 from svc.client import Client
 from svc.errors import ChainContradicts, NodeFailed, OrderRefused
 from svc.records import Deployment
@@ -25,10 +25,10 @@ _CONTRADICTION_REMEDY: Final = "sign nothing here: the coordinator contradicts t
 _UNCHECKED: Final = "contracts, fees, models, providers' keys and your balance are unverified"
 
 
-async def check_chain(client: Client, chain: Chain | None, wallet: bytes | None) -> list[Finding]:
+async def check_chain(client: Client, chain: Chain | None, wallet: bytes | None) -> list[CheckRow]:
     """Run the checks. Raises SvcError if the coordinator does not report its deployment."""
     if chain is None:
-        return [Finding.unchecked("chain", _UNCHECKED, _NODE_REMEDY)]
+        return [unknown("chain", _UNCHECKED, _NODE_REMEDY)]
     deployment = await client.reported_deployment()
     try:
         book = told_book(deployment)
@@ -43,90 +43,90 @@ async def check_chain(client: Client, chain: Chain | None, wallet: bytes | None)
         findings += await _providers(client, chain, book)
         findings += [] if wallet is None else await _wallet(chain, deployment, wallet)
     except NodeFailed as error:
-        return [Finding.wrong("chain", error.message, hint_for(error) or _NODE_REMEDY)]
+        return [wrong("chain", error.message, hint_for(error) or _NODE_REMEDY)]
     return findings
 
 
-async def _same_chain(chain: Chain, book: AddressBook) -> list[Finding]:
+async def _same_chain(chain: Chain, book: AddressBook) -> list[CheckRow]:
     seen = await chain.chain_id()
     nodes = "the node is" if len(chain.nodes) == 1 else f"{len(chain.nodes)} nodes agree and are"
     if seen != book.chain_id:
-        return [Finding.wrong("chain", f"{nodes} of chain {seen}, the market on {book.chain_id}", _NODE_REMEDY)]
+        return [wrong("chain", f"{nodes} of chain {seen}, the market on {book.chain_id}", _NODE_REMEDY)]
     age = int(time.time()) - await chain.block_time()
     if abs(age) > _STALE_BLOCK_SECONDS:
         when = f"{age} s old" if age > 0 else f"{-age} s ahead of this clock"
         remedy = "check this machine's clock; if it is right, the node has stopped following the chain"
-        return [Finding.warning("chain", f"chain {seen}, but its latest block is {when}", remedy)]
-    return [Finding.ok("chain", f"{nodes} of chain {seen}, the latest block {abs(age)} s old")]
+        return [unknown("chain", f"chain {seen}, but its latest block is {when}", remedy)]
+    return [right("chain", f"{nodes} of chain {seen}, the latest block {abs(age)} s old")]
 
 
-async def _contracts(chain: Chain, book: AddressBook, deployment: Deployment) -> list[Finding]:
+async def _contracts(chain: Chain, book: AddressBook, deployment: Deployment) -> list[CheckRow]:
     try:
         await check_deployment(chain, book)
     except ChainContradicts as error:
-        return [Finding.wrong("domains", error.message, _CONTRADICTION_REMEDY)]
-    findings = [Finding.ok("domains", "code, signing domains and token of the contracts are verified by the chain")]
+        return [wrong("domains", error.message, _CONTRADICTION_REMEDY)]
+    findings = [right("domains", "code, signing domains and token of the contracts are verified by the chain")]
     fees_on_chain = await facts.fees(chain, book.job_registry)
     if fees_on_chain.fee_bps != deployment.fee_bps:
         seen = f"the coordinator reports {deployment.fee_bps} basis points, the chain {fees_on_chain.fee_bps}"
-        return [*findings, Finding.wrong("fees", seen, _CONTRADICTION_REMEDY)]
+        return [*findings, wrong("fees", seen, _CONTRADICTION_REMEDY)]
     amount = tables.format_amount(fees_on_chain.gas_fee, book.payment_token_decimals, book.token_domain.name)
     return [
         *findings,
-        Finding.ok("fees", f"{fees_on_chain.fee_bps / 100:g} % and {amount} per job, verified by the chain"),
+        right("fees", f"{fees_on_chain.fee_bps / 100:g} % and {amount} per job, verified by the chain"),
     ]
 
 
-async def _models(client: Client, chain: Chain, book: AddressBook) -> list[Finding]:
+async def _models(client: Client, chain: Chain, book: AddressBook) -> list[CheckRow]:
     """Compare each model's number and name with the registry's events."""
     first = 0 if client.settings.addresses is None else client.settings.addresses.deploy_block
-    wrong, models = [], [model for model in await client.models.list(limit=None) if model.svc.enabled]
+    others, models = [], [model for model in await client.models.list(limit=None) if model.svc.enabled]
     for model in models:
         try:
             name = await facts.model_name(chain, book.job_registry, model.svc.model_id, first)
         except NodeRefusal as refusal:
             remedy = "use a node that keeps all logs, or set an address book (--addresses), which has the first block"
-            return [Finding.unchecked("models", refusal.message, remedy)]
+            return [unknown("models", refusal.message, remedy)]
         if name != model.id or not await facts.model_enabled(chain, book.job_registry, model.svc.model_id):
-            wrong.append(model.id)
-    if wrong:
+            others.append(model.id)
+    if others:
         return [
-            Finding.wrong(
-                "models", f"the chain has other models under the numbers of {', '.join(wrong)}", _CONTRADICTION_REMEDY
+            wrong(
+                "models", f"the chain has other models under the numbers of {', '.join(others)}", _CONTRADICTION_REMEDY
             )
         ]
-    return [Finding.ok("models", f"the numbers of all {len(models)} models are verified by the chain")]
+    return [right("models", f"the numbers of all {len(models)} models are verified by the chain")]
 
 
-async def _providers(client: Client, chain: Chain, book: AddressBook) -> list[Finding]:
-    wrong, providers = [], await client.market.providers(limit=_MAX_PROVIDERS)
+async def _providers(client: Client, chain: Chain, book: AddressBook) -> list[CheckRow]:
+    others, providers = [], await client.market.providers(limit=_MAX_PROVIDERS)
     for each in providers:
         on_chain = await facts.provider(chain, book.provider_registry, each.provider_id)
         reported_key = bytes(32) if each.box_key is None else read_hex(each.box_key, 32, "box_key")
         if (on_chain.box_key, on_chain.listed) != (reported_key, each.listed):
-            wrong.append(str(each.provider_id))
-    if wrong:
-        seen = f"the chain has another key or listing for: {', '.join(wrong)}"
+            others.append(str(each.provider_id))
+    if others:
+        seen = f"the chain has another key or listing for: {', '.join(others)}"
         return [
-            Finding.wrong(
+            wrong(
                 "providers",
                 seen,
                 f"{_CONTRADICTION_REMEDY}; check again first, because a provider may just have changed its key",
             )
         ]
-    return [Finding.ok("providers", f"keys and listings of {len(providers)} providers are verified by the chain")]
+    return [right("providers", f"keys and listings of {len(providers)} providers are verified by the chain")]
 
 
-async def _wallet(chain: Chain, deployment: Deployment, wallet: bytes) -> list[Finding]:
+async def _wallet(chain: Chain, deployment: Deployment, wallet: bytes) -> list[CheckRow]:
     name = deployment.token_domain.name
     held = await facts.balance(chain, read_hex(deployment.contracts.paytoken, 20, "paytoken"), wallet)
     amount = tables.format_amount(held, deployment.decimals, name)
     findings = [
-        Finding.ok("balance", f"the wallet holds {amount}")
+        right("balance", f"the wallet holds {amount}")
         if held
-        else Finding.wrong("balance", f"the wallet holds no {name}", f"send some to 0x{wallet.hex()}")
+        else wrong("balance", f"the wallet holds no {name}", f"send some to 0x{wallet.hex()}")
     ]
     if await facts.has_code(chain, wallet):
         remedy = "pay from an account without contract code or delegation"
-        findings.append(Finding.wrong("payer", "the wallet's account has code, so its payments are rejected", remedy))
+        findings.append(wrong("payer", "the wallet's account has code, so its payments are rejected", remedy))
     return findings

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Final
 
+from common.checks import CheckRow, fact, right, unknown, wrong
 from svc.cli import tables
 from svc.cli.failures import hint_for
-from svc.cli.health.findings import Finding
 from svc.cli.order_readers import open_order_readers
 from svc.client import Client
 from svc.core.clock import MAX_SKEW_SECONDS
@@ -18,93 +18,87 @@ _UNREACHABLE_REMEDY: Final = "check that the coordinator runs at this address; s
 _WRONG_SERVICE_REMEDY: Final = "another service answers at this address: set SVC_BASE_URL or --coordinator"
 _GENERIC_REMEDY: Final = "see the message"
 
-Check = Callable[[Client], Awaitable[list[Finding]]]
+Check = Callable[[Client], Awaitable[list[CheckRow]]]
 
 
-async def versions(_: Client) -> list[Finding]:
-    return [Finding.ok("versions", f"svc {version('sealed-job-coordinator')} on Python {platform.python_version()}")]
+async def versions(_: Client) -> list[CheckRow]:
+    return [right("versions", f"svc {version('sealed-job-coordinator')} on Python {platform.python_version()}")]
 
 
-async def coordinator(client: Client) -> list[Finding]:
+async def coordinator(client: Client) -> list[CheckRow]:
     """Check that the coordinator answers and that its index has caught up."""
     url = client.settings.base_url
     readiness = await client.readiness()
     if readiness.ready:
-        return [Finding.ok("coordinator", f"{url} is ready; blocks behind the chain: {readiness.lag}")]
+        return [right("coordinator", f"{url} is ready; blocks behind the chain: {readiness.lag}")]
     behind = "" if readiness.lag is None else f"; blocks behind the chain: {readiness.lag}"
     remedy = "wait until the index has caught up; if it takes long, contact the operator"
-    return [Finding.warning("coordinator", f"{url} is not ready: {readiness.code or readiness.reason}{behind}", remedy)]
+    return [wrong("coordinator", f"{url} is not ready: {readiness.code or readiness.reason}{behind}", remedy)]
 
 
-async def clock(client: Client) -> list[Finding]:
+async def clock(client: Client) -> list[CheckRow]:
     await client.readiness()
     skew = client.clock_skew()
     seen = f"the coordinator's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one"
     if abs(skew) <= _CLOCK_TOLERANCE_SECONDS:
-        return [Finding.ok("clock", "agrees with the coordinator's clock")]
+        return [right("clock", "agrees with the coordinator's clock")]
     if abs(skew) <= MAX_SKEW_SECONDS:
-        return [Finding.warning("clock", f"{seen}; svc corrects for it", "set this machine's clock by NTP")]
-    return [Finding.wrong("clock", seen, "set this machine's clock by NTP: its signatures would be rejected as stale")]
+        return [fact("clock", f"{seen}; svc corrects for it", "set this machine's clock by NTP")]
+    return [wrong("clock", seen, "set this machine's clock by NTP: its signatures would be rejected as stale")]
 
 
-async def deployment(client: Client) -> list[Finding]:
+async def deployment(client: Client) -> list[CheckRow]:
     chain = await client.chain()
     name, fee = chain.token_domain.name, chain.fee_bps / 100
     where = f"chain {chain.chain_id}, job registry {chain.contracts.job_registry}"
     seen = f"{where}, paid in {name} ({chain.decimals} decimals), fee {fee:g} %"
     if client.settings.addresses is not None:
-        return [Finding.ok("deployment", f"{seen}; verified by the address book")]
+        return [right("deployment", f"{seen}; verified by the address book")]
     remedy = "set the operator's address book with --addresses or SVC_ADDRESSES_FILE"
-    return [Finding.warning("deployment", f"{seen}; reported by the coordinator at the first use", remedy)]
+    return [unknown("deployment", f"{seen}; reported by the coordinator at the first use", remedy)]
 
 
-async def session(client: Client) -> list[Finding]:
+async def session(client: Client) -> list[CheckRow]:
     """Check that the coordinator accepts this wallet's session signature."""
     granted = await client.session()
-    return [Finding.ok("session", f"signed in as {client.address} until {tables.format_time(granted.expires_at)}")]
+    return [right("session", f"signed in as {client.address} until {tables.format_time(granted.expires_at)}")]
 
 
-async def market(client: Client) -> list[Finding]:
+async def market(client: Client) -> list[CheckRow]:
     models = [model for model in await client.models.list(limit=None) if model.svc.enabled]
     asks = await client.market.asks(limit=None)
     asking = len({ask.provider_id for ask in asks})
     seen = f"{len(models)} models accept orders; providers with a price: {asking}"
     if models and asks:
-        return [Finding.ok("market", seen)]
-    return [
-        Finding.warning("market", seen, "no provider has a price now; an open offer waits until a provider claims it")
-    ]
+        return [right("market", seen)]
+    return [fact("market", seen, "no provider has a price now; an open offer waits until a provider claims it")]
 
 
-async def signing(client: Client) -> list[Finding]:
+async def signing(client: Client) -> list[CheckRow]:
     """Check the signatures of order and payment with a quote, which costs nothing."""
     enabled = next((model for model in await client.models.list(limit=None) if model.svc.enabled), None)
     provider = next((each for each in await client.market.providers(limit=None) if each.box_key is not None), None)
     if enabled is None or provider is None:
-        return [
-            Finding.unchecked("signing", "no model or no provider to sign a test order for", "see the market check")
-        ]
+        return [unknown("signing", "no model or no provider to sign a test order for", "see the market check")]
     prepared = await client.prepare(enabled.id, {}, window="1h", provider=provider.provider_id, rate_in=1, rate_out=1)
     amount = await client.check_quote(prepared, await client.quote(prepared))
-    return [Finding.ok("signing", f"an order was signed and quoted ({amount} base units); nothing was posted")]
+    return [right("signing", f"an order was signed and quoted ({amount} base units); nothing was posted")]
 
 
-async def escrow(client: Client) -> list[Finding]:
+async def escrow(client: Client) -> list[CheckRow]:
     try:
         offered = await client.escrow()
     except EscrowUntrusted as error:
         remedy = hint_for(error) or "make no open orders here: the holder of the key can read them"
-        return [Finding.wrong("escrow", error.message, remedy)]
+        return [wrong("escrow", error.message, remedy)]
     except SvcError as error:
         if error.code != "escrow_unavailable":
             raise
         seen = "no escrow: open orders are not possible here"
-        return [Finding.warning("escrow", seen, "name a provider, or omit the rates")]
+        return [fact("escrow", seen, "name a provider, or omit the rates")]
     key = f"{offered.escrow_public_key[:16]}… is bound to its evidence ({offered.evidence.type})"
     readers = open_order_readers(offered.evidence.type)
-    return [
-        Finding.ok("escrow", f"key {key}, release {offered.evidence.release}; open orders are readable by {readers}")
-    ]
+    return [right("escrow", f"key {key}, release {offered.evidence.release}; open orders are readable by {readers}")]
 
 
 COORDINATOR: Final[Mapping[str, Check]] = {
@@ -118,23 +112,23 @@ COORDINATOR: Final[Mapping[str, Check]] = {
 WALLET: Final[Mapping[str, Check]] = {"session": session, "signing": signing}
 
 
-async def check_reachable(client: Client) -> Finding | None:
+async def check_reachable(client: Client) -> CheckRow | None:
     """Return None if the coordinator answers, otherwise the finding that explains why not."""
     try:
         await client.readiness()
     except ConnectionFailed as error:
-        return Finding.wrong("coordinator", error.message, f"{_UNREACHABLE_REMEDY} ({client.settings.base_url})")
+        return wrong("coordinator", error.message, f"{_UNREACHABLE_REMEDY} ({client.settings.base_url})")
     except SvcError as error:
-        return Finding.wrong("coordinator", error.message, f"{_WRONG_SERVICE_REMEDY} ({client.settings.base_url})")
+        return wrong("coordinator", error.message, f"{_WRONG_SERVICE_REMEDY} ({client.settings.base_url})")
     return None
 
 
-async def run_checks(client: Client, checks: Mapping[str, Check]) -> list[Finding]:
+async def run_checks(client: Client, checks: Mapping[str, Check]) -> list[CheckRow]:
     """Run the checks. A check that raises becomes a finding."""
-    findings: list[Finding] = []
+    findings: list[CheckRow] = []
     for name, check in checks.items():
         try:
             findings += await check(client)
         except SvcError as error:
-            findings.append(Finding.wrong(name, error.message, hint_for(error) or _GENERIC_REMEDY))
+            findings.append(wrong(name, error.message, hint_for(error) or _GENERIC_REMEDY))
     return findings

@@ -20,12 +20,16 @@ def test_batch_from_plan_to_results_that_carry_their_custom_ids(svc: Svc, tmp_pa
     waited = svc("batch", "wait", batch, "--every", "0.2", "--json")
     assert waited.code == Exit.DONE, waited.err
     seen = json.loads(waited.out)
-    assert (seen["status"], seen["metadata"]) == ("completed", {"book": "seals"})
+    assert (seen["status"], seen["metadata"]) == ("completed", {"book": "seals", "svc-lines": "3"})
     out = tmp_path / "answers.jsonl"
     assert svc("batch", "results", batch, "--lines", str(file), "--out", str(out)).code == Exit.DONE
     results = [json.loads(line) for line in out.read_text().splitlines()]
     assert [each["custom_id"] for each in results] == ["page 1", "page 2", "page 3"]
     assert [each["output"]["input"] for each in results] == ["text 1", "text 2", "text 3"]
+    assert len({each["job_id"] for each in results}) == 1  # one bundle
+    bundle = json.loads(svc("result", results[0]["job_id"], "--json").out)
+    assert sum(each["cost"] for each in results) == bundle["cost"]
+    assert f"no line of {batch} failed" in svc("batch", "run", str(file), "--again", batch).err
     assert out.stat().st_mode & 0o777 == 0o600
     assert svc("batch", "list").out.split("\t")[0] == batch
     refused = svc("batch", "cancel", batch, "--json")

@@ -35,16 +35,16 @@ def test_escrow_key_is_shown_with_its_evidence(svc: Svc) -> None:
 def test_doctor_finds_a_market_that_is_well(svc: Svc) -> None:
     ended = svc("doctor", "--json")
     assert ended.code == Exit.DONE, ended.out
-    health = {finding["check"]: finding["health"] for finding in json.loads(ended.out)}
+    results = {row["what"]: row["result"] for row in json.loads(ended.out)}
     for check in ("coordinator", "clock", "session", "signing", "escrow", "domains", "balance"):
-        assert health[check] == "ok", health
+        assert results[check] == "right", results
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(svc: Svc) -> None:
     poor = "0x" + "17" * 32
     ended = svc("doctor", "--json", "--gateway", "http://127.0.0.1:1", SVC_WALLET_KEY=poor)
     assert ended.code == Exit.UNHEALTHY
-    wrong = {each["check"]: each["remedy"] for each in json.loads(ended.out) if each["health"] == "wrong"}
+    wrong = {row["what"]: row["remedy"] for row in json.loads(ended.out) if row["result"] == "WRONG"}
     assert wrong.keys() == {"gateway", "balance"}
     assert "SVC_PIN_GATEWAY" in wrong["gateway"]
     assert "send some to 0x" in wrong["balance"]
@@ -53,4 +53,4 @@ def test_doctor_says_what_is_wrong_and_what_to_do(svc: Svc) -> None:
 def test_doctor_before_a_coordinator_that_does_not_answer_says_that_alone(svc: Svc) -> None:
     ended = svc("doctor", "--json", SVC_BASE_URL="http://127.0.0.1:1")
     assert ended.code == Exit.UNHEALTHY
-    assert [finding["check"] for finding in json.loads(ended.out)] == ["coordinator"]
+    assert [row["what"] for row in json.loads(ended.out)] == ["coordinator"]

@@ -53,6 +53,7 @@ _RELIABILITY: Final = {
     "reliability.median_secs": _bounded(
         "what is neither null nor a number is no answer; else it is shown, and that is all"
     ),
+    "reliability.units_per_sec": _bounded("decides the size of bundles; the deadline settles what is done"),
 }
 
 # The answers that an order is made from.
@@ -110,6 +111,7 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
             ("operator", "evidence", "reputation", "allow_all_models", "capacity", "requested", "active_jobs"), _SHOWN
         ),
         **_RELIABILITY,
+        "largest_bundle": _bounded("a provider that takes no bundles fails the job, which is refunded"),
         "as_of_block": _SHOWN,
     },
     "GET /key 200": {
@@ -158,7 +160,7 @@ AFTER: Final[dict[str, str]] = {
     "GET /evm/jobs 200": "listed",
     "GET /evm/jobs/summary 200": "shown",
     "GET /evm/jobs/{job_id} 200": "svc verify holds it against the chain",
-    "GET /evm/asks 200": "listed",
+    "GET /evm/asks 200": "listed; decides the sizes of bundles, within the ceilings",
     "GET /evm/asks/floors 200": "listed",
     "GET /evm/providers 200": "listed; svc doctor holds keys against the chain",
     "GET /evm/allowlist 200": "listed",

@@ -15,7 +15,7 @@ from svc.errors import SvcError
 from tests.conformance.__main__ import bought_by
 from tests.conformance.client import Buy, ClientTrial
 from tests.conformance.faulty_markets import PURCHASES
-from tests.conformance.verdicts import Mark, Report
+from tests.conformance.verdicts import Report, tried
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ def buying(**terms: Any) -> Buy:
     return buy
 
 
-async def tried(buy: Buy, *names: str) -> Report:
+async def judged(buy: Buy, *names: str) -> Report:
     purchases = [one for one in PURCHASES if one.tried in names]
     assert len(purchases) == len(names)
     return await ClientTrial(Report(), buy, purchases=purchases).run()
@@ -47,8 +47,8 @@ async def tried(buy: Buy, *names: str) -> Report:
 async def test_svc_is_right_in_every_market() -> None:
     trial = ClientTrial(Report(), buying(), buying(rate_in=100_000, rate_out=200_000), at_once=30)
     report = await trial.run()
-    assert [(v.tried, v.expected, v.came) for v in report.wrong] == []
-    gave_up = [(v.tried, v.came) for v in report.verdicts if v.standing is Mark.UNCHECKED]
+    assert report.wrong == []
+    gave_up = [(tried(row), row.detail) for row in report.unknown]
     # It sends a submission again after a broken connection alone, never after an error.
     assert gave_up == [
         ("submission answered 503", "it gave up after one submission: nothing shows how it would send again")
@@ -63,8 +63,8 @@ async def test_client_that_signs_other_terms_than_it_sends_is_found(monkeypatch:
         return {**body(order), "units_out": 65}
 
     monkeypatch.setattr(PreparedOrder, "body", changed)
-    report = await tried(buying(), "ordinary purchase")
-    wrong = {verdict.tried: verdict.came for verdict in report.wrong}
+    report = await judged(buying(), "ordinary purchase")
+    wrong = {tried(row): row.detail for row in report.wrong}
     assert "not signed by its owner over these terms" in wrong["orders"]
 
 
@@ -75,9 +75,9 @@ async def test_client_that_shows_whatever_it_gets_is_found() -> None:
         _, wrote = await buying()(environment)
         return 0, wrote
 
-    report = await tried(credulous, "ordinary purchase", "result with a bit turned", "job that failed")
-    assert [v.tried for v in report.wrong] == ["job that failed", "result with a bit turned"]
-    assert report.wrong[0].came.startswith("exit code 0 without the result")
+    report = await judged(credulous, "ordinary purchase", "result with a bit turned", "job that failed")
+    assert [tried(row) for row in report.wrong] == ["job that failed", "result with a bit turned"]
+    assert report.wrong[0].detail.startswith("exit code 0 without the result")
 
 
 async def test_client_that_buys_again_when_no_answer_comes_is_found() -> None:
@@ -85,8 +85,8 @@ async def test_client_that_buys_again_when_no_answer_comes_is_found() -> None:
         await buying()(environment)
         return await buying()(environment)
 
-    report = await tried(impatient, "submission whose answer is lost")
-    assert [(v.tried, v.came) for v in report.wrong] == [("submission whose answer is lost", "2 jobs")]
+    report = await judged(impatient, "submission whose answer is lost")
+    assert [(tried(v), v.detail) for v in report.wrong] == [("submission whose answer is lost", "2 jobs")]
 
 
 async def test_client_that_never_ends_is_wrong_when_its_time_is_over() -> None:
@@ -96,7 +96,7 @@ async def test_client_that_never_ends_is_wrong_when_its_time_is_over() -> None:
 
     [ordinary] = [one for one in PURCHASES if one.tried == "ordinary purchase"]
     report = await ClientTrial(Report(), endless, purchases=[ordinary], patience=0.1).run()
-    assert [v.came for v in report.wrong] == ["no end after 0 s"]
+    assert [v.detail for v in report.wrong] == ["no end after 0 s"]
 
 
 async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -> None:
@@ -105,8 +105,8 @@ async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -
             await client.readiness()
         return 3, ""
 
-    report = await tried(helpless, "quote above the formulas", "another deployment than the address book")
-    assert [v.came for v in report.verdicts[:2]] == ["it did not come to that"] * 2
+    report = await judged(helpless, "quote above the formulas", "another deployment than the address book")
+    assert [v.detail for v in report.rows[:2]] == ["it did not come to that"] * 2
     assert not report.holds
 
 

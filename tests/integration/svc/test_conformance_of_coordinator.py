@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.conformance.coordinator import Trial, try_coordinator
-from tests.conformance.verdicts import Mark, Report
+from tests.conformance.verdicts import Report, tried
 from tests.integration.coordinatord.scene.party import wallet_of
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import WorkingProvider
@@ -36,14 +36,14 @@ async def test_our_coordinator_is_right_in_all_that_is_tried_purchases_among_it(
         trial = Trial(buyer, "demo/text-small", shop.gateway)
         report = await try_coordinator(http, trial, Report())
         tasks.cancel_scope.cancel()
-    assert [(v.tried, v.expected, v.came) for v in report.wrong] == []
-    unchecked = {v.tried for v in report.verdicts if v.standing is Mark.UNCHECKED}
+    assert report.wrong == []
+    unknown = {tried(row) for row in report.unknown}
     # The book is empty when it is read: what is bought afterwards is followed by its buyer.
-    assert unchecked <= {"both views of a job", "pages of GET /evm/jobs", "pages of GET /evm/allowlist"}
-    tried = [v.tried for v in report.verdicts]
-    assert [name for name, times in Counter(tried).items() if times > 1] == []
-    assert len(tried) > 150
-    assert {"job that was bought", "result of the job that was bought", "output file"} <= set(tried)
+    assert unknown <= {"both views of a job", "pages of GET /evm/jobs", "pages of GET /evm/allowlist"}
+    names = [tried(row) for row in report.rows]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
+    assert len(names) > 150
+    assert {"job that was bought", "result of the job that was bought", "output file"} <= set(names)
 
 
 Spoil = Callable[[httpx.Request, httpx.Response], httpx.Response]
@@ -122,7 +122,7 @@ async def test_each_broken_promise_is_found_by_its_row(shop: Shop) -> None:
     transport = _Spoiling(spoil)
     async with httpx.AsyncClient(base_url=shop.base_url, transport=transport, trust_env=False, timeout=30) as http:
         report = await try_coordinator(http, Trial(), Report())
-    wrong = {verdict.tried for verdict in report.wrong}
+    wrong = {tried(row) for row in report.wrong}
     assert set.union(*_SPOILS.values()) <= wrong
     # An error without its header fails the row of that error, too.
     assert "job id that is none" in wrong
@@ -132,6 +132,6 @@ async def test_each_broken_promise_is_found_by_its_row(shop: Shop) -> None:
 async def test_what_is_no_coordinator_is_wrong_from_the_first_row() -> None:
     async with httpx.AsyncClient(base_url="http://127.0.0.1:9", trust_env=False, timeout=5) as http:
         report = await try_coordinator(http, Trial(), Report())
-    assert report.verdicts[0].came == "no answer (ConnectError)"
+    assert report.rows[0].detail == "no answer (ConnectError)"
     assert not report.holds
-    assert "everything that is signed" in [v.tried for v in report.verdicts if v.standing is Mark.UNCHECKED]
+    assert "everything that is signed" in map(tried, report.unknown)

@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
+from common.checks import Result
 from common.refusal import Refused
 from svc.cli.exit_codes import Exit
 from tests.conformance.__main__ import conformance
 from tests.conformance.vectors import try_vectors
-from tests.conformance.verdicts import Mark, Report
+from tests.conformance.verdicts import Report
 from tests.vectors.vector_file import FOLDER
 
 
@@ -59,13 +60,13 @@ def program(change: str = "pass") -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_right_program_is_right_and_what_it_skips_is_unchecked() -> None:
+async def test_right_program_is_right_and_what_it_skips_is_unknown() -> None:
     report = await try_vectors(FOLDER, ["job_id", "scalars", "strict_json"], program(), Report())
-    standings = {verdict.tried: verdict.standing for verdict in report.verdicts}
-    assert standings == {
-        "job_id.json": Mark.RIGHT,
-        "scalars.json": Mark.UNCHECKED,
-        "strict_json.json": Mark.RIGHT,
+    results = {row.what: row.result for row in report.rows}
+    assert results == {
+        "vectors: job_id.json": Result.RIGHT,
+        "vectors: scalars.json": Result.UNKNOWN,
+        "vectors: strict_json.json": Result.RIGHT,
     }
 
 
@@ -84,9 +85,9 @@ async def test_right_program_is_right_and_what_it_skips_is_unchecked() -> None:
 )
 async def test_program_that_answers_wrong_is_found_with_its_case(change: str, came: str) -> None:
     report = await try_vectors(FOLDER, ["strict_json"], program(change), Report())
-    [verdict] = report.wrong
-    assert verdict.tried == "strict_json.json"
-    assert came in verdict.came
+    [row] = report.wrong
+    assert row.what == "vectors: strict_json.json"
+    assert came in row.detail
 
 
 @pytest.mark.anyio
@@ -103,10 +104,10 @@ def test_command_ends_with_0_where_all_is_right_and_with_9_where_something_is_wr
     asked = ["vectors", "--folder", str(FOLDER), "--only", "job_id"]
     assert run([*asked, "--json", "--", *program()]) == Exit.DONE
     said = capsys.readouterr()
-    assert [row["tried"] for row in json.loads(said.out)] == ["job_id.json"]
-    assert "1 right, 0 WRONG, 0 unchecked" in said.err
+    assert [row["what"] for row in json.loads(said.out)] == ["vectors: job_id.json"]
+    assert "1 right, 0 WRONG, 0 unknown" in said.err
     assert run([*asked, "--", *program("answer = {}")]) == Exit.UNHEALTHY
-    assert capsys.readouterr().out.startswith("WRONG\tvectors\tjob_id.json\t")
+    assert capsys.readouterr().out.startswith("WRONG    vectors: job_id.json  ")
     assert run([*asked, "--", *program("answer = {'skip': True}")]) == Exit.UNHEALTHY  # nothing was looked at
 
 

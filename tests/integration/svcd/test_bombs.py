@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 import trio
 
+from common.checks import Result
 from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
 from svcd.backends.build import open_backend
 from svcd.backends.load_request import fetch
-from svcd.backends.settings import read_backend
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.errors import Unavailable
-from svcd.config import Whereabouts
+from svcd.config import MetricsTable
 from svcd.coordinator.client import read_deployment, transport_of
 from svcd.operator.status import look
 from svcd.payload.gateway import PayloadGateways
 from svcd.payload.spool import Spool
+from tests.fakes.backend_settings import read_backend
 from tests.fakes.provider_work import work_on
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 
@@ -87,7 +88,7 @@ async def test_backends_encoded_answer_is_the_providers_fault_and_is_left_unread
     server: BombServer, table: dict[str, object]
 ) -> None:
     entries = {key: value.format(url=server.url) if isinstance(value, str) else value for key, value in table.items()}
-    async with open_backend(read_backend({**entries, "attempts": 1}, {})) as backend:
+    async with open_backend(read_backend({**entries, "attempts": 1})) as backend:
         with flat_memory():
             assert await backend.is_up()
             with pytest.raises(WorkFailed, match=NAMED) as failed:
@@ -101,7 +102,7 @@ async def test_results_file_that_comes_encoded_is_left_unread() -> None:
         jobs.plain = b'{"id": "1", "status": "done", "output": "%s/file"}' % files.url.encode()
         table = {"kind": "http", "submit_url": f"{jobs.url}/jobs", "poll_url": f"{jobs.url}/jobs/{{id}}"}
         entries = {**table, "download": True, "result_path": "output", "attempts": 1}
-        async with open_backend(read_backend(entries, {})) as backend:
+        async with open_backend(read_backend(entries)) as backend:
             with flat_memory(), pytest.raises(WorkFailed, match=NAMED):
                 await backend.run(work_on({"prompt": "x"}, modality="image"))
         assert files.asked_for_no_encoding()
@@ -117,7 +118,5 @@ async def test_probes_encoded_answer_is_no_reading(server: BombServer) -> None:
 async def test_status_of_something_else_on_the_daemons_port_is_left_unread(server: BombServer, tmp_path: Path) -> None:
     port = int(server.url.rpartition(":")[2])
     with flat_memory():
-        found = await trio.to_thread.run_sync(
-            look, Whereabouts(state_directory=tmp_path, metrics_host="127.0.0.1", metrics_port=port)
-        )
-    assert (found[0].what, found[0].right) == ("daemon", False)
+        found = await trio.to_thread.run_sync(look, tmp_path, MetricsTable(port=port))
+    assert (found[0].what, found[0].result) == ("daemon", Result.WRONG)

@@ -19,7 +19,7 @@ from tests.conformance.provider import ProviderTrial
 from tests.conformance.provider_market import ProviderMarket
 from tests.conformance.serving import Handler, ServedReply, ServedRequest, serving
 from tests.conformance.situations import ROUNDS, never_arose
-from tests.conformance.verdicts import Mark, Report
+from tests.conformance.verdicts import Report, tried
 
 pytestmark = pytest.mark.anyio
 
@@ -54,9 +54,9 @@ async def test_svcd_is_right_in_every_situation(cast: Cast, tmp_path: Path) -> N
     market = ProviderMarket(box_key=PublicKey(cast.demo_provider.box_key))
     async with daemon(market, market.handle, cast, tmp_path):
         report = await ProviderTrial(market, Report(), patience=40, looked_on=1.0).run()
-    wrong = [(v.tried, v.expected, v.came) for v in report.wrong]
+    wrong = [(tried(row), row.text) for row in report.wrong]
     assert wrong == []
-    unchecked = [v.tried for v in report.verdicts if v.standing is Mark.UNCHECKED]
+    unchecked = [tried(row) for row in report.unknown]
     assert unchecked == ["set_identity", "uploads"]
     assert len(report.right) >= 35
 
@@ -83,9 +83,9 @@ async def test_each_broken_promise_is_found_by_its_row(cast: Cast, tmp_path: Pat
     async with daemon(market, spoiling, cast, tmp_path):
         trial = ProviderTrial(market, Report(), patience=4, looked_on=0.1, rounds=[[ordinary, unsealed]])
         report = await trial.run()
-    assert {v.tried for v in report.wrong} == {"ordinary job", "container sealed to another key", "settles"}
-    ordinary_row = next(v for v in report.verdicts if v.tried == "ordinary job")
-    assert ordinary_row.came.startswith("claimed, not ended (sent: claim, settle")
+    assert {tried(v) for v in report.wrong} == {"ordinary job", "container sealed to another key", "settles"}
+    ordinary_row = next(v for v in report.rows if tried(v) == "ordinary job")
+    assert ordinary_row.detail.startswith("claimed, not ended (sent: claim, settle")
 
 
 async def test_what_no_poll_had_room_for_is_neither_right_nor_wrong(cast: Cast, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_what_no_poll_had_room_for_is_neither_right_nor_wrong(cast: Cast, 
         trial = ProviderTrial(market, Report(), patience=1, arrival=40, looked_on=0.1, rounds=[[ordinary, expired]])
         report = await trial.run()
     assert report.wrong == []
-    unchecked = {v.tried: v.came for v in report.verdicts if v.standing is Mark.UNCHECKED}
+    unchecked = {tried(row): row.detail for row in report.unknown}
     assert unchecked.keys() >= {"ordinary job", "order that has expired", "claims", "results", "uploads"}
     assert unchecked["order that has expired"].startswith("never offered: its polls told of 0 free slots at most")
 
@@ -119,4 +119,4 @@ async def test_claim_that_was_never_sent_shows_nothing_of_its_refusal(cast: Cast
 
 async def test_provider_that_never_comes_is_wrong(cast: Cast, tmp_path: Path) -> None:
     report = await ProviderTrial(ProviderMarket(), Report(), arrival=0.2).run()
-    assert [(v.tried, v.came) for v in report.wrong] == [("sign-in and first poll", "no session")]
+    assert [(tried(v), v.detail) for v in report.wrong] == [("sign-in and first poll", "no session")]

@@ -1,8 +1,8 @@
 import pytest
 
 from svcd.backends.load import open_load
-from svcd.backends.load_settings import read_probe
 from svcd.base import metrics
+from tests.fakes.backend_settings import read_probe
 from tests.fakes.model_server import Reply, running_model_server
 
 pytestmark = pytest.mark.trio
@@ -36,7 +36,7 @@ async def test_without_a_reading_the_own_slots_tell_the_load_and_it_is_counted(r
     failures = metrics.load_probe_failures.labels("unread")
     before = failures._value.get()
     async with running_model_server(lambda _: reply) as server:
-        settings = read_probe({"kind": "prometheus", "url": server.url, "seconds": 0.1 if reply is None else 5})
+        settings = read_probe({"kind": "prometheus", "url": server.url, "timeout_s": 0.1 if reply is None else 5})
         async with open_load(settings, model="unread", slots=4, in_flight=lambda: 3) as load:
             assert await load.read() == 0.75
     assert failures._value.get() - before == 1

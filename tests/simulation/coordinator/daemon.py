@@ -16,7 +16,7 @@ from common.box import SecretKey
 from common.scalars import hex_of
 from svcd.backends.discount import AskRates
 from svcd.base.end_reasons import WorkFailed
-from svcd.config import AheadTable, Amount, DaemonConfig
+from svcd.config import AheadTable, DaemonConfig
 from svcd.journal.work import ModelWork, WorkOutput
 from tests.fakes.market import request_name
 from tests.fakes.streamed import StreamedTransport, streamed
@@ -38,7 +38,7 @@ MODEL: Final = "demo/text-small"
 RATES: Final = AskRates(100, 200)
 WINDOWS: Final = (60, 300)
 _UNITS: Final = 10
-_AHEAD: Final = AheadTable(most_amount=Amount(10**6), most_in_flight=Amount(2 * 10**6), settled_jobs=1)
+_AHEAD: Final = AheadTable(most_amount=10**6, most_in_flight=2 * 10**6, settled_jobs=1)
 _LONGEST_RUN: Final = 12.0
 Index = dict[str, tuple[int, int, int]]  # state, why, and whose, by job
 _UNKNOWN: Final = (-1, 0, 0)

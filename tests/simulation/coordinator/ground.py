@@ -12,6 +12,7 @@ import attrs
 from anyio.from_thread import start_blocking_portal
 
 from coordinatord.run.config import Config, read_config
+from coordinatord.run.limits import Limits
 from coordinatord.storage.database.migration import migrate
 from devnet import accounts
 from devnet.accounts import Cast
@@ -67,7 +68,7 @@ class Ground:
         return [wallet.address for wallet in self.cast.with_role("relayer")]
 
     def config(self, database_url: str, process: int) -> Config:
-        return read_config(
+        config = read_config(
             {
                 "ADDRESSES_JSON": json.dumps(self.market.address_book),
                 "DATABASE_URL": database_url,
@@ -81,10 +82,10 @@ class Ground:
                 "OPERATOR_KEY": self.cast.operator.private_key,
                 "BLOCK_TIME_MS": str(int(BLOCK_SECONDS * 1000)),
                 "METRICS_PORT": "0",
-                "SHUTDOWN_GRACE_S": "5",
                 "DATABASE_POOL_MAX": "8",
             }
         )
+        return attrs.evolve(config, limits=Limits(shutdown_grace_s=5))
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class Life:
         self.application = application
         await stopped()
         self.application = None
-        with anyio.move_on_after(self._config.shutdown_grace_s, shield=True):
+        with anyio.move_on_after(self._config.limits.shutdown_grace_s, shield=True):
             while self._answering:
                 await asyncio.wait(self._answering)
 

@@ -9,6 +9,7 @@ from web3.exceptions import ContractLogicError, TimeExhausted, Web3RPCError
 
 from devnet.contracts import MarketChain, at, connected
 from tests.soak.ground import Ground
+from tests.soak.programs import JOURNAL_BLOCKS
 
 _DEEPEST: Final = 50
 _USUAL_DEPTH: Final = 8
@@ -26,7 +27,7 @@ async def reorganised_beyond_the_journal(ground: Ground, random: Random, _second
     """More blocks than the index can undo, but none of the market's deployment: it is built anew. Young chains lose all
     that they have had since."""
     head = int(await ground.anvil.call("eth_blockNumber"), 16)
-    depth = ground.config.journal_blocks + random.randint(1, _DEEPEST)
+    depth = JOURNAL_BLOCKS + random.randint(1, _DEEPEST)
     await _reorganised(ground, max(1, min(depth, head - ground.market_block)))
 
 

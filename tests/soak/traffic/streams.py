@@ -51,7 +51,7 @@ class StreamWork:
                 if answer.status_code != 200:
                     await answer.aread()
                     return counted(answer, self.timeline, {200})
-                async for event_id, name in _messages(answer):
+                async for event_id, name in messages(answer):
                     self.take(parts, event_id, name)
                 return "stream ended"
         return "followed" if parts else "no answer"
@@ -89,7 +89,7 @@ class StreamWork:
         return sum(len(part.heard) for parts in self.histories.values() for part in parts)
 
 
-async def _messages(answer: httpx.Response) -> AsyncIterator[tuple[int, str | None]]:
+async def messages(answer: httpx.Response) -> AsyncIterator[tuple[int, str | None]]:
     """Id and event of each message. The opening message has an id alone."""
     event_id = 0
     name: str | None = None

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinatord.run.config import variables
+from common.settings.reader import settings_of
+from coordinatord.run.config import Config
 
 CONF = Path(__file__).parents[3] / "config" / "nginx" / "coordinatord.conf"
 TOKEN = re.compile(r"#[^\n]*|\"[^\"]*\"|[{};]|[^\s{};\"#]+")
@@ -54,8 +55,9 @@ def seconds(text: object) -> int:
 
 
 def default(variable: str) -> int:
-    (value,) = [v.metadata["default"] for v in variables() if v.metadata["variable"] == variable]
-    return int(value)
+    (value,) = [each.default for each in settings_of(Config) if each.name.upper() == variable]
+    assert isinstance(value, int)
+    return value
 
 
 def test_largest_body_of_json_and_of_a_file_pass_the_proxy() -> None:

@@ -53,6 +53,6 @@ def test_report_that_looked_at_nothing_does_not_hold() -> None:
     assert not report.holds
     report.judge("area", "two", "this", None, "")
     assert report.holds
-    report.judge("area", "three", "this", "that", "")
+    report.judge("area", "three", "this", "that", "PAGE.md")
     assert not report.holds
-    assert [verdict.tried for verdict in report.wrong] == ["three"]
+    assert [(row.what, row.text) for row in report.wrong] == [("area: three", "that: expected this (PAGE.md)")]

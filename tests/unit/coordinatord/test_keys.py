@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +10,7 @@ from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.transactions_sql import AccountUse
 from coordinatord.run.config import read_config
-from coordinatord.run.dependencies import former_relayers
-from coordinatord.run.keys import key_lines, new_key, relayer_table
+from coordinatord.run.keys import key_rows, new_key, relayer_table
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 KEYS = [f"{n:02x}" * 32 for n in range(1, 5)]
@@ -22,8 +20,8 @@ def address(key: str) -> str:
     return "0x" + Wallet(bytes.fromhex(key)).address.hex()
 
 
-def lines(**settings: str) -> list[str]:
-    return key_lines(read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], **settings}))
+def rows(**settings: str) -> list[tuple[str, str]]:
+    return key_rows(read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], **settings}))
 
 
 def test_new_key_is_its_owners_alone_and_replaces_nothing(tmp_path: Path) -> None:
@@ -39,54 +37,35 @@ def test_new_key_is_its_owners_alone_and_replaces_nothing(tmp_path: Path) -> Non
 
 
 def test_keys_are_shown_by_their_public_side_and_use() -> None:
-    assert lines() == [f"relayer           {address(KEYS[0])}"]
-    shown = lines(FORMER_RELAYER_KEYS=KEYS[1], ESCROW_MODE="static", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
+    assert rows() == [("relayer", address(KEYS[0]))]
+    shown = rows(ESCROW_MODE="static", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
     first, second = (escrow_key(bytes.fromhex(key)).public.raw.hex() for key in KEYS[2:])
-    assert shown[1:] == [
-        f"former relayer    {address(KEYS[1])}",
-        f"escrow, announced {first}",
-        f"escrow, opens     {second}",
-    ]
-    assert not any(key in line for key in KEYS for line in shown)
+    assert shown[1:] == [("escrow, announced", first), ("escrow, opens", second)]
+    assert not any(key in public for key in KEYS for _, public in shown)
 
 
 def test_operators_of_a_development_escrow_are_shown_as_accounts() -> None:
-    shown = lines(ESCROW_MODE="mock", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
-    assert shown[1:] == [f"operator, signs   {address(KEYS[2])}", f"operator, trusted {address(KEYS[3])}"]
+    shown = rows(ESCROW_MODE="mock", OPERATOR_KEY=f"{KEYS[2]},{KEYS[3]}")
+    assert shown[1:] == [("operator, signs", address(KEYS[2])), ("operator, trusted", address(KEYS[3]))]
 
 
-def test_table_of_relayers_tells_which_keys_are_still_needed() -> None:
-    current, former, ended, foreign = (bytes([n]) * 20 for n in range(1, 5))
+def test_relayers_table_shows_which_keys_are_needed() -> None:
+    current, replaced, ended, foreign = (bytes([n]) * 20 for n in range(1, 5))
     uses = [
         AccountUse(current, 3, 1),
-        AccountUse(former, 0, 120),
+        AccountUse(replaced, 0, 120),
         AccountUse(ended, 0, 7200),
         AccountUse(foreign, 1, 86400),
     ]
-    lines = relayer_table(uses, current, [former, ended]).splitlines()
+    lines = relayer_table(uses, current).splitlines()
     assert [line.split("  ")[0] for line in lines] == ["0x" + use.account.hex() for use in uses]
     assert lines[0].endswith("3 pending, last signed    0 min ago  relays")
-    assert "former: followed until" in lines[1]
     assert lines[2].endswith("0 pending, last signed  120 min ago  ended: its key is not needed any more")
-    assert "1 pending" in lines[3]
-    assert "NO KEY HERE" in lines[3]
+    for line in (lines[1], lines[3]):
+        assert "NOT ENDED: run `coordinatord drain` with its key" in line
 
 
-def test_accounts_that_never_relayed_are_named_with_whether_their_keys_are_needed() -> None:
-    current, former = b"\1" * 20, b"\2" * 20
-    assert relayer_table([], current, [former]).splitlines() == [
-        f"0x{current.hex()}  signed nothing here yet: relays",
-        f"0x{former.hex()}  signed nothing here: its key is not needed",
-    ]
-    used = [AccountUse(current, 0, 5), AccountUse(former, 0, 5)]
-    assert "signed nothing" not in relayer_table(used, current, [former])
-
-
-def test_account_that_relays_cannot_be_a_former_one() -> None:
-    relayer = Wallet(bytes.fromhex(KEYS[0]))
-    config = read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], "FORMER_RELAYER_KEYS": f"{KEYS[1]},{KEYS[0]}"})
-    with pytest.raises(Fatal, match="FORMER_RELAYER_KEYS must not name the account that relays"):
-        former_relayers(SimpleNamespace(config=config, relayer=relayer))  # type: ignore[arg-type] # all that it reads
-    config = read_config({**ENVIRONMENT, "RELAYER_KEY": KEYS[0], "FORMER_RELAYER_KEYS": KEYS[1]})
-    followed = former_relayers(SimpleNamespace(config=config, relayer=relayer))  # type: ignore[arg-type] # the same
-    assert [wallet.address for wallet in followed] == [Wallet(bytes.fromhex(KEYS[1])).address]
+def test_account_that_never_signed_is_shown() -> None:
+    current = b"\1" * 20
+    assert relayer_table([], current) == f"0x{current.hex()}  signed nothing here yet: relays"
+    assert "signed nothing" not in relayer_table([AccountUse(current, 0, 5)], current)

@@ -80,6 +80,7 @@ class FakeCoordinator:
             "GET /evm/chain": [Answer(200, DEPLOYMENT)],
             "GET /v1/models/demo/text": [Answer(200, MODEL)],
             "GET /evm/providers/7": [Answer(200, provider())],
+            "GET /evm/asks": [Answer(200, {"asks": [], "as_of_block": "5"})],
             **self.script,
         }
 

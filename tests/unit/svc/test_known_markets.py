@@ -7,7 +7,8 @@ import pytest
 from common.address_book import AddressBook, TokenDomain
 from common.refusal import Refused
 from svc.core.known_market import KnownMarket
-from svc.known_markets import KnownMarkets, known_markets_path
+from svc.known_markets import KnownMarkets
+from svc.settings import Settings
 
 BOOK = AddressBook(31337, 0, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dev Dollar", "1"))
 URL = "https://market.example"
@@ -49,7 +50,8 @@ def test_market_is_remembered_for_the_next_process_and_for_its_owner_alone(known
     ],
 )
 def test_place_is_the_users_configuration_unless_named(environment: dict[str, str], place: str | None) -> None:
-    assert known_markets_path(environment) == (None if place is None else Path(place))
+    found = Settings.resolve(environment=environment).known_markets
+    assert found == (None if place is None else Path(place))
 
 
 def test_without_a_place_markets_are_known_to_this_process_alone() -> None:

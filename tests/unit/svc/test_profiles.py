@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from common.refusal import Refused
-from svc.profiles import KEYS, profiles_path, with_profile
+from common.settings.reader import settings_of
+from svc.profiles import overridden, profiles_path, read_variables
 from svc.settings import Settings
+from svc.variables import Variables
 from svc.wallets import read_signer
 
 TWO = """
@@ -46,7 +48,7 @@ def test_another_profile_is_chosen_by_name_and_must_be_there(file: Path) -> None
     known = {"SVC_CONFIG": str(file), "SVC_PROFILE": "test"}
     assert Settings.resolve(environment=known).base_url == "http://b.example"
     with pytest.raises(Refused, match=r"no profile 'tset' in .*config\.toml \(available: default, test\)") as caught:
-        with_profile(known | {"SVC_PROFILE": "tset"})
+        read_variables(known | {"SVC_PROFILE": "tset"})
     assert caught.value.param == "SVC_PROFILE"
     assert Settings.resolve(profile="test", environment={"SVC_CONFIG": str(file)}).base_url == "http://b.example"
 
@@ -57,8 +59,8 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
     key.chmod(0o600)
     file.write_text(f'[profile.default]\nwallet_key_file = "{key}"\n')
     known = {"SVC_CONFIG": str(file)}
-    ours = read_signer(with_profile(known))
-    other = read_signer(with_profile(known | {"SVC_WALLET_KEY": "22" * 32}))
+    ours = read_signer(read_variables(known))
+    other = read_signer(read_variables(known | {"SVC_WALLET_KEY": "22" * 32}))
     assert ours is not None
     assert other is not None
     assert ours.address != other.address
@@ -67,12 +69,12 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[profile.default]\nmax_amout = 1\n", "unknown key 'max_amout'"),
-        ("[profile.default]\nwallet_key = '11'\n", "unknown key 'wallet_key'"),
-        ("[profile.default]\nmax_amount = 1.5\n", "max_amount must be a text, a whole number"),
-        ("[profile.default\n", "is not TOML"),
-        ("[profile.default]\nmax_amount = " + "9" * 5_000, "is not TOML"),
-        ("a = " + "[" * 60_000, "tables are nested too deeply"),
+        ("[profile.default]\nmax_amout = 1\n", r"profile.default.max_amout is not a setting \(did you mean max_amount"),
+        ("[profile.default]\nwallet_key = '11'\n", "profile.default.wallet_key is not a setting"),
+        ("[profile.default]\nmax_amount = 1.5\n", "profile.default.max_amount must be a whole number of base units"),
+        ("[profile.default\n", "is not valid TOML"),
+        ("[profile.default]\nmax_amount = " + "9" * 5_000, "is not valid TOML"),
+        ("a = " + "[" * 60_000, "nested too deeply"),
         ("base_url = 'https://a.example'\n", "must hold only tables named"),
         ("profile = 1\n", "must hold only tables named"),
         ("#" * 70_000, "at most 64 KiB"),
@@ -81,30 +83,34 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
 def test_file_that_is_no_profiles_is_refused(file: Path, text: str, said: str) -> None:
     file.write_text(text)
     with pytest.raises(Refused, match=said) as caught:
-        with_profile({"SVC_CONFIG": str(file)})
-    assert caught.value.param == "SVC_CONFIG"
+        read_variables({"SVC_CONFIG": str(file)})
+    assert str(file) in caught.value.message
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")
 def test_file_that_others_may_write_is_refused(file: Path) -> None:
     file.chmod(0o620)
     with pytest.raises(Refused, match="writable by you alone"):
-        with_profile({"SVC_CONFIG": str(file)})
+        read_variables({"SVC_CONFIG": str(file)})
 
 
 def test_file_is_looked_for_in_the_configuration_folder(tmp_path: Path) -> None:
     assert profiles_path({"HOME": "/home/me"}) == Path("/home/me/.config/svc/config.toml")
     assert profiles_path({"HOME": "/home/me", "XDG_CONFIG_HOME": "/x"}) == Path("/x/svc/config.toml")
     assert profiles_path({"SVC_CONFIG": ""}) is None
-    assert with_profile({"HOME": str(tmp_path)}) == {"HOME": str(tmp_path)}
+    assert read_variables({"HOME": str(tmp_path)}) == Variables()
     with pytest.raises(Refused, match="file not found"):
-        with_profile({"SVC_CONFIG": str(tmp_path / "none.toml")})
+        read_variables({"SVC_CONFIG": str(tmp_path / "none.toml")})
 
 
-def test_every_key_is_a_setting_that_the_package_reads() -> None:
-    package = Path(__file__).parents[3] / "svc"
-    source = "".join(path.read_text() for path in package.rglob("*.py") if path.name != "profiles.py")
-    assert all(f"SVC_{key.upper()}" in source for key in KEYS)
+def test_there_are_at_most_sixteen_variables() -> None:
+    assert len(settings_of(Variables)) + 2 <= 16  # with SVC_CONFIG and SVC_PROFILE
+
+
+def test_empty_variable_hides_the_setting_of_the_profile(file: Path) -> None:
+    environment = {"SVC_CONFIG": str(file), "SVC_MAX_AMOUNT": ""}
+    assert read_variables(environment).max_amount is None
+    assert overridden(environment, {"max_amount": 1, "base_url": ""}) == {"max_amount": "SVC_MAX_AMOUNT"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and pipes are POSIX's")
@@ -115,4 +121,4 @@ def test_link_and_pipe_in_its_place_are_refused_at_once(
     place = tmp_path / "other.toml"
     make(place, file)
     with pytest.raises(Refused, match="must be a file"):
-        with_profile({"SVC_CONFIG": str(place)})
+        read_variables({"SVC_CONFIG": str(place)})

@@ -5,13 +5,16 @@ import shlex
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.errors import OrderRefused, SigningFailed
+from svc.profiles import read_variables
 from svc.settings import Settings
+from svc.signers import RemoteSigner
 from svc.wallets import read_signer
 from tests.unit.svc.fake_coordinator import CANDIDATE, WALLET, Answer, FakeCoordinator
 
@@ -32,8 +35,8 @@ def program(folder: Path, text: str) -> str:
     return shlex.join([sys.executable, str(path)])
 
 
-def environment(command: str, **more: str) -> dict[str, str]:
-    return {"SVC_SIGNER_COMMAND": command, "SVC_WALLET_ADDRESS": hex_of(WALLET.address), **more}
+def environment(command: str) -> dict[str, str]:
+    return {"SVC_CONFIG": "", "SVC_SIGNER_COMMAND": command, "SVC_WALLET_ADDRESS": hex_of(WALLET.address)}
 
 
 @pytest.fixture
@@ -41,11 +44,18 @@ def coordinator() -> FakeCoordinator:
     return FakeCoordinator({"POST /v1/jobs": [Answer(402, {"candidates": [CANDIDATE]})]})
 
 
+def signer_of(command: str) -> RemoteSigner:
+    """Return the program's signer, which derives a key for results from its signatures."""
+    signer = read_signer(read_variables(environment(command)))
+    assert isinstance(signer, RemoteSigner)
+    return attrs.evolve(signer, deterministic=True)
+
+
 async def test_program_is_given_the_order_as_eip_712_json_and_signs_it(
     tmp_path: Path, coordinator: FakeCoordinator
 ) -> None:
     command = program(tmp_path, SIGNS.format(seen=str(tmp_path / "seen"), key="0x" + "00" * 31 + "01"))
-    signer = read_signer(environment(command, SVC_SIGNER_DETERMINISTIC="1"))
+    signer = signer_of(command)
     prepared = await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
     locally = await coordinator.client().prepare("demo/text", "hi", window="1h")
     assert prepared.sealed_order.owner == locally.sealed_order.owner == WALLET.address
@@ -64,16 +74,16 @@ async def test_program_is_given_the_order_as_eip_712_json_and_signs_it(
 async def test_program_that_gives_no_signature_of_its_address_is_refused(
     tmp_path: Path, coordinator: FakeCoordinator, text: str, said: str
 ) -> None:
-    signer = read_signer(environment(program(tmp_path, text), SVC_SIGNER_DETERMINISTIC="1"))
+    signer = signer_of(program(tmp_path, text))
     with pytest.raises(SigningFailed, match=said):
         await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
 
 
 async def test_program_that_is_not_there_is_named(tmp_path: Path, coordinator: FakeCoordinator) -> None:
-    signer = read_signer(environment(str(tmp_path / "none")))
-    with pytest.raises(OrderRefused, match="SVC_SIGNER_DETERMINISTIC=1"):
+    signer = read_signer(read_variables(environment(str(tmp_path / "none"))))
+    with pytest.raises(OrderRefused, match="set SVC_CIPHER_KEY"):
         await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
-    signer = read_signer(environment(str(tmp_path / "none"), SVC_SIGNER_DETERMINISTIC="1"))
+    signer = signer_of(str(tmp_path / "none"))
     with pytest.raises(SigningFailed, match=r"SVC_SIGNER_COMMAND: .*none: No such file"):
         await coordinator.client(wallet_key=None, signer=signer).prepare("demo/text", "hi", window="1h")
 
@@ -89,7 +99,7 @@ async def test_program_that_is_not_there_is_named(tmp_path: Path, coordinator: F
 )
 def test_setting_that_is_missing_or_doubled_is_named(known: dict[str, str], param: str) -> None:
     with pytest.raises(Refused) as refused:
-        read_signer(known)
+        read_signer(read_variables(known))
     assert refused.value.param == param
 
 

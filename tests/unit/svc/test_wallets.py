@@ -8,10 +8,16 @@ from common.refusal import Refused
 from common.secp256k1 import Wallet
 from svc import key_files
 from svc.key_files import create_wallet
+from svc.profiles import read_variables
+from svc.variables import Variables
 from svc.wallets import read_signer
 
 _ONE, _TWO = ("0x" + f"{number:064x}" for number in (1, 2))
 _ADDRESS = {key: Wallet(bytes.fromhex(key[2:])).address for key in (_ONE, _TWO)}
+
+
+def variables(environment: dict[str, str]) -> Variables:
+    return read_variables({"SVC_CONFIG": "", **environment})
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def test_environment_gives_the_key_or_the_file_that_holds_it(file: Path) -> None
 
 
 def test_no_key_anywhere_is_no_wallet() -> None:
-    assert read_signer({"SVC_WALLET_KEY": ""}) is None
+    assert read_signer(variables({"SVC_WALLET_KEY": ""})) is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,7 @@ def test_no_key_anywhere_is_no_wallet() -> None:
 )
 def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict[str, str], complaint: str) -> None:
     with pytest.raises(Refused, match=complaint) as refused:
-        read_signer(environment)
+        read_signer(variables(environment))
     assert "secret" not in str(refused.value)
 
 
@@ -54,7 +60,7 @@ def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict
 def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(Refused, match=r"wallet\.key does not hold a private key") as refused:
-        read_signer({}, file)
+        read_signer(Variables(), file)
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 
 
@@ -62,12 +68,12 @@ def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, conten
 def test_file_that_others_can_read_is_refused_with_what_to_do(file: Path, mode: int) -> None:
     file.chmod(mode)
     with pytest.raises(Refused, match=r"only by its owner \(chmod 600 .*wallet\.key\)") as refused:
-        read_signer({}, file)
+        read_signer(Variables(), file)
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 
 
 def _address(file: Path | None, environment: dict[str, str]) -> bytes:
-    wallet = read_signer(environment, file)
+    wallet = read_signer(variables(environment), file)
     assert wallet is not None
     return wallet.address
 
@@ -85,7 +91,7 @@ def test_keystore_opens_by_the_password_of_a_file_or_of_whoever_is_asked(keystor
     password = tmp_path / "password"
     password.write_text("open sesame\n")
     password.chmod(0o600)
-    known = {"SVC_KEYSTORE": str(keystore), "SVC_KEYSTORE_PASSWORD_FILE": str(password)}
+    known = {"SVC_WALLET_KEY_FILE": str(keystore), "SVC_KEYSTORE_PASSWORD_FILE": str(password)}
     assert _address(None, known) == _ADDRESS[_TWO]
     asked: list[Path] = []
 
@@ -93,8 +99,8 @@ def test_keystore_opens_by_the_password_of_a_file_or_of_whoever_is_asked(keystor
         asked.append(path)
         return "open sesame"
 
-    for environment, file in (({"SVC_KEYSTORE": str(keystore)}, None), ({}, keystore)):
-        signer = read_signer(environment, file, ask)
+    for environment, file in (({"SVC_WALLET_KEY_FILE": str(keystore)}, None), ({}, keystore)):
+        signer = read_signer(variables(environment), file, ask)
         assert signer is not None
         assert signer.address == _ADDRESS[_TWO]
     assert asked == [keystore, keystore]
@@ -103,10 +109,9 @@ def test_keystore_opens_by_the_password_of_a_file_or_of_whoever_is_asked(keystor
 @pytest.mark.parametrize(
     ("content", "password", "param", "said"),
     [
-        (None, "wrong", "SVC_KEYSTORE", "cannot be opened"),
+        (None, "wrong", "SVC_WALLET_KEY_FILE", "cannot be opened"),
         (None, None, "SVC_KEYSTORE_PASSWORD_FILE", "is encrypted: set SVC_KEYSTORE_PASSWORD_FILE"),
-        ("{}", "x", "SVC_KEYSTORE", "must be a JSON keystore file of version 3"),
-        ("11" * 32, "x", "SVC_KEYSTORE", "must be a JSON keystore; SVC_WALLET_KEY_FILE names a key file"),
+        ("{}", "x", "SVC_WALLET_KEY_FILE", "must be a JSON keystore file of version 3"),
     ],
 )
 def test_keystore_that_does_not_open_is_refused_with_what_to_set(
@@ -115,7 +120,9 @@ def test_keystore_that_does_not_open_is_refused_with_what_to_set(
     if content is not None:
         keystore.write_text(content)
     with pytest.raises(Refused, match=said) as refused:
-        read_signer({"SVC_KEYSTORE": str(keystore)}, None, None if password is None else lambda _: password)
+        read_signer(
+            variables({"SVC_WALLET_KEY_FILE": str(keystore)}), None, None if password is None else lambda _: password
+        )
     assert refused.value.param == param
 
 
@@ -123,9 +130,9 @@ def test_password_file_that_others_can_read_is_refused(keystore: Path, tmp_path:
     password = tmp_path / "password"
     password.write_text("open sesame")
     password.chmod(0o644)
-    known = {"SVC_KEYSTORE": str(keystore), "SVC_KEYSTORE_PASSWORD_FILE": str(password)}
+    known = {"SVC_WALLET_KEY_FILE": str(keystore), "SVC_KEYSTORE_PASSWORD_FILE": str(password)}
     with pytest.raises(Refused, match="only by its owner") as refused:
-        read_signer(known)
+        read_signer(variables(known))
     assert refused.value.param == "SVC_KEYSTORE_PASSWORD_FILE"
 
 
@@ -137,6 +144,6 @@ def test_encrypted_key_is_written_behind_its_password(tmp_path: Path, monkeypatc
     created = create_wallet(path, "open sesame")
     assert "ciphertext" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    signer = read_signer({}, path, lambda _: "open sesame")
+    signer = read_signer(Variables(), path, lambda _: "open sesame")
     assert signer is not None
     assert signer.address == created.address

@@ -19,6 +19,23 @@ from svcd.run.commands import _new_password
 from tests.fakes.market import START, Market
 
 
+def _configuration(state: Path, port: int) -> str:
+    return f"""\
+state_directory = "{state}"
+[coordinator]
+url = "https://coordinator.example"
+[gateway]
+urls = ["https://gateway.example"]
+[metrics]
+port = {port}
+[[model]]
+name = "m"
+slots = 1
+ask = [{{ sla_seconds = 60, rate_in = "1", rate_out = "1" }}]
+backend = {{ kind = "echo" }}
+"""
+
+
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["svcd", *arguments])
     with pytest.raises(SystemExit) as ended:
@@ -43,7 +60,7 @@ def test_registration_that_waits_for_the_admin_is_told_apart_from_a_failure_by_i
     async def not_admitted(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr("svcd.run.commands.register", not_admitted)
+    monkeypatch.setattr("svcd.run.commands.register_provider", not_admitted)
     monkeypatch.setattr("svcd.run.commands.set_up_logging", lambda _: None)  # it would stay so for other tests
     monkeypatch.setattr("svcd.run.commands.read_config", lambda _: None)
     assert run(monkeypatch, "register", "--config", "svcd.toml", *options) == status
@@ -55,18 +72,18 @@ def test_mistake_in_the_configuration_is_one_line_and_exit_1(
 ) -> None:
     config = tmp_path / "svcd.toml"
     assert run(monkeypatch, command, "--config", str(config)) == 1
-    absent = f"svcd: {config}: No such file or directory; `svcd init --config {config}` writes one\n"
+    absent = f'svcd: settings file not found: {config} (create it with "svcd init --config {config}")\n'
     assert capsys.readouterr().err == absent
     config.write_text('\nstate_directory = "relative"\n')
     assert run(monkeypatch, command, "--config", str(config)) == 1
-    assert capsys.readouterr().err == f"svcd: {config}: state_directory must be an absolute path\n"
+    assert capsys.readouterr().err == f"svcd: {config}: state_directory must be an absolute path, not 'relative'\n"
 
 
 def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, port = tmp_path / "svcd.toml", pick_free()
-    config.write_text(f'state_directory = "{tmp_path}"\n[keys]\nwallet_credential = "w"\n[metrics]\nport = {port}\n')
+    config.write_text(_configuration(tmp_path, port=port))
     market = Market(lambda: START)
     with closing(entries.open_database(tmp_path / JOURNAL_FILE)) as connection:
         for reason in ("undecryptable", "backend_error", "backend_error"):
@@ -76,9 +93,10 @@ def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answe
     assert run(monkeypatch, "status", "--config", str(config)) == 1
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert said == [
-        f"WRONG daemon does not answer on http://127.0.0.1:{port} (ConnectError)",
+        f"WRONG daemon does not answer on http://127.0.0.1:{port} (ConnectError): start it, or read its log",
         "journal: failed (backend_error) 2",
         "journal: failed (undecryptable) 1",
+        "1 wrong: daemon",
     ]
 
 
@@ -99,7 +117,7 @@ def test_status_gives_the_reason_for_unhealthy(
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         config = tmp_path / "svcd.toml"
-        config.write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = {server.server_address[1]}\n')
+        config.write_text(_configuration(tmp_path, port=server.server_address[1]))
         assert run(monkeypatch, "status", "--config", str(config)) == 1
         server.shutdown()
         thread.join()
@@ -110,14 +128,14 @@ def test_status_tells_that_a_journal_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "svcd.toml"
-    config.write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = 0\n')
+    config.write_text(_configuration(tmp_path, port=0))
     (tmp_path / JOURNAL_FILE).write_bytes(b"an editor's text, no journal" * 10)
     assert run(monkeypatch, "status", "--config", str(config)) == 1
     assert "file is not a database" in capsys.readouterr().out
 
 
 def test_reader_that_has_read_enough_is_no_trouble(tmp_path: Path) -> None:
-    (tmp_path / "svcd.toml").write_text(f'state_directory = "{tmp_path}"\n[metrics]\nport = 0\n')
+    (tmp_path / "svcd.toml").write_text(_configuration(tmp_path, port=0))
     gone, end = os.pipe()
     os.close(gone)
     command = [sys.executable, "-m", "svcd", "status", "--config", str(tmp_path / "svcd.toml")]

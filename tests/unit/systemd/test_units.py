@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.run.config import variables
+from common.settings.reader import settings_of
+from coordinatord.run.config import Config, read_config
+from coordinatord.run.descriptors import connections_within
+from coordinatord.run.limits import CONNECTION_BYTES, Limits
+from tests.unit.coordinatord.environment import ENVIRONMENT
 
 UNITS = Path(__file__).parents[3] / "systemd"
 NAMES = sorted(path.name for path in UNITS.glob("*.service"))
@@ -76,11 +80,12 @@ def test_unit_takes_so_much_of_its_machine_and_leaves_no_memory_on_its_disk(name
 
 @pytest.mark.parametrize("name", [name for name in DAEMONS if name.startswith("coordinatord")])
 def test_memory_of_the_coordinator_holds_what_its_settings_let_callers_fill(name: str) -> None:
-    defaults = {v.metadata["variable"]: v.metadata["default"] for v in variables()}
-    bodies = defaults["BODY_MEMORY_BYTES"] + defaults["UPLOAD_MEMORY_BYTES"]
-    connections = defaults["CONNECTIONS_MAX"] * (64 << 10)
-    assert gibibytes(settings(name)["MemoryMax"][0]) * (1 << 30) > bodies + connections + (512 << 20)
-    assert int(settings(name)["LimitNOFILE"][0]) > 2 * defaults["CONNECTIONS_MAX"]
+    limits, config = Limits(), read_config(ENVIRONMENT)
+    memory = int(gibibytes(settings(name)["MemoryMax"][0]) * (1 << 30))
+    connections = connections_within(int(settings(name)["LimitNOFILE"][0]), memory, config)
+    assert connections >= limits.connections
+    held = limits.body_memory_bytes + limits.upload_memory_bytes + connections * CONNECTION_BYTES
+    assert memory > held + (512 << 20)
 
 
 @pytest.mark.parametrize("name", DAEMONS)
@@ -92,13 +97,12 @@ def test_daemon_says_when_it_is_ready_and_is_restarted_when_it_hangs(name: str) 
 
 @pytest.mark.parametrize("name", [name for name in DAEMONS if name.startswith("coordinatord")])
 def test_stop_waits_longer_than_the_coordinators_own_grace(name: str) -> None:
-    (grace,) = [v.metadata["default"] for v in variables() if v.metadata["variable"] == "SHUTDOWN_GRACE_S"]
-    assert int(settings(name)["TimeoutStopSec"][0]) >= grace + 5
+    assert int(settings(name)["TimeoutStopSec"][0]) >= Limits().shutdown_grace_s + 5
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("coordinatord")])
 def test_required_secrets_come_as_credentials_under_the_names_that_are_read(name: str) -> None:
-    required = {v.metadata["variable"].lower() for v in variables() if v.metadata["secret"]}
+    required = {each.name for each in settings_of(Config) if each.secret}
     loaded = {value.partition(":")[0] for value in settings(name)["LoadCredential"]}
     assert loaded <= required
     assert {"database_url", "relayer_key", "pin_store_key", "pin_store_secret"} <= loaded

@@ -44,8 +44,8 @@ function show(now, last) {
     h("dl", { class: "tiles" },
       tile("Waiting relays", whole(m.sum("coordinatord_relay_queue_depth")), `the oldest for ${seconds(m.one("coordinatord_relay_queue_age_seconds"))}`),
       tile("Not mined", whole(m.sum("coordinatord_relay_transactions_pending")), "transactions sent"),
-      tile("Index lag", whole(m.one("coordinatord_index_lag_blocks")), `blocks; it stands at ${whole(m.one("coordinatord_index_cursor_block"))}`),
-      tile("Requests", perSecond("coordinatord_http_request_seconds_count"), `a second, over ${whole(m.one("coordinatord_http_connections"))} connections`)),
+      tile("Index lag", whole(m.one("coordinatord_index_lag_blocks")), "blocks behind the node"),
+      tile("Requests", perSecond("coordinatord_http_request_seconds_count"), "a second")),
     h("h2", {}, "Queue"),
     table("Relays that wait, by priority", [
       { label: "Priority", cell: (each) => QUEUES[each.labels.priority] ?? each.labels.priority },
@@ -61,14 +61,13 @@ function show(now, last) {
     table("Accounts", [
       { label: "Account", cell: (each) => hex(each.labels.account, { what: "account" }) },
       { label: "Balance", num: true, cell: (each) => coins(each.value) },
-      { label: "Reserve", num: true, wide: true, cell: (each) => coins(m.of("coordinatord_relayer_reserve_wei", "account", each.labels.account)) },
+      { label: "Reserve", num: true, wide: true, cell: (each) => coins(reserve(m, each.labels.account)) },
       { label: "Role", cell: (each) => state(m.of("coordinatord_relayer_role", "account", each.labels.account), "has it", "missing") },
-    ], m.all("coordinatord_relayer_balance_wei"), "This process is not relaying for any account."),
+    ], balances(m), "This process is not relaying for any account."),
     facts(
-      ["Base fee", gwei(m.one("coordinatord_relay_base_fee_wei"))],
       ["Above the ceiling", m.one("coordinatord_relay_fees_above_ceiling") === 1 ? "yes: only exits wait, the rest is refused" : "no"],
-      ["Sent again, dearer", whole(m.sum("coordinatord_relay_replacements_total"))],
-      ["Gas used", whole(m.sum("coordinatord_relay_gas_used_total"))],
+      ["Transactions replaced", whole(m.sum("coordinatord_relay_replacements_total"))],
+      ["Gas used", whole(m.sum("coordinatord_relay_gas_total"))],
     ),
     h("h2", {}, "Budgets"),
     table("Requests refused by a budget", [
@@ -81,10 +80,8 @@ function show(now, last) {
     ], m.all("coordinatord_relay_gas_total"), "No gas was used since this process started."),
     h("h2", {}, "Index"),
     facts(
-      ["Stands at", whole(m.one("coordinatord_index_cursor_block"))],
-      ["Head of the node", whole(m.one("coordinatord_index_head_block"))],
-      ["Reorganisations", whole(m.sum("coordinatord_index_reorgs_total"))],
-      ["Events applied", whole(m.sum("coordinatord_index_events_total"))],
+      ["Blocks behind the node", whole(m.one("coordinatord_index_lag_blocks"))],
+      ["Reorganisations", whole(m.sum("coordinatord_index_reorg_depth_blocks_count"))],
     ),
     h("h2", {}, "Roles"),
     table("Roles of this database", [
@@ -95,7 +92,7 @@ function show(now, last) {
     table("Nodes", [
       { label: "Node", cell: (each) => each.labels.node },
       { label: "Answers", cell: (each) => state(each.value, "yes", "no") },
-      { label: "Head", num: true, cell: (each) => whole(m.of("coordinatord_node_head_block", "node", each.labels.node)) },
+      { label: "Blocks behind", num: true, cell: (each) => whole(m.of("coordinatord_node_lag_blocks", "node", each.labels.node)) },
     ], m.all("coordinatord_node_up"), "Only one node is configured. The index shows its state."),
     facts(
       ["Version", m.all("coordinatord_build_info")[0]?.labels.version ?? "–"],
@@ -109,15 +106,23 @@ function show(now, last) {
 function problems(m) {
   const found = [];
   if (m.all("coordinatord_relayer_role").some((each) => each.value === 0)) found.push("The relayer’s account lacks the relayer role. Grant it: nothing is posted or settled without it.");
-  for (const each of m.all("coordinatord_relayer_balance_wei")) {
-    const reserve = m.of("coordinatord_relayer_reserve_wei", "account", each.labels.account);
-    if (reserve !== null && each.value < reserve) found.push(`${each.labels.account} is below its reserve: send it native coin. Until then it relays only exits and cancels.`);
+  for (const each of balances(m)) {
+    const needed = reserve(m, each.labels.account);
+    if (needed !== null && each.value < needed) found.push(`${each.labels.account} is below its reserve: send it native coin. Until then it relays only exits and cancels.`);
   }
   if (m.one("coordinatord_relay_fees_above_ceiling") === 1) found.push("Fees are above RELAY_MAX_FEE_GWEI: exits wait, the rest is refused.");
   if (m.one("coordinatord_nodes_disagree") === 1) found.push("Nodes contradict each other. The log names them.");
   for (const each of m.all("coordinatord_node_up")) if (each.value === 0) found.push(`Node ${each.labels.node} does not answer.`);
-  if (m.one("coordinatord_unknown_variables") > 0) found.push("Some environment variables look like settings but are unknown. Run `coordinatord check` to list them.");
   return found;
+}
+
+function balances(m) {
+  return m.all("coordinatord_relayer_funds_wei").filter((each) => each.labels.kind === "balance");
+}
+
+function reserve(m, account) {
+  const found = m.all("coordinatord_relayer_funds_wei").find((each) => each.labels.kind === "reserve" && each.labels.account === account);
+  return found?.value ?? null;
 }
 
 function tile(label, value, note) {
@@ -139,10 +144,6 @@ function seconds(value) {
 
 function coins(wei) {
   return wei === null ? "–" : (wei / 1e18).toLocaleString("en", { maximumSignificantDigits: 6 }).replaceAll(",", "\u202f");
-}
-
-function gwei(wei) {
-  return wei === null ? "–" : `${(wei / 1e9).toPrecision(4)} gwei`;
 }
 
 function bytes(value) {

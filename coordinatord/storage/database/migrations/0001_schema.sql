@@ -222,7 +222,8 @@ begin
     create index if not exists jobs_owner_settled on jobs (owner, claimed_at) where state = 2;
     create index if not exists jobs_provider_settled on jobs (provider_id, claimed_at) where state = 2;
     -- How jobs of providers ended lately: the sums of `reliability` read this index alone.
-    create index if not exists jobs_ended on jobs (ended_at) include (provider_id, model_id, ended_because, claimed_at)
+    create index if not exists jobs_ended on jobs (ended_at)
+        include (provider_id, model_id, ended_because, claimed_at, completion_tok)
         where ended_at is not null and provider_id > 0;
 end
 $$;
@@ -335,6 +336,7 @@ create table reliability (
     provider_id bigint not null, model_id bigint not null, settled bigint not null, failed bigint not null,
     reclaimed bigint not null,
     median_secs bigint,          -- from the claim to the settle
+    units_per_sec bigint,        -- charged output units of the settled jobs, by their time from the claim to the settle
     primary key (provider_id, model_id)
 );
 

@@ -1,5 +1,6 @@
 """A market of running processes in which honest jobs go on while every attack is run at once, and what came of both."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import asyncpg
 import attrs
 import httpx
 
-from coordinatord.run.config import Config, read_config
+from coordinatord.run.config import Config
 from devnet.catalogue import MODELS
 from devnet.ports import pick_free
 from devnet.world import World
@@ -23,12 +24,13 @@ from tests.abuse.target import Attack, Target
 from tests.faults.bomb_server import BombServer, bomb_server
 from tests.faults.rpc_proxy import Rewrite, rpc_proxy
 from tests.integration.coordinatord.indexer.moves import address_book
-from tests.integration.coordinatord.scene.running import Coordinator, running
+from tests.integration.coordinatord.scene.running import PROGRAM, Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 from tests.soak.answering import answers_ok
 from tests.soak.daemon import Daemon
 from tests.soak.programs import ORIGIN, RATE_IN, RATE_OUT, SLA_SECONDS, provider_program
 from tests.soak.timeline import Timeline
+from tests.support.coordinator import VARIABLE, config_of
 
 _ABSURD_TIP: Final = hex(5 * 10**12)  # 5,000 gwei
 _ABSURD_TIPS: Final = (
@@ -174,9 +176,10 @@ class Campaign:
 def settings_of(world: World, database_url: str, rpc_url: str, settings: Mapping[str, object]) -> dict[str, str]:
     """As operators run it, with limits of a caller: none of them is raised for tests here."""
     given = environment(world, database_url, ESCROW_MODE="static", OPERATOR_KEY="0x" + "5e" * 32, CORS_ORIGINS=ORIGIN)
-    for raised in ("REQUESTS_PER_SECOND", "REQUESTS_BURST", "CONNECTIONS_PER_CALLER", "UPLOADS_PER_CALLER"):
-        del given[raised]
-    return {**given, "RPC_URL": rpc_url, **{name: str(value) for name, value in settings.items()}}
+    del given["REQUESTS_PER_SECOND"]
+    limits = {name: value for name, value in settings.items() if name.islower()}
+    variables = {name: str(value) for name, value in settings.items() if name.isupper()}
+    return {**given, "RPC_URL": rpc_url, VARIABLE: json.dumps(limits), **variables}
 
 
 @asynccontextmanager
@@ -197,7 +200,7 @@ async def campaign(
         rpc = await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url))
         stack.enter_context(rpc.fault(*_ABSURD_TIPS))
         given = settings_of(world, database_url, rpc.url, settings)
-        serving = ("coordinatord",) if defended else (UNDEFENDED, "cancels", "coordinatord")
+        serving = (PROGRAM,) if defended else (UNDEFENDED, "cancels", PROGRAM)
         coordinator = await stack.enter_async_context(running(given, port, pick_free(), program=serving))
         connection = await asyncpg.connect(database_url)
         stack.push_async_callback(connection.close)
@@ -233,7 +236,7 @@ async def campaign(
             world,
             coordinator,
             provider,
-            read_config(given),
+            config_of(given),
             Attacks.on(target, provider_id),
             connection,
             bombs,

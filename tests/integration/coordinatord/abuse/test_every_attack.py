@@ -16,12 +16,13 @@ from typing import Final
 
 import anyio
 import asyncpg
+import attrs
 import pytest
 
 from common.scalars import hex_of
-from coordinatord.chain.relayer.budgets import NEWCOMER_JOBS
+from coordinatord.chain.relayer.budgets import NEWCOMER_JOBS, GasPolicy
 from coordinatord.chain.rpc.client import open_rpc
-from coordinatord.run.config import read_config
+from coordinatord.run.constructors import relayer_settings
 from devnet.anvil import TX_GAS_CAP
 from devnet.world import World
 from tests.abuse.spending import Bait, FullBatches
@@ -31,6 +32,7 @@ from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.invariants.budgets import budget_violations
 from tests.invariants.exits import exit_violations
+from tests.support.coordinator import config_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -38,26 +40,37 @@ SECONDS: Final = float(os.environ.get("ABUSE_SECONDS", "8"))
 ROUNDS: Final = 2 if SECONDS < 60 else 4  # of quiet and of attack, in turn
 BUYERS: Final = 2
 PROTECTED: Final = {
-    "BUDGET_POSTS_GAS": 500_000,
-    "BUDGET_HOURLY_PERCENT": 100,
-    "BUDGET_UNLISTED_UPKEEP_GAS": 1_600_000,
-    "BUDGET_NEWCOMERS_GAS": 5_000_000,
-    "STORAGE_NEW_BYTES": 1_500_000,
-    "STORAGE_NEW_ROWS": 400,
-    "BODY_SILENCE_S": 1,
-    "CONNECTIONS_PER_CALLER": 24,
+    "gas": attrs.asdict(
+        attrs.evolve(
+            GasPolicy.of(500_000, 5_000_000),
+            work=60_000_000,
+            upkeep=50_000_000,
+            unlisted_upkeep=1_600_000,
+            per_settled=500_000,
+            hourly_percent=100,
+        )
+    ),
+    "storage": {
+        "new_bytes": 1_500_000,
+        "new_rows": 400,
+        "most_bytes": 100 << 30,
+        "most_rows": 5_000_000,
+        "newcomers_bytes": 16 << 30,
+        "newcomers_rows": 1_000_000,
+    },
+    "body_silence_s": 1,
+    "connections_per_caller": 24,
     "RELAY_MAX_FEE_GWEI": 50,
     "RELAY_MAX_TIP_GWEI": 2,
 }
 OPEN: Final = {
     **UNLIMITED,
     "BUDGET_NEWCOMERS_GAS": 10**12,  # with none, newcomers are not told apart
-    "BODY_SILENCE_S": 60,
-    "CONNECTIONS_PER_CALLER": 8192,
-    "UPLOADS_PER_CALLER": 1000,
-    "UPLOADS_PER_WALLET": 1000,
+    "body_silence_s": 60,
+    "connections_per_caller": 8192,
+    "uploads_per_caller": 1000,
+    "uploads_per_wallet": 1000,
     "REQUESTS_PER_SECOND": 10_000,
-    "REQUESTS_BURST": 10_000,
     "RELAY_MAX_DEPTH": 512,
 }
 MEMORY: Final = 96 << 20  # that a coordinator may grow by, whatever is tried
@@ -95,7 +108,7 @@ _WAITING_BAIT: Final = (
 
 async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str]]:
     """By attack, what was spent, kept or held beyond the limits of PROTECTED, whatever the coordinator's own are."""
-    config = read_config(settings_of(over.world, database_url, over.world.anvil.rpc_url, PROTECTED))
+    config = config_of(settings_of(over.world, database_url, over.world.anvil.rpc_url, PROTECTED))
     fetchval, wallets = over.connection.fetchval, over.attacks.target.wallets
     found: dict[str, list[str]] = {}
     for line in await budget_violations(over.connection, config):
@@ -103,7 +116,7 @@ async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str
         found.setdefault(owners[0] if owners else "newcomers together", []).append(line)
     if over.attacks.silent.longest > SILENT:
         found["silent bodies"] = [f"one was held for {over.attacks.silent.longest:.1f} s"]
-    if over.attacks.idle.most_open > config.connections_per_caller:
+    if over.attacks.idle.most_open > config.limits.connections_per_caller:
         found["idle connections"] = [f"{over.attacks.idle.most_open} were open"]
     tip = await fetchval("select max(max_tip) from relay_tx_versions")
     if tip > (config.relay_max_tip_gwei or 0) * 10**9:
@@ -192,7 +205,7 @@ async def _full_transactions_fit_under_the_cap(over: Campaign, database_url: str
         "select max(t.ops), max(t.gas) from (select x.gas, count(*) as ops from relays r"
         " join relay_txs x on x.id = r.tx_id where x.succeeded group by x.id) as t"
     ) or (0, 0)
-    assert most_ops == over.config.relay_coalesce_max
+    assert most_ops == relayer_settings(over.config).coalesce_max
     assert most_gas <= TX_GAS_CAP
 
 

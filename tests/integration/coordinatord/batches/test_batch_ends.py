@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from coordinatord.api.batches.worker import BatchWorker
+from coordinatord.chain.relayer.budgets import GasPolicy
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.queue_sql import take
 from coordinatord.run import app
@@ -236,7 +237,8 @@ STATES = "select array_agg(state::text order by id) from relays where priority =
 
 
 async def test_dropped_posts_come_back_as_far_as_the_gas_budget_has_room(world: World, database_url: str) -> None:
-    config = configured(world, database_url, BUDGET_POSTS_GAS=450_000, BUDGET_HOURLY_PERCENT=100)
+    gas = attrs.asdict(attrs.evolve(GasPolicy.of(450_000, 2_000_000_000), hourly_percent=100))
+    config = configured(world, database_url, gas=gas)
     async with staged(world, config, [], relayer=False) as quiet:
         batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
         await batching.create(*batching.submitter.lines(3))

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from statistics import median_low
 
+import attrs
 import pytest
 
 from common.api.limits import RELIABILITY_SECS
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 NOW = 10_000_000
 SETTLED, FAILED, RECLAIMED, CANCELLED = 1, 3, 4, 2
-Sums = dict[tuple[int, int], tuple[int, int, int, int | None]]
+Sums = dict[tuple[int, int], tuple[int, int, int, int | None, int | None]]
 
 
 @pytest.fixture
@@ -38,7 +39,8 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 async def end(connection: Connection, ordinal: int, provider: int, because: int, *, at: int = NOW, secs: int) -> None:
     await connection.execute(
         "update jobs set state = case when $3 = 1 then 2 else 3 end, ended_because = $3, provider_id = $2,"
-        " ended_at = $4::bigint, claimed_at = $4::bigint - $5::bigint where ordinal = $1",
+        " ended_at = $4::bigint, claimed_at = $4::bigint - $5::bigint, completion_tok = 3 * $5::bigint"
+        " where ordinal = $1",
         ordinal,
         provider,
         because,
@@ -63,6 +65,7 @@ def expected(ends: list[tuple[int, int, int, int]]) -> Sums:
         key: (
             *(len(by[because]) for because in (SETTLED, FAILED, RECLAIMED)),
             median_low(by[SETTLED]) if by[SETTLED] else None,
+            3 if any(by[SETTLED]) else None,  # each end charges three units per second
         )
         for key, by in found.items()
     }
@@ -144,5 +147,8 @@ async def test_equal_prices_go_by_turn_then_by_who_settles_and_counts_are_told(d
     _, providers = await read_providers(database, 10, 0)
     for told in (asks, providers):
         known = {each.provider_id: each.reliability for each in told}
-        counts = [(known[n].settled, known[n].failed, known[n].reclaimed, known[n].median_secs) for n in (1, 2, 3)]
-        assert counts == [(4, 5, 1, 9), (0, 0, 0, None), (10, 0, 0, 7)]
+        assert [attrs.astuple(known[n]) for n in (1, 2, 3)] == [
+            (4, 5, 1, 9, 3),
+            (0, 0, 0, None, None),
+            (10, 0, 0, 7, 3),
+        ]

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from anyio.abc import SocketListener, SocketStream
 
+from common.checks import CheckRow, Result, wrong_names
 from common.daemon.secrets import Secret
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.examine import examine
-from coordinatord.run.checks.rows import CheckRow
 from coordinatord.storage.database import migration
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.migration import Migration, migrate
@@ -48,30 +48,30 @@ from tests.integration.coordinatord.scene.stage import environment
 pytestmark = pytest.mark.anyio
 
 WELL = {
-    "settings": True,
-    "variables": True,
-    "database": True,
+    "settings": Result.RIGHT,
+    "variables": Result.RIGHT,
+    "database": Result.RIGHT,
     "durability": None,
-    "migrations": True,
+    "migrations": Result.RIGHT,
     "relayer process": None,
-    "node": True,
-    "clock and chain": True,
-    "contracts": True,
-    "token decimals": True,
-    "history": True,
-    "deployBlock": True,
-    "state": True,
-    "log range": True,
-    "gas": True,
-    "relayer role": True,
-    "relayer funds": True,
-    "pin store": True,
-    "gateway": True,
-    "clock and pin store": True,
+    "node": Result.RIGHT,
+    "clock and chain": Result.RIGHT,
+    "contracts": Result.RIGHT,
+    "token decimals": Result.RIGHT,
+    "history": Result.RIGHT,
+    "deployBlock": Result.RIGHT,
+    "state": Result.RIGHT,
+    "log range": Result.RIGHT,
+    "gas": Result.RIGHT,
+    "relayer role": Result.RIGHT,
+    "relayer funds": Result.RIGHT,
+    "pin store": Result.RIGHT,
+    "gateway": Result.RIGHT,
+    "clock and pin store": Result.RIGHT,
     "escrow": None,
     "bind host": None,
-    "port": True,
-    "open files": True,
+    "port": Result.RIGHT,
+    "open files": Result.RIGHT,
 }
 
 
@@ -99,7 +99,7 @@ async def test_exposed_port_is_remarked_on(well: dict[str, str], host: str, rema
     row = (await looked(well, BIND_HOST=host)).get("bind host")
     assert (row is not None) == remarked
     if row is not None:
-        assert (row.right, "BIND_HOST=127.0.0.1" in row.detail) == (None, True)
+        assert (row.result, "BIND_HOST=127.0.0.1" in row.remedy) == (None, True)
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ async def looked(environ: dict[str, str], **changed: object) -> dict[str, CheckR
 
 
 def wrongs(rows: dict[str, CheckRow]) -> set[str]:
-    return {row.what for row in rows.values() if row.right is False}
+    return set(wrong_names(rows.values()))
 
 
 async def test_market_that_is_well_has_every_row_right_and_keeps_no_probe(well: dict[str, str], world: World) -> None:
     rows = await looked(well)
-    assert {row.what: row.right for row in rows.values()} == WELL, [row.text for row in rows.values()]
+    assert {row.what: row.result for row in rows.values()} == WELL, [row.text for row in rows.values()]
     cid = rows["pin store"].detail.rpartition(" ")[2]
     async with httpx.AsyncClient(trust_env=False) as gateway:
         assert (await gateway.get(f"{world.pins.gateway}/ipfs/{cid}")).status_code == 404
@@ -135,10 +135,10 @@ async def test_command_prints_a_table_and_json_and_its_status_says_whether_all_i
     table = await run()
     assert (table.returncode, table.stderr) == (0, b"")
     assert table.stdout.splitlines()[-1] == b"nothing is wrong"
-    assert b"right  relayer role" in table.stdout
+    assert b"right    relayer role" in table.stdout
     found = await run("--json", RELAY_MAX_DEPHT="64")
     assert found.returncode == 1
-    [row] = [row for row in json.loads(found.stdout) if row["right"] is False]
+    [row] = [row for row in json.loads(found.stdout) if row["result"] == "WRONG"]
     assert row["what"] == "variables"
     assert "RELAY_MAX_DEPHT (did you mean RELAY_MAX_DEPTH?)" in row["detail"]
 
@@ -147,9 +147,9 @@ async def test_few_descriptors_are_reported_with_the_connections_they_allow(well
     command = limited((sys.executable, "-m", "coordinatord", "check", "--json"), 1024)
     found = await anyio.run_process(command, env={**well, "PATH": os.environ["PATH"]}, check=False)
     (row,) = [row for row in json.loads(found.stdout) if row["what"] == "open files"]
-    assert (found.returncode, row["right"]) == (0, None)
-    assert "1024 files may be open" in row["detail"]
-    assert "of CONNECTIONS_MAX 8192" in row["detail"]
+    assert (found.returncode, row["result"]) == (0, None)
+    assert "1024 open files and" in row["detail"]
+    assert "raise LimitNOFILE and MemoryMax of the unit" in row["remedy"]
 
 
 async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str, str]) -> None:
@@ -197,7 +197,7 @@ async def test_port_is_shared_with_processes_of_the_same_market_alone(
     async with answering(int(well["PORT"]), json.dumps(body).encode()):
         row = (await looked(well))["port"]
     assert says in row.detail
-    assert row.right is (not other)
+    assert row.result is (Result.WRONG if other else Result.RIGHT)
 
 
 async def test_port_where_another_program_listens_is_wrong(well: dict[str, str]) -> None:
@@ -209,7 +209,7 @@ async def test_port_where_another_program_listens_is_wrong(well: dict[str, str])
         alone.bind(("127.0.0.1", port))
         alone.listen()
         row = (await looked(well, PORT=port))["port"]
-    assert (row.right, row.remedy) == (False, "see PORT")
+    assert (row.result, row.remedy) == (Result.WRONG, "see PORT")
 
 
 @asynccontextmanager
@@ -278,7 +278,7 @@ async def test_probe_is_removed_when_its_time_is_over(
 async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.storage.database.migration.LEAST_SERVER", 99)
     row = (await looked(well))["database"]
-    assert row.right is False
+    assert row.result is Result.WRONG
     assert "must be PostgreSQL 99 or newer" in row.remedy
 
 
@@ -303,17 +303,17 @@ async def test_older_empty_newer_and_changed_databases_are_told_apart(
         too_new = await migrations_after("update migrations set least_release = '98.0.0' where number = 9000")
         changed = await migrations_after("update migrations set sha256 = '' where number = 1")
         empty = await migrations_after("drop table migrations")
-    assert older.right is None
+    assert older.result is None
     assert "older" in older.detail
-    assert "9000_later.sql" in older.detail
-    assert newer.right is None
+    assert "9000_later.sql" in older.remedy
+    assert newer.result is None
     assert "9000_later.sql" in newer.detail
-    assert too_new.right is False
+    assert too_new.result is Result.WRONG
     assert "lets release 98.0.0 or later run" in too_new.detail
-    assert changed.right is False
+    assert changed.result is Result.WRONG
     assert "0001_schema.sql" in changed.detail
     assert "point DATABASE_URL to an empty database" in changed.remedy
-    assert (empty.right, "empty" in empty.detail) == (None, True)
+    assert (empty.result, "empty" in empty.detail) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -357,8 +357,8 @@ async def test_node_that_is_too_small_says_with_which_setting_to_live_with_it(
 
     with proxy.fault(RefuseWideRanges(7, "block range too wide")):
         rows = await looked(well, RPC_URL=proxy.url)
-    assert rows["log range"].right is None
-    assert "GETLOGS_CAP=" in rows["log range"].detail
+    assert rows["log range"].result is None
+    assert "GETLOGS_CAP=" in rows["log range"].remedy
     with proxy.fault(Rewrite("eth_getBlockByNumber", no_history)):
         assert "history" in wrongs(await looked(well, RPC_URL=proxy.url))
     with proxy.fault(ErrorAnswer("eth_getBalance", -32000, "missing trie node")):
@@ -371,7 +371,7 @@ async def test_every_further_node_is_asked_what_the_first_is_and_has_a_row_of_it
     well: dict[str, str], proxy: RpcProxy
 ) -> None:
     rows = await looked(well, RPC_URLS=proxy.url)
-    assert {name: row.right for name, row in rows.items()} == WELL | {"node 2": True}
+    assert {name: row.result for name, row in rows.items()} == WELL | {"node 2": Result.RIGHT}
     first = (rows[name].detail for name in ("history", "state", "log range", "gas"))
     assert all(detail in rows["node 2"].detail for detail in first)
     assert rows["node 2"].detail.startswith(proxy.url.removeprefix("http://"))
@@ -386,7 +386,7 @@ async def test_every_further_node_is_asked_what_the_first_is_and_has_a_row_of_it
         ([ErrorAnswer("eth_getBalance", -32000, "missing trie node")], "state: the node has no state"),
         ([ErrorAnswer("eth_call", -32000, "gas limit is too high")], "gas: the node tries no transaction of"),
         ([HttpStatus(ANY, 503)], "503"),
-        (older_head(50), "more than RPC_LAG_BLOCKS (5) apart"),
+        (older_head(50), "more than 5 blocks apart"),
     ],
 )
 async def test_further_node_that_is_away_behind_or_too_small_is_the_only_wrong_row(
@@ -405,8 +405,10 @@ async def test_further_node_that_is_away_behind_or_too_small_is_the_only_wrong_r
 async def test_market_is_looked_at_by_the_next_node_when_the_first_is_away(well: dict[str, str]) -> None:
     rows = await looked(well, RPC_URL="http://127.0.0.1:1", RPC_URLS=well["RPC_URL"])
     assert wrongs(rows) == {"node"}
-    assert rows["node 2"].right is True
-    assert all(rows[name].right for name in ("contracts", "token decimals", "deployBlock", "relayer role"))
+    assert rows["node 2"].result is Result.RIGHT
+    assert all(
+        rows[name].result is Result.RIGHT for name in ("contracts", "token decimals", "deployBlock", "relayer role")
+    )
 
 
 async def test_clock_that_is_wrong_is_seen_against_the_chain(
@@ -423,7 +425,7 @@ async def test_kubo_is_probed_in_its_own_language_and_asked_for_room(well: dict[
         kubo = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": node.endpoint, "GATEWAY_URL": node.endpoint}
         rows = await looked(well, **kubo, PIN_STORE_KEY="", PIN_STORE_SECRET="", PIN_STORE_BUCKET="")
     assert wrongs(rows) == set()
-    assert rows["room in Kubo"].right is True
+    assert rows["room in Kubo"].result is Result.RIGHT
     assert node.pins == set()
 
 
@@ -434,4 +436,4 @@ async def test_mock_escrow_and_its_peer_are_told_in_plain_words(well: dict[str, 
     assert wrongs(rows) == {"escrow peer"}
     static = await looked(well, ESCROW_MODE="static", OPERATOR_KEY=key)
     assert "can read them" in static["escrow"].detail
-    assert static["escrow keys"].right is True
+    assert static["escrow keys"].result is Result.RIGHT

@@ -5,6 +5,7 @@ import asyncpg
 import pytest
 
 from coordinatord.base.errors import Retryable
+from coordinatord.storage.database import prepared
 from coordinatord.storage.database.connections import PREPARED_CONNECTIONS, Database, open_database
 from coordinatord.storage.database.prepared import PreparedConnection, PreparedPool
 
@@ -64,6 +65,27 @@ async def test_database_that_is_away_is_retryable_until_it_is_back(database: Dat
     away = False
     await line.fetch(_OWN)
     await pool.end()
+
+
+async def test_read_that_outlasts_the_end_closes_its_connection(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "CLOSING_S", 0.05)
+    opened, begun = list["asyncpg.Connection[asyncpg.Record]"](), anyio.Event()
+
+    async def connect() -> "asyncpg.Connection[asyncpg.Record]":
+        opened.append(await database.connect())
+        begun.set()
+        return opened[-1]
+
+    pool = PreparedPool(connect, 1)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):  # the second waits for the first one's connection
+            tasks.start_soon(pool.reader().fetch, "select pg_sleep(0.3)")
+        await begun.wait()
+        await pool.end()
+        assert not opened[0].is_closed()
+    assert all(connection.is_closed() for connection in opened)
 
 
 async def test_readers_share_a_few_connections(database: Database) -> None:

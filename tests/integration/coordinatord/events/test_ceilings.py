@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def stage_settings() -> dict[str, object]:
-    return {"EVENT_LISTENERS_PER_CALLER": 1, "EVENT_LISTENERS_MAX": 1}
+    return {"event_listeners_per_caller": 1, "event_listeners": 1}
 
 
 @pytest.fixture

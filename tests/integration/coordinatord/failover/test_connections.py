@@ -1,6 +1,8 @@
 """PostgreSQL connections of one process, at their peak."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import asyncpg
@@ -20,7 +22,8 @@ from tests.integration.coordinatord.scene.stage import environment, until
 pytestmark = pytest.mark.anyio
 
 BUYERS, JOBS_EACH = 12, 3
-PROCESSES, MAX_CONNECTIONS = 20, 400
+PROCESSES = 20
+SERVER_SETTINGS = Path(__file__).parents[4] / "config" / "postgresql" / "coordinatord.conf"
 OTHERS = 20  # connections that PostgreSQL keeps for superusers, backups, standbys and people
 _COUNT = (
     "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -34,7 +37,10 @@ async def test_peak_of_twelve_buyers_is_within_the_number_of_the_pages(
     settings = environment(world, database_url)
     limit = database_connections(read_config(settings))
     assert limit == 16
-    assert PROCESSES * limit <= MAX_CONNECTIONS - OTHERS
+    settings_file = SERVER_SETTINGS.read_text(encoding="utf-8")
+    assert f"Each coordinator takes up to {limit} connections" in settings_file
+    (most,) = re.findall(r"^max_connections = (\d+)$", settings_file, re.MULTILINE)
+    assert PROCESSES * limit <= int(most) - OTHERS
     async with (
         running(settings, pick_free(), pick_free()) as coordinator,
         httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http,

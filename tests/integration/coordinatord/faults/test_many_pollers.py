@@ -84,7 +84,7 @@ async def test_thousands_of_pollers_are_answered_and_nobody_is_kept_from_anythin
     party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
 ) -> None:
     port = pick_free()
-    settings = environment(world, database_url, MATCH_LEASE_MS=600_000, CONNECTIONS_MAX=POLLERS + _BESIDES)
+    settings = environment(world, database_url, MATCH_LEASE_MS=600_000, connections=POLLERS + _BESIDES)
     crowd = [sys.executable, "-m", "tests.faults.polling_crowd", LOOPBACK, str(port)]
     crowd += [str(POLLERS), "/evm/jobs?state=Open&model=1&free=1", str(PAUSE)]
     reads: list[int] = []

@@ -19,6 +19,7 @@ from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
 from devnet.world import World
 from tests.faults.name_server import NameServer
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.integration.coordinatord.failover.servers import frozen
 from tests.integration.coordinatord.faults.trading import PartyAt, TradingMarket, trading
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 StartTrading = Callable[..., AbstractAsyncContextManager[TradingMarket]]
 
 _PASSWORD: Final = "right"
+_ORDERS_OF_A_MINUTE: Final = 400
 _ADDRESS_CACHE_S: Final = 10.0  # how long the coordinator reuses a node's address before it looks the name up again
 
 
@@ -47,9 +49,12 @@ def start(world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path) ->
 @pytest.fixture
 async def trade(start: StartTrading, database_url: str, account: str) -> AsyncIterator[TradingMarket]:
     """Both daemons; the coordinator reaches the database by `account`."""
-    own_url = re.sub(r"//[^@]*@", f"//{account}:{_PASSWORD}@", database_url)
-    async with start(database_url, coordinators_database_url=own_url) as market:
+    async with start(database_url, coordinators_database_url=_as_account(database_url, account)) as market:
         yield market
+
+
+def _as_account(database_url: str, account: str) -> str:
+    return re.sub(r"//[^@]*@", f"//{account}:{_PASSWORD}@", database_url)
 
 
 async def end_sessions(postgres: Postgres, account: str) -> None:
@@ -91,6 +96,42 @@ async def test_changed_database_password_is_survived(trade: TradingMarket, postg
 
 async def test_refused_database_login_is_survived(trade: TradingMarket, postgres: Postgres, account: str) -> None:
     await trade.survive(altered_role(postgres, account, "nologin", "login"), code="database_unavailable")
+
+
+@asynccontextmanager
+async def hanging(postgres: Postgres) -> AsyncIterator[None]:
+    with frozen(postgres):
+        yield
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_database_that_hangs_for_a_minute_is_survived(trade: TradingMarket, postgres: Postgres) -> None:
+    await trade.survive(hanging(postgres), code="database_unavailable", seconds=60)
+
+
+@asynccontextmanager
+async def sessions_ended_each_second(postgres: Postgres, account: str) -> AsyncIterator[None]:
+    async def end_them() -> None:
+        while True:
+            await end_sessions(postgres, account)
+            await anyio.sleep(1)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end_them)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_sessions_that_are_ended_for_a_minute_are_survived(
+    start: StartTrading, database_url: str, postgres: Postgres, account: str
+) -> None:
+    """Jobs are posted all the time."""
+    url = _as_account(database_url, account)
+    async with start(database_url, coordinators_database_url=url, orders=_ORDERS_OF_A_MINUTE) as market:
+        await market.survive(sessions_ended_each_second(postgres, account), code=None, seconds=60)
 
 
 @asynccontextmanager

@@ -20,11 +20,11 @@ from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 pytestmark = pytest.mark.anyio
 
 SETTINGS = {
-    "BODY_SILENCE_S": 2,
-    "CONNECTIONS_PER_CALLER": 10,
+    "body_silence_s": 2,
+    "connections_per_caller": 10,
     "CORS_ORIGINS": ORIGIN,
-    "UPLOADS_PER_CALLER": 2,
-    "UPLOADS_PER_WALLET": 1,
+    "uploads_per_caller": 2,
+    "uploads_per_wallet": 1,
 }
 FORM = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
 

@@ -34,8 +34,9 @@ from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 
 RECOVERY_S: Final = 5.0
+LEASE_S: Final = 1
 _OUTAGE_S: Final = 3.0
-_MODEL: Final = "demo/text-small"
+MODEL: Final = "demo/text-small"
 _BODIES: Final = 80  # more than are posted before the longest outage is over
 _POST_PAUSE_S: Final = 0.25
 _COORDINATORS_LOG, _PROVIDERS_LOG = "coordinatord.log", "svcd.log"
@@ -49,6 +50,7 @@ class TradingMarket:
     book: AddressBook
     folder: Path
     database_url: str  # as the test reaches the database, also during the outage
+    settings: Mapping[str, str]  # of the coordinator
     coordinator: Coordinator
     provider: "subprocess.Popen[bytes]"
     providers_port: int  # of its metrics
@@ -195,7 +197,7 @@ async def trading(
     account = world.cast.demo_provider
     extra = dict(process_environment or {})
     url = coordinators_database_url or database_url
-    settings = environment(world, url, MATCH_LEASE_MS=1000, **(coordinator_settings or {})) | extra
+    settings = environment(world, url, MATCH_LEASE_MS=1000 * LEASE_S, **(coordinator_settings or {})) | extra
     port, provider_port = port or pick_free(), pick_free()
     with (folder / _COORDINATORS_LOG).open("wb") as log, (folder / _PROVIDERS_LOG).open("wb") as provider_log:
         async with (
@@ -216,7 +218,8 @@ async def trading(
                 client, load = party_at(world.cast.with_role("client")[0], http), Load([coordinator.base_url])
                 bodies = [await _designated(client, account, world) for _ in range(orders)]
                 market = TradingMarket(
-                    world, book, folder, database_url, coordinator, provider, provider_port, http, load, bodies
+                    *(world, book, folder, database_url, settings),
+                    *(coordinator, provider, provider_port, http, load, bodies),
                 )
                 with anyio.fail_after(60):
                     await until(market.provider_is_healthy)
@@ -234,6 +237,6 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 async def _designated(client: Party, account: DevWallet, world: World) -> Body:
     """A paid submission that only the running provider may take."""
     own_key = PublicKey(account.box_key)
-    envelope = Envelope(client.wallet.address, _MODEL, {"input": "word"}, own_key).encode()
+    envelope = Envelope(client.wallet.address, MODEL, {"input": "word"}, own_key).encode()
     container = seal(own_key, world.market.address_book["chainId"], client.registry, client.wallet.address, envelope)
     return await client.paid(container, designated=world.market.provider_ids[account.address])

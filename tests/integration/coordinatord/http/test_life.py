@@ -80,7 +80,7 @@ async def test_metrics_tell_requests_by_route_and_status(coordinator: Coordinato
         assert page.headers["content-security-policy"].startswith("default-src 'none'")
     assert 'coordinatord_http_request_seconds_count{method="GET",route="/v1/jobs/{id}",status="404"} 1.0' in metrics
     assert 'coordinatord_database_connections{use="idle"}' in metrics
-    assert "coordinatord_index_cursor_block" in metrics
+    assert "coordinatord_index_lag_blocks" in metrics
 
 
 async def test_idle_coordinator_holds_at_most_150_mib(coordinator: Coordinator) -> None:

@@ -77,7 +77,7 @@ async def test_log_of_a_boot_without_its_node_and_database_holds_no_secret(
 ) -> None:
     nowhere = database_url.rpartition("@")[0] + f"@127.0.0.1:{pick_free()}/gone"
     node = f"http://127.0.0.1:{pick_free()}/{PATH_KEY}"
-    settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=node, BOOT_PATIENCE_S="2")
+    settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=node, boot_patience_s=2)
     log = tmp_path / "log"
     with log.open("wb") as errors, pytest.raises(AssertionError, match="the coordinator ended"):
         async with running(settings, pick_free(), pick_free(), errors=errors.fileno()):

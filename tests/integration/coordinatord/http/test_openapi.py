@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def stage_settings() -> dict[str, object]:
     """An escrow that reads every body it describes; and no places to wait, for a stream or a held poll has no end."""
-    return {**MOCK, "EVENT_LISTENERS_PER_CALLER": 0}
+    return {**MOCK, "event_listeners_per_caller": 0}
 
 
 async def _document(stage: Stage) -> Schema:

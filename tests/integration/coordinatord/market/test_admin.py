@@ -7,8 +7,7 @@ import attrs
 import pytest
 
 from common.address_book import AddressBook
-from common.daemon.process import Fatal
-from coordinatord.market import commands
+from coordinatord.market.commands import Failed, market
 from coordinatord.market.contracts import Contract
 from coordinatord.market.reading import MarketState, read_market
 from devnet.anvil import Anvil
@@ -31,7 +30,7 @@ class Office:
         """The command's output."""
         self.read()
         where = ("--rpc-url", self.rpc_url, "--addresses", str(self.ground.out))
-        commands.run(["admin", *words, *where])
+        market.main(["admin", *words, *where], standalone_mode=False)
         return self.read()
 
     def send(self, *words: str) -> list[tuple[str, str]]:
@@ -109,20 +108,20 @@ def test_every_action_sends_what_its_calldata_says_and_is_refused_when_it_is_don
         assert len(calldata) == calls, words
         assert office.send(*words) == calldata, words
         assert read(office.market()) == expected, words
-        with pytest.raises(Fatal, match="nothing to do: it is so already"):
+        with pytest.raises(Failed, match="nothing to do: it is so already"):
             office.run(*words, "--calldata")
 
 
 def test_new_owner_accepts_by_its_key_and_nobody_else_can(office: Office) -> None:
     heir = office.ground.heir.address
-    with pytest.raises(Fatal, match="no registry's ownership is offered"):
+    with pytest.raises(Failed, match="no registry's ownership is offered"):
         office.run("accept-ownership", "--calldata")
     office.send("transfer-ownership", heir)
-    with pytest.raises(Fatal, match=f"{office.ground.deployer.address} may not do this, {heir} may"):
+    with pytest.raises(Failed, match=f"{office.ground.deployer.address} may not do this, {heir} may"):
         office.send("accept-ownership")
     office.run("accept-ownership", "--key-file", office.key_file(0), "--confirmations", "1", "--poll", "0.01")
     assert {registry.owner for registry in office.market().registries.values()} == {heir}
-    with pytest.raises(Fatal, match="may not do this"):
+    with pytest.raises(Failed, match="may not do this"):
         office.send("pause")
 
 
@@ -143,19 +142,19 @@ NONSENSE = [
 
 def test_action_that_makes_no_sense_is_refused_by_the_value_at_fault(office: Office) -> None:
     for words, said in NONSENSE:
-        with pytest.raises(Fatal, match=said):
+        with pytest.raises(Failed, match=said):
             office.run(*words, "--calldata")
 
 
 def test_treasury_that_would_swallow_fees_is_refused(office: Office) -> None:
     for contract in (office.book.job_registry, office.book.ask_registry, office.book.paytoken):
-        with pytest.raises(Fatal, match="is lost"):
+        with pytest.raises(Failed, match="is lost"):
             office.run("treasury", "0x" + contract.hex(), "--calldata")
 
 
 def test_one_model_is_not_forbidden_to_a_provider_that_may_run_all(office: Office) -> None:
     office.send("allow-all-models", "1", "yes")
-    with pytest.raises(Fatal, match="`allow-all-models 1 no` comes first"):
+    with pytest.raises(Failed, match="`allow-all-models 1 no` comes first"):
         office.run("allow-model", "1", "7", "no", "--calldata")
 
 

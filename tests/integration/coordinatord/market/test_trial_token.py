@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.market import commands
+from coordinatord.market.commands import market
 from coordinatord.market.deploy import deploy
 from coordinatord.market.trial_token import MAIN_NETWORKS, require_trial_chain
 from devnet.anvil import Anvil
@@ -25,7 +25,7 @@ def test_test_token_is_deployed_minted_and_good_for_a_market(
     ground: Ground, anvil: Anvil, capsys: pytest.CaptureFixture[str]
 ) -> None:
     buyer = ground.heir.address
-    commands.main(command(ground, anvil.rpc_url, "--mint", f"{buyer}=250"))
+    market.main(command(ground, anvil.rpc_url, "--mint", f"{buyer}=250"), standalone_mode=False)
     address = capsys.readouterr().out.strip()
     token = attrs.evolve(ground.token, address=address)
     assert token.read(ground.node, "balanceOf", buyer) == 250 * 10**6
@@ -52,7 +52,7 @@ def test_command_sends_nothing_to_a_main_network(
     ground.rpc("anvil_setChainId", 8453)
     try:
         with pytest.raises(SystemExit):
-            commands.main(command(ground, anvil.rpc_url))
+            market(command(ground, anvil.rpc_url))
     finally:
         ground.rpc("anvil_setChainId", 31337)
     assert "a main network" in capsys.readouterr().err
@@ -62,5 +62,5 @@ def test_command_sends_nothing_to_a_main_network(
 @pytest.mark.parametrize("mint", ["0x12=5", "5", f"0x{'11' * 20}=1.5", f"0x{'11' * 20}=0"])
 def test_malformed_mint_is_refused(mint: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        commands.main(["deploy-test-token", "--rpc-url", "http://127.0.0.1:1", "--mint", mint])
+        market(["deploy-test-token", "--rpc-url", "http://127.0.0.1:1", "--mint", mint])
     assert ended.value.code == 2

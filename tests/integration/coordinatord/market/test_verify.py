@@ -9,13 +9,13 @@ import pytest
 
 from common import artifacts
 from common.address_book import AddressBook
+from common.checks import wrong_names
 from common.daemon.process import Fatal
 from coordinatord.market import explorer, status
 from coordinatord.market.contracts import Contract
 from coordinatord.market.deployment import encoded_arguments
 from coordinatord.market.node import code_at
 from coordinatord.market.reading import contracts_of, read_market
-from coordinatord.market.rows import Row
 from coordinatord.market.status import conformity, soundness
 from tests.integration.coordinatord.market.ground import SPAN, Ground
 
@@ -24,8 +24,7 @@ STRANGER = "0x" + "77" * 20
 
 def wrong_facts(ground: Ground, book: AddressBook) -> list[str]:
     market = read_market(ground.node, book, SPAN, lambda _: None)
-    rows: list[Row] = soundness(market, book) + conformity(market, ground.terms)
-    return [row.fact for row in rows if row.wrong]
+    return wrong_names(soundness(market, book) + conformity(market, ground.terms))
 
 
 def by_admin(registry: str, function: str, *arguments: object) -> Callable[[Ground, dict[str, Contract]], None]:
@@ -105,10 +104,10 @@ def test_status_tells_every_fact_to_people_and_to_programs(ground: Ground) -> No
     for said in ("lab/words", ground.heir.address, "1234 (0.001234)", "60, 3600", ground.cast.treasury.address):
         assert said in text
     assert [model["model_id"] for model in document["models"]] == [7, 9]
-    facts = {fact["fact"]: fact for fact in document["facts"]}
-    assert facts["JobRegistry: pending owner"]["found"] == ground.heir.address
-    assert facts["ProviderRegistry: job registry"]["right"] is True
-    assert facts["JobRegistry: fee"]["right"] is None
+    facts = {fact["what"]: fact for fact in document["facts"]}
+    assert facts["JobRegistry: pending owner"]["detail"] == ground.heir.address
+    assert facts["ProviderRegistry: job registry"]["result"] == "right"
+    assert facts["JobRegistry: fee"]["result"] is None
 
 
 def test_folder_for_explorers_holds_the_sources_and_the_arguments_of_each_deployment(ground: Ground) -> None:

@@ -2,6 +2,9 @@ import time
 
 import pytest
 
+from common.box import SecretKey
+from common.bundle import MAX_ITEMS, announcement
+from common.canonical_json import canonical
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import Outcome, RefusedByChain, Relaying, RelayMined
 from tests.integration.coordinatord.scene import relay_ends
@@ -40,6 +43,9 @@ async def test_published_asks_are_on_the_book_and_make_floors(provider: Party, s
     nothing_yet = {"window_secs": "604800", "settled": "0", "failed": "0", "reclaimed": "0", "median_secs": None}
     quoted = {"provider_id": str(provider_id), "model_id": "1", "sla": "3600", "rate_in": "5", "rate_out": "7"}
     assert asks == [quoted | {"reliability": nothing_yet}]
+    announces = provider.set_identity(SecretKey(bytes([7] * 32)).public.raw, canonical(announcement()))
+    assert (await provider.run(announces)).status_code == 201
+    assert (await stage.http.get("/evm/asks?model=1")).json()["asks"][0]["largest_bundle"] == MAX_ITEMS
     floors = (await stage.http.get("/evm/asks/floors", params={"model": 1, "sla": 3600})).json()["floors"]
     assert floors == [{"model_id": "1", "sla": "3600", "rate_in": "5", "rate_out": "7"}]
     withdrawn = provider.asks(provider_id, (1, 3600, 0, 0), signed_at=body["snapshot"]["signed_at"] + 1)

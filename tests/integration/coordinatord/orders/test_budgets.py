@@ -28,12 +28,16 @@ Refusal = tuple[int, str, str, bool]
 def stage_settings() -> dict[str, object]:
     """Two posts fit by estimate while they are under way, and what they really used leaves no room for a third."""
     return {
-        "BUDGET_POSTS_GAS": 300_000,
-        "BUDGET_HOURLY_PERCENT": 100,
-        "BUDGET_GAS_PER_SETTLED": 1_000_000,
-        "BUDGET_WORK_GAS": 1,
-        "BUDGET_UNLISTED_UPKEEP_GAS": 1_500_000,
-        "STORAGE_NEW_BYTES": ROOM,
+        "gas": {
+            "posts": 300_000,
+            "work": 1,
+            "upkeep": 50_000_000,
+            "unlisted_upkeep": 1_500_000,
+            "newcomers": 2_000_000_000,
+            "per_settled": 1_000_000,
+            "hourly_percent": 100,
+        },
+        "storage": {"new_bytes": ROOM, "new_rows": 0, "most_bytes": 0, "most_rows": 0},
     }
 
 
@@ -252,7 +256,7 @@ async def test_files_of_a_batch_without_a_result_are_kept_for_days(stage: Stage,
     done = await batching.until(created["id"], status="completed")
     config = stage.ground.config
     assert await told_life(newcomer, created["input_file_id"]) == config.file_retention_seconds
-    assert await told_life(newcomer, done["error_file_id"]) - config.failed_batch_retention_seconds in range(60)
+    assert await told_life(newcomer, done["error_file_id"]) - config.limits.failed_batch_retention_s in range(60)
     await stage.execute("update batches set completed_at = completed_at - interval '4 days'")
     await stage.sweep()
     assert (await batching.get(f"/{created['id']}")).status_code == 404

@@ -25,7 +25,7 @@ BIN = ROOT / ".venv-peers" / "bin"
 @pytest.fixture
 def served_settings() -> dict[str, object]:
     """An escrow, webhooks; and no places to wait, for a stream or a held poll has no end."""
-    return {**MOCK, "EVENT_LISTENERS_PER_CALLER": 0, "WEBHOOKS_KEY": "0b" * 32, "WEBHOOKS_PRIVATE": "allow"}
+    return {**MOCK, "event_listeners_per_caller": 0, "WEBHOOKS_KEY": "0b" * 32, "WEBHOOKS_PRIVATE": "allow"}
 
 
 async def _prepared(served: Served, owner: Party, seller: Party) -> dict[str, Any]:

@@ -118,7 +118,7 @@ async def _calling(proxy: str, address: str) -> AsyncIterator[httpx.AsyncClient]
         yield http
 
 
-@pytest.mark.parametrize("served_settings", [{**BEHIND, "REQUESTS_PER_SECOND": 1, "REQUESTS_BURST": 50}])
+@pytest.mark.parametrize("served_settings", [{**BEHIND, "REQUESTS_PER_SECOND": 1, "requests_burst": 50}])
 async def test_callers_behind_the_proxy_are_told_apart_and_a_429_says_when_to_come_again(
     proxy: str, held: Callable[[str], None]
 ) -> None:

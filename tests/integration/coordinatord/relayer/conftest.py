@@ -20,7 +20,7 @@ def write_ahead(services: Services, database_url: str) -> Iterator[WriteAhead]:
     oracle = WriteAhead(database_url)
     yield oracle
     found = services.portal.call(oracle.found)
-    services.portal.call(oracle.close)
+    services.portal.call(oracle.aclose)
     assert found == []
 
 

@@ -55,11 +55,11 @@ class Stage:
     tasks: anyio.abc.TaskGroup
 
     def start(
-        self, by: Wallet | AccountSigner, role: RelayerRole | None = None, *, former: bool = False
+        self, by: Wallet | AccountSigner, role: RelayerRole | None = None, *, replacements_only: bool = False
     ) -> anyio.CancelScope:
         scope = anyio.CancelScope()
         signer = WalletSigner(by) if isinstance(by, Wallet) else by
-        settings = attrs.evolve(self.settings, former=former)
+        settings = attrs.evolve(self.settings, replacements_only=replacements_only)
 
         async def run() -> None:
             with scope:
@@ -95,7 +95,6 @@ async def stage(
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
     mined_within: float = 15.0,
-    chains: bool = True,
     index: AddressBook | None = None,
     policy: GasPolicy = UNLIMITED,
 ) -> AsyncIterator[Stage]:
@@ -108,7 +107,6 @@ async def stage(
         fee_ceiling=fee_ceiling,
         keeping_up=keeping_up,
         mined_within=mined_within,
-        chains=chains,
     )
     async with (
         open_database(database_url, smallest=1, largest=8) as database,

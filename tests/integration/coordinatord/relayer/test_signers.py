@@ -20,7 +20,7 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.rpc.client import open_rpc
-from coordinatord.run.config import Config, read_config
+from coordinatord.run.config import Config
 from coordinatord.run.signer import open_signer
 from devnet.world import World
 from tests.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
@@ -29,6 +29,7 @@ from tests.integration.coordinatord.relayer.ops import Ops
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, relay_into, stage
 from tests.integration.coordinatord.scene.stage import environment
 from tests.invariants.relays import relay_violations
+from tests.support.coordinator import config_of
 
 pytestmark = pytest.mark.anyio
 
@@ -62,14 +63,14 @@ def private(path: Path, text: str) -> Path:
 def configured(world: World, database_url: str, **relayer: object) -> Config:
     given = environment(world, database_url, **relayer)
     del given["RELAYER_KEY"]
-    return read_config(given)
+    return config_of(given)
 
 
 def by_keystore(tmp_path: Path, key: str, _world: World) -> dict[str, object]:
     document = Account.encrypt(bytes.fromhex(key), PASSWORD, kdf="pbkdf2", iterations=2)
     return {
         "RELAYER_KEYSTORE": private(tmp_path / "keystore.json", json.dumps(document)),
-        "RELAYER_KEYSTORE_PASSWORD_FILE": private(tmp_path / "password", PASSWORD + "\n"),
+        "RELAYER_KEYSTORE_PASSWORD": PASSWORD,
     }
 
 
@@ -78,7 +79,7 @@ def by_program(tmp_path: Path, key: str, world: World) -> dict[str, object]:
     return {
         "RELAYER_SIGNER_COMMAND": f"{sys.executable} '{script}' '{held}'",
         "RELAYER_ACCOUNT": world.cast.with_role("relayer")[0].address,
-        "RELAYER_SIGNER_TIMEOUT_S": 30,
+        "signer_timeout_s": 30,
     }
 
 
@@ -126,7 +127,7 @@ async def signing_over(
     """The signer behind a proxy, apart from the node."""
     async with rpc_proxy(world.anvil.rpc_url) as proxy:
         account = world.cast.with_role("relayer")[0].address
-        given = {"RELAYER_SIGNER_URL": proxy.url, "RELAYER_ACCOUNT": account, "RELAYER_SIGNER_TIMEOUT_S": 1}
+        given = {"RELAYER_SIGNER_URL": proxy.url, "RELAYER_ACCOUNT": account, "signer_timeout_s": 1}
         async with (
             open_signer(configured(world, database_url, **given)) as signer,
             stage(database_url, world.anvil.rpc_url, **settings) as on,  # type: ignore[arg-type] # stage's own
@@ -205,11 +206,11 @@ async def test_a_keystore_that_does_not_open_ends_the_start_with_the_settings_na
     world: World, database_url: str, key: str, tmp_path: Path
 ) -> None:
     given = by_keystore(tmp_path, key, world)
-    wrong = given | {"RELAYER_KEYSTORE_PASSWORD_FILE": private(tmp_path / "wrong", "another")}
+    wrong = given | {"RELAYER_KEYSTORE_PASSWORD": "another"}
     without = {"RELAYER_KEYSTORE": given["RELAYER_KEYSTORE"]}
     for settings, said in (
         (wrong, r"^RELAYER_KEYSTORE .*keystore.json cannot be opened"),
-        (without, r"^RELAYER_KEYSTORE needs RELAYER_KEYSTORE_PASSWORD"),
+        (without, r"^RELAYER_KEYSTORE_PASSWORD is required with RELAYER_KEYSTORE"),
     ):
         with pytest.raises(Fatal, match=said):
             async with open_signer(configured(world, database_url, **settings)):

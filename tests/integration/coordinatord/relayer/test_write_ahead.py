@@ -80,4 +80,4 @@ async def test_what_was_broadcast_while_the_database_was_away_is_looked_up_later
     assert "could not be looked up" in (await away.found())[0]
     away.database_url = database_url
     assert "(nonce 5) was broadcast before" in (await away.found())[0]
-    await away.close()
+    await away.aclose()

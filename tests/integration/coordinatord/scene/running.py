@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -14,6 +15,8 @@ import attrs
 import httpx
 
 from tests.faults.descriptors import limited
+
+PROGRAM: Final = "tests.support.coordinator"
 
 
 @attrs.frozen
@@ -49,7 +52,7 @@ def start(
     environment: dict[str, str],
     *,
     errors: int | None = None,
-    program: Sequence[str] = ("coordinatord",),
+    program: Sequence[str] = (PROGRAM,),
     descriptors: int | None = None,
 ) -> "subprocess.Popen[bytes]":
     command = limited((sys.executable, "-m", *program, "serve"), descriptors)
@@ -63,7 +66,7 @@ async def running(
     metrics_port: int,
     *,
     errors: int | None = None,
-    program: Sequence[str] = ("coordinatord",),
+    program: Sequence[str] = (PROGRAM,),
     descriptors: int | None = None,
 ) -> AsyncIterator[Coordinator]:
     """`errors`: the file descriptor that its log goes to. `program`: the module, and what comes before `serve`.

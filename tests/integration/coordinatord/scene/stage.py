@@ -4,12 +4,14 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Final
 
 import anyio
 import attrs
 import httpx
 
 from common.daemon.asgi import ASGIApp
+from common.daemon.secrets import Secret
 from common.domains import Domains
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.system.routes import Stopping
@@ -20,7 +22,7 @@ from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
 from coordinatord.run import app
 from coordinatord.run.application import compose
-from coordinatord.run.config import Config, read_config
+from coordinatord.run.config import Config
 from coordinatord.run.dependencies import Dependencies, containers_of, open_pins
 from coordinatord.run.escrow import open_escrow
 from coordinatord.run.janitor import Janitor
@@ -35,9 +37,20 @@ from coordinatord.storage.pins.store import PinningStore, PinStore, bucket_url
 from devnet.world import World
 from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.faults import Faults, node_transport
+from tests.support.coordinator import VARIABLE, config_of
+
+# A busy machine may leave a test's client alone for long, and all clients of a test have one address.
+LIMITS: Final[dict[str, object]] = {
+    "body_silence_s": 60,
+    "body_least_rate": 1,
+    "requests_burst": 100_000,
+    "connections_per_caller": 100_000,
+    "uploads_per_caller": 1000,
+}
 
 
 def environment(world: World, database_url: str, **settings: object) -> dict[str, str]:
+    """Return variables of a coordinator. Settings in lower case are its `Limits`."""
     relayer = world.cast.with_role("relayer")[0]
     return {
         "ADDRESSES_JSON": json.dumps(world.market.address_book),
@@ -50,14 +63,9 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
         "PIN_STORE_BUCKET": world.pins.bucket,
         "BLOCK_TIME_MS": "100",
         "METRICS_PORT": "0",
-        "DATABASE_POOL_MIN": "1",
-        "BODY_SILENCE_S": "60",  # a busy machine may leave a test's client alone for long
-        "BODY_LEAST_RATE": "1",
         "REQUESTS_PER_SECOND": "100000",
-        "REQUESTS_BURST": "100000",
-        "CONNECTIONS_PER_CALLER": "100000",
-        "UPLOADS_PER_CALLER": "1000",
-        **{name: str(value) for name, value in settings.items()},
+        VARIABLE: json.dumps(LIMITS | {name: value for name, value in settings.items() if name.islower()}),
+        **{name: str(value) for name, value in settings.items() if name.isupper()},
     }
 
 
@@ -128,14 +136,15 @@ async def staged(
         ) as database,
         AsyncExitStack() as stack,
     ):
-        signer = RequestSigner(config.pin_store_key, config.pin_store_secret, config.pin_store_region)
-        url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket)
+        key, secret = config.pin_store_key or Secret(""), config.pin_store_secret or Secret("")
+        signer = RequestSigner(key, secret, config.pin_store_region)
+        url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket or "")
         pins: PinStore = PinningStore(StoreRequests(http_over(store_client), url, signer, attempts=1))
         if config.pin_store != "filebase":
             pins = await open_pins(config, PinnedKeys(database), stack)
         urls = [url.reveal() for url in config.database_replica_urls]
         replicas = await stack.enter_async_context(open_replicas(urls, largest=4, statement_timeout=60))
-        nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url.reveal()))])
+        nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url))])
         rpc = Rpc(nodes.transport())
         ground = Dependencies(
             config=config,
@@ -219,4 +228,4 @@ def _code(response: httpx.Response) -> str | None:
 
 
 def configured(world: World, database_url: str, **settings: object) -> Config:
-    return read_config(environment(world, database_url, **settings))
+    return config_of(environment(world, database_url, **settings))

@@ -5,12 +5,10 @@ import pytest
 from common.scalars import base64_of, hex_of
 from coordinatord.api.pages.files import POLICY
 from coordinatord.api.pages.routes import PageRoutes
-from coordinatord.run.config import read_config
-from devnet.world import World
 from tests.integration.coordinatord.book.market_rows import add_history
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
-from tests.integration.coordinatord.scene.stage import Stage, environment
+from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
 
@@ -32,12 +30,6 @@ async def test_page_and_its_files_come_with_a_policy_and_are_told_once(stage: St
 async def test_nothing_but_the_files_is_served(stage: Stage) -> None:
     for name in ("web/nothing.js", "web/..%2Ffiles.py", "web/__init__.py", "web/%00", "web/operators.html"):
         assert (await stage.http.get(f"/{name}")).status_code == 404, name
-
-
-def test_web_off_leaves_the_routes_out(world: World, database_url: str) -> None:
-    config = read_config(environment(world, database_url, WEB="off"))
-    assert config.web == "off"
-    assert PageRoutes(config.web == "on").routes() == []
 
 
 @shows("GET /evm/jobs/{job_id}/transactions", 200)

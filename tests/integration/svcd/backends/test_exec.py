@@ -12,8 +12,8 @@ from common.daemon.process import Fatal
 from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
-from svcd.backends.settings import read_backend
 from svcd.base.end_reasons import WorkFailed
+from tests.fakes.backend_settings import read_backend
 from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
@@ -31,8 +31,8 @@ async def program(
     text: str, *arguments: str, private: Sequence[Path] = (), **entries: object
 ) -> AsyncIterator[Backend]:
     command = [sys.executable, "-S", "-c", text, *arguments]
-    table = {"kind": "exec", "command": command, "backoff_seconds": 0, "grace_seconds": 0.1, **entries}
-    async with open_backend(read_backend(table, {}), private) as backend:
+    table = {"kind": "exec", "command": command, "backoff_s": 0, "grace_s": 0.1, **entries}
+    async with open_backend(read_backend(table), private) as backend:
         yield backend
 
 
@@ -106,7 +106,7 @@ async def test_of_svcds_own_environment_nothing_reaches_the_program(monkeypatch:
     ids=["65", "1", "75", "killed", "no json", "no output", "a wrong count", "too long"],
 )
 async def test_how_a_program_ends_says_whose_fault_it_is(text: str, reason: str, fault: bool) -> None:
-    async with program(text, longest_answer_bytes=4096) as backend:
+    async with program(text, max_answer_bytes=4096) as backend:
         with pytest.raises(WorkFailed) as failed:
             await backend.run(work_on())
     assert (failed.value.reason, failed.value.backend_fault) == (reason, fault)
@@ -136,7 +136,7 @@ async def test_a_program_may_end_without_reading_what_it_is_told() -> None:
 
 
 async def test_a_program_that_is_not_there_is_the_providers_fault_and_not_up() -> None:
-    async with open_backend(read_backend({"kind": "exec", "command": ["/nonexistent/model"]}, {})) as backend:
+    async with open_backend(read_backend({"kind": "exec", "command": ["/nonexistent/model"]})) as backend:
         with pytest.raises(WorkFailed) as failed:
             await backend.run(work_on())
         assert not await backend.is_up()

@@ -7,8 +7,8 @@ import trio
 
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
-from svcd.backends.settings import read_backend
 from svcd.base.end_reasons import WorkFailed
+from tests.fakes.backend_settings import read_backend
 from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
 from tests.fakes.provider_work import work_on
 
@@ -33,13 +33,13 @@ async def backend(script: Script, **entries: object) -> AsyncIterator[tuple[Back
             "poll_url": f"{server.url}/jobs/{{id}}",
             "cancel_url": f"{server.url}/jobs/{{id}}",
             "cancel_method": "DELETE",
-            "poll_seconds": 0.01,
-            "backoff_seconds": 0.001,
+            "poll_s": 0.01,
+            "backoff_s": 0.001,
             "attempts": 2,
             **entries,
         }
         table = {key: value for key, value in table.items() if value is not None}
-        async with open_backend(read_backend(table, {})) as opened:
+        async with open_backend(read_backend(table)) as opened:
             yield opened, server
 
 
@@ -114,7 +114,7 @@ async def test_file_that_stands_in_its_address_is_carried_without_a_request(
 @pytest.mark.parametrize("address", ["data:image/png;base64,iVBORw=", "data:image/png", "data:;base64," + "A" * 2000])
 async def test_data_address_that_is_none_or_too_long_is_the_providers_fault(address: str) -> None:
     script: Script = {SUBMIT: [job("done", output=address)]}
-    async with backend(script, download=True, longest_answer_bytes=1024) as (http, _):
+    async with backend(script, download=True, max_answer_bytes=1024) as (http, _):
         with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
@@ -130,7 +130,7 @@ async def test_a_result_that_is_no_address_of_a_file_is_the_providers_fault(outp
 
 async def test_files_that_are_too_large_together_are_given_up() -> None:
     files: Script = {"GET /f": [Reply(200, (b"x" * 500,))], SUBMIT: [job("done", output=["/f", "/f"])]}
-    async with backend(files, download=True, longest_answer_bytes=1024) as (http, _):
+    async with backend(files, download=True, max_answer_bytes=1024) as (http, _):
         with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)

@@ -7,8 +7,8 @@ import trio
 
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
-from svcd.backends.settings import read_backend
 from svcd.base.end_reasons import WorkFailed
+from tests.fakes.backend_settings import read_backend
 from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
 from tests.fakes.provider_work import work_on
 
@@ -30,8 +30,8 @@ async def backend(*replies: Reply | None, **entries: object) -> AsyncIterator[tu
         return waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
     async with running_model_server(answer) as server:
-        table = {"kind": "openai", "api": "chat", "base_url": server.url, "backoff_seconds": 0.001, **entries}
-        async with open_backend(read_backend(table, {})) as opened:
+        table = {"kind": "openai", "api": "chat", "base_url": server.url, "backoff_s": 0.001, **entries}
+        async with open_backend(read_backend(table)) as opened:
             yield opened, server
 
 
@@ -95,8 +95,8 @@ async def test_every_attempt_failed_is_exhaustion() -> None:
 async def test_a_server_that_nobody_listens_at_is_exhausted_and_not_up() -> None:
     async with backend(Reply.of({})) as (_, server):
         gone = server.url
-    table = {"kind": "openai", "api": "chat", "base_url": gone, "attempts": 2, "backoff_seconds": 0}
-    async with open_backend(read_backend(table, {})) as openai:
+    table = {"kind": "openai", "api": "chat", "base_url": gone, "attempts": 2, "backoff_s": 0}
+    async with open_backend(read_backend(table)) as openai:
         with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on())
         assert not await openai.is_up()
@@ -131,7 +131,7 @@ async def test_a_refusal_is_not_tried_again(status: int, fault: bool) -> None:
 async def test_an_answer_without_end_is_given_up_at_its_limit(stream: bool) -> None:
     long = "x" * 4000
     reply = Reply.events(chunk(long), "[DONE]") if stream else Reply.of(long)
-    async with backend(reply, longest_answer_bytes=1024) as (openai, server):
+    async with backend(reply, max_answer_bytes=1024) as (openai, server):
         with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on())
     assert (failed.value.reason, failed.value.backend_fault, len(server.asked)) == ("backend_error", True, 1)

@@ -27,13 +27,15 @@ from tests.integration.coordinatord.scene.party import Party
 
 MODEL: Final = "demo/text-small"
 # A model server's stand-in that hangs for as long as a file is there, and says that it was reached. For "large" it has
-# a result that no settle holds.
+# a result that no settle holds. The file "runs" lists the ids of the work that it answered.
 _PROGRAM: Final = """\
 import json, pathlib, sys, time
 work, here = json.load(sys.stdin), pathlib.Path(__file__).parent
 (here / "reached").touch()
 while work["input"]["input"] == "hang" and (here / "hang").exists():
     time.sleep(0.05)
+with (here / "runs").open("a") as runs:
+    runs.write(work["job_id"] + "\\n")
 large = work["input"]["input"] == "large"
 json.dump({"output": "x" * 16_000_000 if large else work["input"], "completion_tok": 3}, sys.stdout)
 """
@@ -103,17 +105,21 @@ class Scene:
         """A job of one word, for this provider or for all."""
         provider_id = self.world.market.provider_ids[self.world.cast.demo_provider.address]
         recipient = PublicKey(self.client.box_key if designated else self.escrow)
-        envelope = Envelope(self.client.wallet.address, MODEL, {"input": word}, self.result_key)
-        container = seal(
-            recipient,
-            self.book.chain_id,
-            self.book.job_registry,
-            self.client.wallet.address,
-            plaintext if plaintext is not None else envelope.encode(),
-        )
+        content = plaintext if plaintext is not None else self.envelope({"input": word})
+        owner = self.client.wallet.address
+        container = seal(recipient, self.book.chain_id, self.book.job_registry, owner, content)
         answer = await self.client.post(container=container, designated=provider_id if designated else 0)
         self.posted.append(answer["job_id"])
         return self.posted[-1]
+
+    def envelope(self, model_input: dict[str, Any]) -> bytes:
+        return Envelope(self.client.wallet.address, MODEL, model_input, self.result_key).encode()
+
+    @property
+    def runs(self) -> list[str]:
+        """The ids of the work that the model has answered."""
+        file = self.directory / "runs"
+        return file.read_text().splitlines() if file.exists() else []
 
     @property
     def result_key(self) -> PublicKey:

@@ -17,7 +17,7 @@ async def test_designated_and_open_jobs_are_settled_and_the_end_withdraws_the_as
     assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
     assert "WRONG" not in checked.stdout
     for line in ("configuration", "coordinator", "clock", "domains", "session", "listed", "box key", "gateway"):
-        assert f"\nright  {line}" in f"\n{checked.stdout}"
+        assert f"\nright    {line}" in f"\n{checked.stdout}"
     identity = await scene.run("identity")
     assert (identity.returncode, identity.stderr) == (0, "")
     assert hex_of(scene.world.cast.demo_provider.box_key) in identity.stdout
@@ -70,7 +70,7 @@ async def test_coordinator_of_another_market_is_refused_before_anything_is_signe
     addresses.write_text(addresses.read_text().replace('"chainId": 31337', '"chainId": 1'))
     checked = await scene.run("check")
     assert checked.returncode == 1
-    assert "WRONG  domains" in checked.stdout
+    assert "WRONG    domains" in checked.stdout
     run = await scene.run("run")
     assert run.returncode == 1
     error = run.stderr.splitlines()[-1]

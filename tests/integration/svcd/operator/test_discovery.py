@@ -4,8 +4,8 @@ import pytest
 
 from svcd.backends.build import open_backend
 from svcd.backends.servers import ServedModels
-from svcd.backends.settings import read_backend
 from svcd.operator.discovery import ModelServer, servers_at
+from tests.fakes.backend_settings import read_backend
 from tests.fakes.model_server import Asked, Reply, running_model_server
 
 pytestmark = pytest.mark.trio
@@ -96,12 +96,12 @@ async def test_name_is_known_where_the_server_would_answer_to_it(
     async with running_model_server(serving(owner, *listed)) as server:
         table = {"kind": "openai", "api": "chat", "base_url": server.url, "models": {"m": name}}
         for check_name in (True, False):
-            async with open_backend(read_backend(table | {"check_name": check_name}, {})) as backend:
+            async with open_backend(read_backend(table | {"check_name": check_name})) as backend:
                 assert (await backend.unknown_name("m") is None) == (known or not check_name)
 
 
 async def test_server_that_lists_nothing_is_asked_by_any_name() -> None:
     async with running_model_server(lambda _: Reply.of({}, 404)) as server:
         table = {"kind": "openai", "api": "chat", "base_url": server.url}
-        async with open_backend(read_backend(table, {})) as backend:
+        async with open_backend(read_backend(table)) as backend:
             assert await backend.unknown_name("m") is None

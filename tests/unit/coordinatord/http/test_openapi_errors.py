@@ -36,7 +36,7 @@ CARRIERS = {
 # Commands of operators and the escrow's own exchange between instances answer nobody over HTTP.
 NOT_SERVED = ("coordinatord/market", "coordinatord/api/escrow/peer.py", "common/inclusion", "common/receipt")
 # Refusals of formats that only clients and providers read.
-CLIENTS_OWN = {"undecryptable", "malformed_envelope", "malformed_result", "bad_handover"}
+CLIENTS_OWN = {"undecryptable", "malformed_envelope", "malformed_result", "malformed_bundle", "bad_handover"}
 CODE = re.compile(r"[a-z]+(_[a-z]+)*|[A-Z][A-Za-z]+")
 
 

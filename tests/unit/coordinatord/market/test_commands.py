@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.market.commands import main
+from coordinatord.market.commands import market
 
 NODE = ("--rpc-url", "http://127.0.0.1:9")
 TERMS = (
@@ -41,7 +41,7 @@ def test_command_that_cannot_be_carried_out_ends_with_1_and_says_why(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(words)
+        market(words, prog_name="coordinatord market")
     assert ended.value.code == 1
     assert said in capsys.readouterr().err
 
@@ -49,22 +49,22 @@ def test_command_that_cannot_be_carried_out_ends_with_1_and_says_why(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "required: command"),
+        ([], "Usage: coordinatord market"),
         ([*DEPLOY, "--max-fee", "-1"], "must be an amount of gwei"),
         ([*DEPLOY, "--max-fee", "0.0000000001"], "must be an amount of gwei"),
         ([*DEPLOY, "--model", "one"], "must be ID=NAME"),
-        ([*DEPLOY, "--confirmations", "0"], "must be an integer in 1..1000000"),
+        ([*DEPLOY, "--confirmations", "0"], "0 is not in the range 1<=x<=1000000"),
         ([*DEPLOY, "--poll", "nan"], "must be in 0.01..60"),
         ([*DEPLOY, "--from", "0x12"], "must be 0x-prefixed hex of 20 bytes"),
-        ([*DEPLOY, "--key-file", "a", "--signer", "b"], "not allowed with argument"),
-        (["admin", "--calldata"], "required: action"),
+        ([*DEPLOY, "--key-file", "a", "--signer", "b"], "--key-file and --signer exclude each other"),
+        (["admin", "--calldata"], "No such option"),
     ],
 )
 def test_command_line_that_makes_no_sense_ends_with_2(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(words)
+        market(words, prog_name="coordinatord market")
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -74,7 +74,7 @@ def test_key_of_another_account_than_named_is_refused(tmp_path: Path, capsys: py
     path.touch(mode=0o600)
     path.write_text("01" * 32)
     with pytest.raises(SystemExit):
-        main([*DEPLOY, "--out", str(tmp_path / "a"), "--key-file", str(path), "--from", "0x" + "55" * 20])
+        market([*DEPLOY, "--out", str(tmp_path / "a"), "--key-file", str(path), "--from", "0x" + "55" * 20])
     assert "and the key is of 0x1a642f0E3c3aF545E7AcBD38b07251B3990914F1" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
-from coordinatord.base.metrics import REGISTRY, relayer_balance
+from coordinatord.base.metrics import REGISTRY, relayer_funds
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeMarket
@@ -71,7 +71,7 @@ async def read(node: Node, of: RelayerAccount) -> RelayerAccount:
 
 async def test_nonce_and_balance_are_those_of_the_block_and_the_market_what_blocks_bear_out() -> None:
     node = Node()
-    relayer_balance.labels(ADDRESS).set(7)
+    relayer_funds.labels(ADDRESS, "balance").set(7)
     of = await read(node, account())
     assert (of.nonce_floor, of.balance, of.head, of.room.block_gas_limit) == (5, 100, 77, 30_000_000)
     assert of.market == FeeMarket(20 * GWEI, 2 * GWEI)
@@ -82,7 +82,7 @@ async def test_nonce_and_balance_are_those_of_the_block_and_the_market_what_bloc
         ("eth_maxPriorityFeePerGas", []),
         ("eth_feeHistory", ["0x10", "latest", [60]]),
     ]
-    assert REGISTRY.get_sample_value("coordinatord_relayer_balance_wei", {"account": ADDRESS}) == 100
+    assert REGISTRY.get_sample_value("coordinatord_relayer_funds_wei", {"account": ADDRESS, "kind": "balance"}) == 100
 
 
 @pytest.mark.parametrize(

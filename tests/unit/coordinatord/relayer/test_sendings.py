@@ -109,7 +109,7 @@ def test_what_nobody_took_is_due_again_soon_and_needs_more_only_where_it_offers_
 
 def test_what_is_given_up_is_counted_once_by_its_reason() -> None:
     def counted() -> float:
-        return REGISTRY.get_sample_value("coordinatord_relay_given_up_total", {"reason": "oversized"}) or 0.0
+        return REGISTRY.get_sample_value("coordinatord_relay_replacements_total", {"reason": "oversized"}) or 0.0
 
     one, before = tx(1), counted()
     of = account(one)

@@ -1,11 +1,15 @@
+import os
 import resource
+from pathlib import Path
 
-import structlog.testing
+import pytest
 
-from coordinatord.run.app import connection_limits
 from coordinatord.run.config import read_config
-from coordinatord.run.descriptors import connections_within, raise_descriptor_limit
+from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
+from coordinatord.run.limits import Limits
 from tests.unit.coordinatord.environment import ENVIRONMENT
+
+GIB = 1 << 30
 
 
 def test_soft_descriptor_limit_becomes_the_hard_one() -> None:
@@ -18,36 +22,42 @@ def test_soft_descriptor_limit_becomes_the_hard_one() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_few_descriptors_limit_connections_with_a_warning() -> None:
+def test_descriptors_and_memory_limit_connections() -> None:
     config = read_config(ENVIRONMENT)
-    with structlog.testing.capture_logs() as logged:
-        limits = connection_limits(config, 1024)
-    assert 512 < limits.most < 1024
-    (warning,) = logged
-    assert warning == {
-        "event": "connections limited",
-        "log_level": "warning",
-        "limit": 1024,
-        "connections": limits.most,
-    }
-
-
-def test_enough_descriptors_leave_connections_max_alone() -> None:
-    config = read_config(ENVIRONMENT)
-    with structlog.testing.capture_logs() as logged:
-        assert connection_limits(config, 65_536).most == config.connections_max
-    assert logged == []
+    assert 512 < connections_within(1024, 64 * GIB, config) < 1024
+    assert connections_within(1 << 20, 2 * GIB, config) == 8192
+    assert connections_within(64, 0, config) == 16
 
 
 def test_webhooks_replicas_and_pools_take_descriptors_from_callers() -> None:
-    plain = connections_within(4096, read_config(ENVIRONMENT))
+    plain = connections_within(4096, 64 * GIB, read_config(ENVIRONMENT))
     for setting in (
         {"WEBHOOKS_KEY": "5e" * 32},
         {"DATABASE_REPLICA_URLS": "postgresql://replica.invalid/none"},
         {"DATABASE_POOL_MAX": "64"},
     ):
-        assert connections_within(4096, read_config(ENVIRONMENT | setting)) < plain
+        assert connections_within(4096, 64 * GIB, read_config(ENVIRONMENT | setting)) < plain
 
 
-def test_least_number_of_connections_is_served_whatever_the_limit() -> None:
-    assert connections_within(64, read_config(ENVIRONMENT)) == 16
+def test_default_limits_are_those_of_the_default_connections() -> None:
+    assert Limits().within(Limits().connections) == Limits()
+
+
+@pytest.mark.parametrize(("own", "parent", "expected"), [("max", "4096", 4096), ("1024", "4096", 1024)])
+def test_memory_is_limited_by_every_enclosing_cgroup(tmp_path: Path, own: str, parent: str, expected: int) -> None:
+    group = tmp_path / "system.slice" / "coordinatord.service"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text(f"{own}\n")
+    (group.parent / "memory.max").write_text(f"{parent}\n")
+    (tmp_path / "own").write_text("0::/system.slice/coordinatord.service\n")
+    assert memory_limit(tmp_path, tmp_path / "own") == expected
+
+
+def test_memory_without_cgroups_is_the_machines(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path, tmp_path / "none") == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_one_caller_has_at_least_the_default_share() -> None:
+    small, large = Limits().within(1024), Limits().within(65_536)
+    assert (small.connections_per_caller, small.event_listeners_per_caller, small.event_listeners) == (512, 64, 512)
+    assert (large.connections_per_caller, large.event_listeners_per_caller) == (4096, 512)

@@ -388,7 +388,7 @@ async def test_results_come_in_file_order_settled_lines_first(coordinator: FakeC
         coordinator.tell(f"GET /v1/files/{name}/content", Answer(200, text.encode()))
     ended_batch = batch("completed", output_file_id="out", error_file_id="err")
     coordinator.tell("GET /v1/batches/b1", Answer(200, ended_batch))
-    results = [one async for one in client.batches.results("b1", custom_ids={"0x" + "01" * 32: "mine"})]
+    results = [one async for one in client.batches.results("b1", custom_ids={1: "mine"})]
     assert [(one.custom_id, one.result.output if one.result else None) for one in results] == [
         ("mine", "out 1"),
         (None, None),

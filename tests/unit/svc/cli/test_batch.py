@@ -123,3 +123,36 @@ def test_run_that_ends_early_says_how_to_go_on(market: FakeMarket, svc: Svc, cap
     market.coordinator.tell("GET /v1/batches", Dropped())
     assert svc(line) == Exit.STILL_RUNNING
     assert "the batch may have been created; check with:\n  svc batch list" in capsys.readouterr().err
+
+
+def test_again_orders_only_the_lines_that_failed(
+    market: FakeMarket, svc: Svc, capsys: Said, file: Path, tmp_path: Path
+) -> None:
+    def error(line: int, code: str) -> dict[str, object]:
+        return {
+            **{"id": f"batch_req_old_{line}", "custom_id": None, "response": None},
+            **{"error": {"code": code, "message": "m"}, "svc": {"job_id": None, "line": line}},
+        }
+
+    tell = market.coordinator.tell
+    counts = {"total": 3, "completed": 0, "failed": 3}
+    ended = {
+        **{
+            "id": "old",
+            "object": "batch",
+            "endpoint": "/v1/responses",
+            "errors": None,
+            "metadata": {"svc-lines": "1 2"},
+        },
+        **{"input_file_id": "f", "completion_window": "1h", "status": "completed", "created_at": 1, "expires_at": 2},
+        **{"output_file_id": None, "error_file_id": "err", "request_counts": counts, "svc": {"sla": "1h"}},
+    }
+    tell("GET /v1/batches/old", Answer(200, ended))
+    failed = [error(1, "cancelled"), error(2, "provider_fail")]
+    tell("GET /v1/files/err/content", Answer(200, "\n".join(map(json.dumps, failed)).encode()))
+    tell("POST /v1/files", failing(413, "invalid_request_error"))
+    assert svc(f"batch run {file} -w 1h --rate-in 3 --provider 7 --again old") == Exit.REFUSED
+    assert posted_rates(market) == [("3", "0", 7), ("3", "0", 7), ("5", "5", 7)]
+    tell("GET /v1/files/err/content", Answer(200, json.dumps(failed[1]).encode()))
+    assert svc(f"batch run {file} -w 1h --rate-in 3 --provider 7 --again old") == Exit.USAGE
+    assert "old has 2 lines, the file has 3" in capsys.readouterr().err

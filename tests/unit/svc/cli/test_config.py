@@ -20,28 +20,34 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, svc: Svc) -> None:
     monkeypatch.delenv("SVC_RPC_URL", raising=False)
 
 
-def shown(svc: Svc, capsys: Said) -> dict[str, Any]:
+def shown(svc: Svc, capsys: Said) -> tuple[dict[str, Any], str]:
+    """Return the rows by variable, and the warnings."""
     capsys.readouterr()
     assert svc("config show --json") == Exit.DONE
-    return dict(json.loads(capsys.readouterr().out))
+    said = capsys.readouterr()
+    return {row["name"]: (row["value"], row["source"]) for row in json.loads(said.out)}, said.err
 
 
-def test_value_hidden_by_its_variable_is_shown(svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_hidden_by_its_variable_is_reported(svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SVC_RPC_URL", "http://other")
     assert svc("config set rpc_url http://node") == Exit.DONE
     assert "SVC_RPC_URL in the environment overrides it" in capsys.readouterr().err
-    source = "the environment (SVC_RPC_URL); overrides http://node of profile default"
-    assert shown(svc, capsys)["rpc_url"] == {"value": "http://other", "source": source}
+    rows, warnings = shown(svc, capsys)
+    assert rows["SVC_RPC_URL"] == ("http://other", "environment")
+    assert "SVC_RPC_URL overrides rpc_url of profile default" in warnings
 
 
-def test_wallet_hidden_by_another_way_is_not_called_unset(svc: Svc, capsys: Said) -> None:
-    assert svc("config set keystore /home/me/wallet.json") == Exit.DONE
+def test_wallet_hidden_by_another_way_is_reported(svc: Svc, capsys: Said) -> None:
+    assert svc("config set wallet_key_file /home/me/wallet.json") == Exit.DONE
     assert "SVC_WALLET_KEY in the environment overrides it" in capsys.readouterr().err
-    source = "/home/me/wallet.json of profile default is overridden by the environment (SVC_WALLET_KEY)"
-    assert shown(svc, capsys)["keystore"] == {"value": None, "source": source}
+    rows, warnings = shown(svc, capsys)
+    assert rows["SVC_WALLET_KEY_FILE"] == (None, None)
+    assert rows["SVC_WALLET_KEY"] == ("<SECRET>", "environment")
+    assert "SVC_WALLET_KEY overrides wallet_key_file of profile default" in warnings
 
 
 def test_value_that_nothing_hides_is_set_without_a_warning(svc: Svc, capsys: Said) -> None:
     assert svc("config set rpc_url http://node") == Exit.DONE
     assert "warning" not in capsys.readouterr().err
-    assert shown(svc, capsys)["rpc_url"] == {"value": "http://node", "source": "profile default"}
+    rows, warnings = shown(svc, capsys)
+    assert (rows["SVC_RPC_URL"], warnings) == (("http://node", "profile default"), "")

@@ -3,9 +3,9 @@ from typing import Any
 import httpx
 import pytest
 
+from common.checks import CheckRow, Result
 from common.quotes import FeeTerms
 from svc.cli.health.chain import check_chain
-from svc.cli.health.findings import Finding, Health
 from svc.cli.health.gateways import check_gateways
 from svc.client import Client
 from tests.fakes.streamed import StreamedTransport
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 _WALLET = b"\x55" * 20
 
 
-async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str, Finding]:
+async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str, CheckRow]:
     monkeypatch.setattr("svc.cli.health.chain.time.time", lambda: 1_000_010.0)
     coordinator = FakeCoordinator(
         {
@@ -29,26 +29,26 @@ async def _found(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> dict[str,
     for url, node in zip(urls, nodes, strict=True):
         coordinator.tell(f"POST {url}/", node)
     client = coordinator.client(rpc_url=urls)
-    return {each.check: each for each in await check_chain(client, client.vouching.chain, _WALLET)}
+    return {each.what: each for each in await check_chain(client, client.vouching.chain, _WALLET)}
 
 
 async def test_chain_that_is_as_the_coordinator_says_vouches_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(), FakeNode())
     checks = ("chain", "domains", "fees", "models", "providers", "balance")
-    assert {name: each.health for name, each in found.items()} == dict.fromkeys(checks, Health.OK)
-    assert "2 nodes agree" in found["chain"].seen
-    assert "5 Dev Dollar" in found["balance"].seen
+    assert {name: each.result for name, each in found.items()} == dict.fromkeys(checks, Result.RIGHT)
+    assert "2 nodes agree" in found["chain"].detail
+    assert "5 Dev Dollar" in found["balance"].detail
 
 
 async def test_without_a_node_what_is_unchecked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch)
-    assert {name: each.health for name, each in found.items()} == {"chain": Health.UNCHECKED}
-    assert "unverified" in found["chain"].seen
+    assert {name: each.result for name, each in found.items()} == {"chain": Result.UNKNOWN}
+    assert "unverified" in found["chain"].detail
 
 
 async def test_node_of_another_chain_is_wrong_and_asked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(chain_id=1))
-    assert {name: each.health for name, each in found.items()} == {"chain": Health.WRONG}
+    assert {name: each.result for name, each in found.items()} == {"chain": Result.WRONG}
 
 
 @pytest.mark.parametrize(
@@ -68,36 +68,36 @@ async def test_what_the_chain_says_otherwise_is_wrong(
     changed: dict[str, Any], check: str, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = (await _found(monkeypatch, FakeNode(**changed)))[check]
-    assert found.health is Health.WRONG
-    assert seen in found.seen
+    assert found.result is Result.WRONG
+    assert seen in found.detail
 
 
 async def test_model_names_are_unchecked_where_the_node_gives_no_old_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(head=10**7, refused_logs=500))
-    assert found["models"].health is Health.UNCHECKED
+    assert found["models"].result is Result.UNKNOWN
 
 
 async def test_nodes_that_disagree_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(), FakeNode(balance=4))
-    assert found["chain"].health is Health.WRONG
-    assert "disagree" in found["chain"].seen
+    assert found["chain"].result is Result.WRONG
+    assert "disagree" in found["chain"].detail
 
 
 @pytest.mark.parametrize("at", [999_000, 1_001_000])
 async def test_head_that_is_far_from_this_clock_is_doubtful(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await _found(monkeypatch, FakeNode(block_time=at)))["chain"].health is Health.WARNING
+    assert (await _found(monkeypatch, FakeNode(block_time=at)))["chain"].result is Result.UNKNOWN
 
 
 @pytest.mark.parametrize(
-    ("newest", "status", "health"),
+    ("newest", "status", "result"),
     [
-        (("bafytask",), 200, Health.OK),
-        (("bafytask",), 404, Health.WRONG),
-        ((), 404, Health.UNCHECKED),
+        (("bafytask",), 200, Result.RIGHT),
+        (("bafytask",), 404, Result.WRONG),
+        ((), 404, Result.UNKNOWN),
     ],
 )
 async def test_gateway_is_asked_for_what_is_stored(
-    newest: tuple[str, ...], status: int, health: Health, monkeypatch: pytest.MonkeyPatch
+    newest: tuple[str, ...], status: int, result: Result | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class _Row:
         task_cid = "bafytask"
@@ -116,6 +116,6 @@ async def test_gateway_is_asked_for_what_is_stored(
         httpx.AsyncClient(transport=StreamedTransport(answer)) as http,
         Client(gateways="http://gateway", environment={}) as client,
     ):
-        (finding,) = await check_gateways(client, http)
-    assert finding.health is health
+        (row,) = await check_gateways(client, http)
+    assert row.result is result
     assert asked == ["http://gateway/ipfs/bafytask" if newest else "http://gateway"]

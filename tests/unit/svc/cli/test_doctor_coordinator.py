@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from common.box import SecretKey
+from common.checks import CheckRow, Result
 from common.escrow_evidence import report_data
 from svc.cli.health import coordinator as checks
-from svc.cli.health.findings import Finding, Health
 from svc.core.clock import ServerClock
 from tests.unit.svc.fake_coordinator import (
     MODEL,
@@ -29,31 +29,31 @@ KEY = SecretKey(b"\x09" * 32).public
 ASK = {"provider_id": "7", "model_id": "1", "sla": "3600", "rate_in": "1", "rate_out": "1"}
 
 
-async def found(check: checks.Check, coordinator: FakeCoordinator, **options: Any) -> Finding:
-    (finding,) = await checks.run_checks(coordinator.client(**options), {"checked": check})
-    return finding
+async def found(check: checks.Check, coordinator: FakeCoordinator, **options: Any) -> CheckRow:
+    (row,) = await checks.run_checks(coordinator.client(**options), {"checked": check})
+    return row
 
 
 @pytest.mark.parametrize(
-    ("ahead", "health", "said"),
+    ("ahead", "result", "said"),
     [
-        (0, Health.OK, "agrees"),
-        (300, Health.WARNING, "300 s ahead of this one; svc corrects for it"),
-        (-700, Health.WARNING, "700 s behind this one; svc corrects for it"),
-        (7200, Health.WRONG, "7200 s ahead of this one"),
-        (-7200, Health.WRONG, "7200 s behind this one"),
+        (0, Result.RIGHT, "agrees"),
+        (300, None, "300 s ahead of this one; svc corrects for it"),
+        (-700, None, "700 s behind this one; svc corrects for it"),
+        (7200, Result.WRONG, "7200 s ahead of this one"),
+        (-7200, Result.WRONG, "7200 s behind this one"),
     ],
 )
 async def test_clock_is_held_against_the_coordinators(
-    ahead: int, health: Health, said: str, monkeypatch: pytest.MonkeyPatch
+    ahead: int, result: Result | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = float(int(time.time()))
     monkeypatch.setattr("svc.client.ServerClock", lambda: ServerClock(local=lambda: now))
     date = formatdate(now + ahead, usegmt=True)
-    finding = await found(checks.clock, FakeCoordinator({"GET /readyz": [Answer(200, READY, {"date": date})]}))
-    assert finding.health is health
-    assert said in finding.seen
-    assert (finding.remedy is None) == (health is Health.OK)
+    row = await found(checks.clock, FakeCoordinator({"GET /readyz": [Answer(200, READY, {"date": date})]}))
+    assert row.result is result
+    assert said in row.detail
+    assert (not row.remedy) == (result is Result.RIGHT)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ async def test_clock_is_held_against_the_coordinators(
 )
 async def test_index_that_lags_is_told_with_its_reason(reason: str, lag: str | None, said: str) -> None:
     behind = {**READY, "ready": False, "reason": reason, "lag": lag}
-    finding = await found(
+    row = await found(
         checks.coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind, {"x-request-id": "r"})]})
     )
-    assert finding.health is Health.WARNING
-    assert finding.seen.endswith(said)
-    assert "wait" in str(finding.remedy)
+    assert row.result is Result.WRONG
+    assert row.detail.endswith(said)
+    assert "wait" in row.remedy
 
 
 def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
@@ -80,43 +80,45 @@ def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("answer", "pinned", "health", "remedy"),
+    ("answer", "pinned", "result", "remedy"),
     [
-        (escrow(), (KEY.raw.hex(),), Health.OK, None),
-        (escrow(), ("00" * 32,), Health.WRONG, "if the operator announced the change"),
-        (escrow(type="mock-coordinator-v1"), (), Health.WRONG, "--allow-mock-escrow"),
-        (escrow(debug=True), (), Health.WRONG, "make no open orders here"),
-        (escrow(report_data="11" * 32), (), Health.WRONG, "make no open orders here"),
-        (failing(403, "invalid_request_error", "escrow_unavailable"), (), Health.WARNING, "name a provider"),
-        (failing(400, "invalid_request_error"), (), Health.WRONG, "see the message"),
+        (escrow(), (KEY.raw.hex(),), Result.RIGHT, None),
+        (escrow(), ("00" * 32,), Result.WRONG, "if the operator announced the change"),
+        (escrow(type="mock-coordinator-v1"), (), Result.WRONG, "--allow-mock-escrow"),
+        (escrow(debug=True), (), Result.WRONG, "make no open orders here"),
+        (escrow(report_data="11" * 32), (), Result.WRONG, "make no open orders here"),
+        (failing(403, "invalid_request_error", "escrow_unavailable"), (), None, "name a provider"),
+        (failing(400, "invalid_request_error"), (), Result.WRONG, "see the message"),
     ],
     ids=["well", "not pinned", "mock", "debug", "of another key", "none", "trouble"],
 )
 async def test_escrow_that_may_not_be_sealed_to_is_told_with_what_to_do(
-    answer: Answer, pinned: tuple[str, ...], health: Health, remedy: str | None
+    answer: Answer, pinned: tuple[str, ...], result: Result | None, remedy: str | None
 ) -> None:
-    finding = await found(checks.escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
-    assert finding.health is health
-    assert remedy is None if finding.remedy is None else str(remedy) in finding.remedy
+    row = await found(checks.escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
+    assert row.result is result
+    assert row.remedy == "" if remedy is None else remedy in row.remedy
 
 
-@pytest.mark.parametrize(("asks", "health"), [([ASK], Health.OK), ([], Health.WARNING)])
-async def test_market_in_which_nobody_asks_a_price_is_doubtful(asks: list[object], health: Health) -> None:
+@pytest.mark.parametrize(("asks", "result"), [([ASK], Result.RIGHT), ([], None)])
+async def test_market_in_which_nobody_asks_a_price_is_doubtful(asks: list[object], result: Result | None) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})]})
     coordinator.tell("GET /evm/asks", Answer(200, {"asks": asks}))
-    assert (await found(checks.market, coordinator)).health is health
+    assert (await found(checks.market, coordinator)).result is result
 
 
-@pytest.mark.parametrize(("quoted", "health"), [(quoting(), Health.OK), (quoting(to="0x" + "66" * 20), Health.WRONG)])
-async def test_order_that_is_quoted_otherwise_than_it_was_signed_is_wrong(quoted: Told, health: Health) -> None:
+@pytest.mark.parametrize(
+    ("quoted", "result"), [(quoting(), Result.RIGHT), (quoting(to="0x" + "66" * 20), Result.WRONG)]
+)
+async def test_order_that_is_quoted_otherwise_than_it_was_signed_is_wrong(quoted: Told, result: Result | None) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})], "POST /v1/jobs": [quoted]})
     coordinator.tell("GET /evm/providers", Answer(200, {"providers": [provider()]}))
-    assert (await found(checks.signing, coordinator)).health is health
+    assert (await found(checks.signing, coordinator)).result is result
 
 
-async def test_check_that_fails_is_a_finding_of_its_name() -> None:
-    finding = await found(checks.deployment, FakeCoordinator({"GET /evm/chain": [failing(500, "internal_error")]}))
-    assert (finding.check, finding.health) == ("checked", Health.WRONG)
+async def test_check_that_fails_is_a_row_of_its_name() -> None:
+    row = await found(checks.deployment, FakeCoordinator({"GET /evm/chain": [failing(500, "internal_error")]}))
+    assert (row.what, row.result) == ("checked", Result.WRONG)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,8 @@ async def test_check_that_fails_is_a_finding_of_its_name() -> None:
     ids=["nobody", "a stranger"],
 )
 async def test_what_answers_at_the_address_is_told_apart(told: Told, remedy: str) -> None:
-    finding = await checks.check_reachable(FakeCoordinator({"GET /readyz": [told]}).client())
-    assert finding is not None
-    assert (finding.check, finding.health) == ("coordinator", Health.WRONG)
-    assert remedy in str(finding.remedy)
+    row = await checks.check_reachable(FakeCoordinator({"GET /readyz": [told]}).client())
+    assert row is not None
+    assert (row.what, row.result) == ("coordinator", Result.WRONG)
+    assert remedy in row.remedy
     assert await checks.check_reachable(FakeCoordinator({"GET /readyz": [Answer(200, READY)]}).client()) is None

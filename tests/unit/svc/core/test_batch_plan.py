@@ -1,7 +1,8 @@
 import pytest
 
-from svc.core.batch_bids import Bids, ModelDemand, check_plan, demands, plan_bodies
+from svc.core.batch_bids import Bids, ModelDemand, demands, plan_bodies
 from svc.core.bids import Bid, Rates
+from svc.core.bundles import SINGLE, BundleLimits
 from svc.core.order_request import OrderRequest, PricedRequest, price_request
 from svc.errors import PlanShort
 from svc.records import Allocation, Model, ModelDetails, ModelPlan
@@ -21,9 +22,20 @@ def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
 
 
 def bids(lines: list[PricedRequest], plans: list[ModelPlan], providers: list[tuple[int, str]]) -> list[Bid]:
-    offered = Bids(providers)
+    offered = Bids(providers, lambda *_: SINGLE)
     offered.plan(plans)
-    return [offered.bid(line.model.svc.model_id, line.rates) for line in lines]
+    return [job.bid for job in offered.jobs(lines)]
+
+
+def cut(
+    lines: list[PricedRequest], plans: list[ModelPlan], limits: dict[int, BundleLimits], *providers: int
+) -> list[tuple[int, int]]:
+    """Return the provider and the number of lines of each job."""
+    offered = Bids([(each, f"0x{each}") for each in providers], lambda provider, _: limits.get(provider, SINGLE))
+    offered.plan(plans)
+    jobs = list(offered.jobs(lines))
+    assert [job.number for job in jobs] == [1 + sum(len(job.lines) for job in jobs[:n]) for n in range(len(jobs))]
+    return [(job.bid.designated, len(job.lines)) for job in jobs]
 
 
 def test_demand_is_totalled_per_model_over_lines_without_rates() -> None:
@@ -66,5 +78,47 @@ def test_rated_lines_without_given_providers_are_open() -> None:
 @pytest.mark.parametrize("plans", [[], [plan(1, (10, 1))]])
 def test_allocation_short_of_the_lines_is_refused(plans: list[ModelPlan]) -> None:
     with pytest.raises(PlanShort) as short:
-        check_plan(demands([shaped(), shaped()]), plans)
+        bids([shaped(), shaped()], plans, [])
     assert (short.value.planned, short.value.wanted) == (sum(len(one.allocation) for one in plans), 2)
+
+
+def test_only_announcing_providers_get_bundles() -> None:
+    limits = {11: BundleLimits(4)}
+    assert cut([shaped()] * 9, [plan(1, (10, 2), (11, 2))], limits) == [(10, 1), (10, 1), (11, 4), (11, 3)]
+    assert cut([shaped(rate=5)] * 2, [], limits) == [(0, 1), (0, 1)]  # open
+
+
+def test_only_consecutive_lines_of_a_model_and_rates_share_a_job() -> None:
+    limits = {10: BundleLimits(100)}
+    plans = [plan(1, (10, 9)), plan(2, (10, 9))]
+    assert cut([shaped(), shaped(), shaped(OTHER), shaped()], plans, limits) == [(10, 2), (10, 1), (10, 1)]
+    equal = [shaped(rate=5)] * 2 + [shaped(rate=6)]
+    assert [lines for _, lines in cut(equal, [], limits, 10)] == [1, 1, 1]  # no rate_out to count input in
+
+
+def test_named_providers_take_bundles_in_turn() -> None:
+    request = OrderRequest(TEXT.id, {"input": "12345"}, rate_in=1, rate_out=1)
+    lines = [price_request(request, TEXT)] * 7
+    assert cut(lines, [], {20: BundleLimits(3)}, 20, 21) == [(20, 3), (21, 1), (20, 3)]
+
+
+def test_measured_provider_takes_more_jobs_within_its_time() -> None:
+    # A line has 10 units out and 9 in, at equal rates: 19 units.
+    lines = [shaped()] * 12
+    assert lines[0].units.units_in == 9
+    assert cut(lines[:6], [plan(1, (10, 1))], {10: BundleLimits(2, 6 * 19)}) == [(10, 2)] * 3
+    with pytest.raises(PlanShort) as short:
+        cut(lines[:7], [plan(1, (10, 1))], {10: BundleLimits(2, 6 * 19)})
+    assert short.value.planned == 6
+    assert cut(lines[:6], [plan(1, (10, 2))], {10: BundleLimits(100, 3 * 19)}) == [(10, 3)] * 2
+
+
+def test_bundle_has_at_most_four_mebibytes_of_input() -> None:
+    request = OrderRequest(TEXT.id, {"input": "x" * 2**20, "max_tokens": 1})
+    lines = [price_request(request, TEXT)] * 4
+    assert cut(lines, [plan(1, (10, 9))], {10: BundleLimits(100)}) == [(10, 3), (10, 1)]
+
+
+def test_images_are_single_jobs() -> None:
+    image = price_request(OrderRequest(TEXT.id, {"prompt": "a cat", "num_images": 1}), TEXT)
+    assert cut([shaped(), image, image], [plan(1, (10, 9))], {10: BundleLimits(100)}) == [(10, 1)] * 3

@@ -5,13 +5,22 @@ from pathlib import Path
 import pytest
 
 from common.refusal import Refused
+from common.settings.reader import settings_of
 from svc.core.money import Token
 from svc.serve.budgets import DAY_SECONDS, Budgets
 from svc.serve.keys import Keys, read_or_create_key
 from svc.serve.ledger import Ledger, SpendEntry
 from svc.serve.problems import Problem
 from svc.serve.serving import list_risks
-from svc.serve.settings import BudgetSettings, KeySettings, ServeSettings, read_settings
+from svc.serve.settings import (
+    BudgetSettings,
+    Buying,
+    KeySettings,
+    ModelSettings,
+    Server,
+    ServeSettings,
+    read_settings,
+)
 
 EXAMPLE = Path(__file__).parents[4] / "config" / "svc-serve.toml.example"
 TOKEN = Token("Dev Dollar", 6, vouched=True)
@@ -24,12 +33,34 @@ def read(folder: Path, text: str) -> ServeSettings:
     return read_settings(path, {})
 
 
+_TABLES = {
+    "": ServeSettings,
+    "server": Server,
+    "budget": BudgetSettings,
+    "buying": Buying,
+    "keys.notes": KeySettings,
+    "models.gpt-4o-mini": ModelSettings,
+}
+
+
 def test_example_holds_every_setting_with_its_default(tmp_path: Path) -> None:
     assert read(tmp_path, EXAMPLE.read_text()) == ServeSettings()
     shown = [line.removeprefix("# ") for line in EXAMPLE.read_text().splitlines()]
     with_optional = "\n".join(line for line in shown if line.startswith("[") or " = " in line)
     settings = read(tmp_path, with_optional.replace("open_orders = false", "open_orders = true"))
     assert (settings.keys["notes"].per_day, settings.models["gpt-4o-mini"].max_output_tokens) == (2_000_000, 1_024)
+    documented: dict[str, set[str]] = {"": set()}
+    for line in with_optional.splitlines():
+        if line.startswith("["):
+            table = line.strip("[]")
+            documented[table] = set()
+        else:
+            documented[list(documented)[-1]].add(line.partition(" = ")[0])
+    assert documented == {
+        table: {each.name for each in settings_of(cls)} - {name.partition(".")[0] for name in _TABLES if not table}
+        for table, cls in _TABLES.items()
+    }
+    assert sum(map(len, documented.values())) <= 30
 
 
 @pytest.mark.parametrize(
@@ -38,9 +69,9 @@ def test_example_holds_every_setting_with_its_default(tmp_path: Path) -> None:
         ("[server]\nport = 70000", "port"),
         ("[server]\nprot = 1", "prot"),
         ('[server]\nhost = "0.0.0.0"', "server.host"),
-        ('[server]\nhost = "0.0.0.0"\n[keys.a]\nfile = "k"', "server.tls_certificate"),
+        ('[server]\nhost = "0.0.0.0"\n[keys.a]\nfile = "k"', "server.host"),
         ('[server]\ntls_key = "k"', "server.tls_key"),
-        ("[buying]\nrate_in = 5", "buying.open_orders"),
+        ("[buying]\nrate_in = 5", "buying"),
         ('[buying]\nwindow = "soon"', "buying.window"),
         ("[budget]\nper_day = 0", "per_day"),
         ('[keys."a b"]\nfile = "k"', "keys"),

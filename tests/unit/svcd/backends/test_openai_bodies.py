@@ -2,13 +2,14 @@ import pytest
 
 from common.pricing.model_input import Modality
 from svcd.backends.openai_request import request_body
-from svcd.backends.settings import OpenAISettings, read_backend
+from svcd.backends.settings import OpenAISettings
 from svcd.base.end_reasons import WorkFailed
+from tests.fakes.backend_settings import read_backend
 from tests.fakes.provider_work import work_on
 
 
 def settings(api: str, **entries: object) -> OpenAISettings:
-    read = read_backend({"kind": "openai", "api": api, "base_url": "http://host", **entries}, {})
+    read = read_backend({"kind": "openai", "api": api, "base_url": "http://host", **entries})
     assert isinstance(read, OpenAISettings)
     return read
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from common.refusal import Refused
-from svcd.backends.settings import OpenAISettings, read_backend
+from common.settings.kinds import read_value
+from svcd.backends.settings import OpenAISettings, backend
+from tests.fakes.backend_settings import read_backend
 
 OPENAI = {"kind": "openai", "api": "chat", "base_url": "http://127.0.0.1:8000/"}
 HTTP = {"kind": "http", "submit_url": "http://h/jobs", "poll_url": "http://h/jobs/{id}"}
@@ -23,20 +25,13 @@ EXEC = {"kind": "exec", "command": ["/bin/true"]}
         ({"kind": "openai", "api": "chat"}, "base_url"),
         (OPENAI | {"base_url": "ftp://host"}, "base_url"),
         (OPENAI | {"api": "completions"}, "api"),
-        (OPENAI | {"attempts": 0}, "attempts"),
-        (OPENAI | {"attempts": 2.0}, "attempts"),
         (OPENAI | {"stream": "yes"}, "stream"),
         (OPENAI | {"stream": True, "api": "embeddings"}, "stream"),
-        (OPENAI | {"models": {"a": 1}}, "models"),
+        (OPENAI | {"models": {"a": 1}}, "models.a"),
         (OPENAI | {"extra": []}, "extra"),
         (OPENAI | {"headers": {"x": "a\r\nb"}}, "headers.x"),
         (OPENAI | {"headers": {"a b": "c"}}, "headers.a b"),
-        (OPENAI | {"health_path": "health"}, "health_path"),
-        (OPENAI | {"api_key_env": "ABSENT"}, "api_key_env"),
-        (OPENAI | {"api_key_file": "key"}, "api_key_file"),
-        (OPENAI | {"api_key_file": "/nonexistent/key"}, "api_key_file"),
-        (OPENAI | {"api_key_credential": "key"}, "api_key_credential"),
-        (OPENAI | {"api_key_file": "/k", "api_key_env": "K"}, "api_key_env"),
+        (OPENAI | {"api_key": "a/b"}, "api_key"),
         ({"kind": "http", "submit_url": "http://h/jobs"}, "poll_url"),
         (HTTP | {"poll_url_path": "urls.get"}, "poll_url"),
         (HTTP | {"poll_url": "http://h/jobs"}, "poll_url"),
@@ -50,27 +45,28 @@ EXEC = {"kind": "exec", "command": ["/bin/true"]}
 )
 def test_a_mistake_is_refused_and_names_its_key(table: dict[str, object], param: str) -> None:
     with pytest.raises(Refused) as refusal:
-        read_backend(table, {})
-    assert refusal.value.param == param
+        read_value(backend, table, "backend")
+    assert refusal.value.param == f"backend.{param}"
 
 
-def test_a_key_comes_from_a_file_a_variable_or_a_credential_and_is_never_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["{folder}/key", "$KEY", "key"])
+def test_api_key_comes_from_its_place_and_is_never_printed(place: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-123\n")
     environment = {"KEY": "sk-123", "CREDENTIALS_DIRECTORY": str(tmp_path)}
-    sources: list[dict[str, object]] = [
-        {"api_key_file": str(tmp_path / "key")},
-        {"api_key_env": "KEY"},
-        {"api_key_credential": "key"},
-    ]
-    for source in sources:
-        settings = read_backend(OPENAI | source, environment)
-        assert isinstance(settings, OpenAISettings)
-        assert settings.headers == {"authorization": "Bearer sk-123"}
-        assert "sk-123" not in repr(settings)
+    settings = read_backend(OPENAI | {"api_key": place.format(folder=tmp_path)}, environment)
+    assert isinstance(settings, OpenAISettings)
+    assert settings.headers == {"authorization": "Bearer sk-123"}
+    assert "sk-123" not in repr(settings)
+
+
+@pytest.mark.parametrize("place", ["$ABSENT", "/nonexistent/key", "absent"])
+def test_missing_api_key_is_refused(place: str) -> None:
+    with pytest.raises(Refused):
+        read_backend(OPENAI | {"api_key": place})
 
 
 def test_text_routes_stream_unless_told_otherwise_and_a_slash_at_the_end_of_the_address_is_dropped() -> None:
-    chat, embeddings = read_backend(OPENAI, {}), read_backend(OPENAI | {"api": "embeddings"}, {})
+    chat, embeddings = read_backend(OPENAI), read_backend(OPENAI | {"api": "embeddings"})
     assert isinstance(chat, OpenAISettings)
     assert isinstance(embeddings, OpenAISettings)
     assert (chat.streams, embeddings.streams, chat.root) == (True, False, "http://127.0.0.1:8000")

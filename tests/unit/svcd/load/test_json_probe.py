@@ -1,7 +1,8 @@
 import pytest
 
 from svcd.backends.json_load import load_in_json
-from svcd.backends.load_settings import JsonSettings, read_probe
+from svcd.backends.load_settings import JsonSettings
+from tests.fakes.backend_settings import read_probe
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@ import time
 import pytest
 
 from svcd.backends.load_request import MAX_ANSWER_BYTES
-from svcd.backends.load_settings import PrometheusSettings, read_probe
+from svcd.backends.load_settings import PrometheusSettings
 from svcd.backends.prometheus_load import load_in_exposition
+from tests.fakes.backend_settings import read_probe
 
 
 def settings(**entries: object) -> PrometheusSettings:

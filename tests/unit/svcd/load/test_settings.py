@@ -1,11 +1,12 @@
 import pytest
 
 from common.refusal import Refused
-from svcd.backends.load_settings import SlotsSettings, read_probe
+from common.settings.kinds import read_value
+from svcd.backends.load_settings import SlotsSettings, probe
 
 
 def test_no_probe_at_all_is_that_of_the_slots() -> None:
-    assert read_probe({}) == SlotsSettings()
+    assert read_value(probe, {}, "load") == SlotsSettings()
 
 
 @pytest.mark.parametrize(
@@ -21,5 +22,5 @@ def test_no_probe_at_all_is_that_of_the_slots() -> None:
 )
 def test_a_mistake_is_refused_and_names_its_key(table: dict[str, object], param: str) -> None:
     with pytest.raises(Refused) as refusal:
-        read_probe(table)
-    assert refusal.value.param == param
+        read_value(probe, table, "load")
+    assert refusal.value.param == f"load.{param}"

@@ -1,8 +1,8 @@
 import pytest
 
 from svcd.backends.load import open_load
-from svcd.backends.load_settings import read_probe
 from svcd.base import metrics
+from tests.fakes.backend_settings import read_probe
 
 pytestmark = pytest.mark.trio
 

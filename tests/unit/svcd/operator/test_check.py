@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 import httpx
-import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -18,16 +17,15 @@ from trio.testing import MockClock
 from common import abi
 from common.artifacts import load, selector
 from common.box import SecretKey
+from common.checks import CheckRow, Result, check_summary, wrong_names
 from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.discount import AskRates
-from svcd.backends.load_settings import read_probe
-from svcd.backends.settings import read_backend
 from svcd.base.clock import Clock
 from svcd.journal.journal import open_journal
 from svcd.operator.check import examine
-from svcd.operator.findings import Checked, summary, table
 from svcd.operator.market_comparison import kind_of
+from tests.fakes.backend_settings import read_backend, read_probe
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.fakes.model_server import Asked, Reply, running_model_server
@@ -41,7 +39,7 @@ PROVIDERS = load("ProviderRegistry")
 ABSENT = "http://127.0.0.1:1"  # nothing listens on this port
 
 
-async def examined(market: Market, state: Path, **configured: Any) -> list[Checked]:
+async def examined(market: Market, state: Path, **configured: Any) -> list[CheckRow]:
     config = config_for(market, state, **{"models": (TEXT,), "addresses": BOOK, **configured})
     market.always.setdefault("readyz", dated(0))
     return await examine(config, market.transport, Clock(lambda: START))
@@ -59,7 +57,7 @@ def dated(behind: float) -> Script:
 
 
 def backed(**backend: object) -> dict[str, Any]:
-    return {"models": (msgspec.structs.replace(TEXT, backend=read_backend(backend, {})),)}
+    return {"models": (attrs.evolve(TEXT, backend=read_backend(backend)),)}
 
 
 @attrs.frozen
@@ -128,7 +126,7 @@ CASES = {
     "load cannot be read": Case(
         "load of demo/text",
         f"{ABSENT} gives no reading",
-        {"models": (msgspec.structs.replace(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
+        {"models": (attrs.evolve(TEXT, load=read_probe({"kind": "prometheus", "url": ABSENT})),)},
     ),
 }
 
@@ -139,11 +137,10 @@ async def test_what_is_wrong_has_a_row_that_says_so(case: Case, tmp_path: Path) 
     for name, value in case.market.items():
         setattr(market, name, value)
     findings = await examined(market, tmp_path, **case.configured)
-    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
     assert list(wrong) == [case.row]
     assert case.words in wrong[case.row]
-    assert f"WRONG  {case.row}" in table(findings)
-    assert summary(findings) == f"1 wrong: {case.row}"
+    assert check_summary(findings).startswith(f"1 wrong: {case.row}")
 
 
 @attrs.frozen
@@ -191,7 +188,7 @@ class Ledger:
         return b"".join(has.get(name, abi.uint(0)) for name in fields)
 
 
-async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[Checked]:
+async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[CheckRow]:
     """The rows that a node of the provider's own adds."""
     market = node.market
     market.always.setdefault("readyz", dated(0))
@@ -203,14 +200,14 @@ async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[Checked]
             return await ways.get(request.url.host, market.transport).handle_async_request(request)
 
     findings = await examine(config, Both(), Clock(lambda: START))
-    assert not any("secret" in finding.detail for finding in findings)  # a node's address often carries a key
+    assert not any("secret" in row.text for row in findings)  # a node's address often carries a key
     return [each for each in findings if each.what in {"node", "contracts", "on the chain", "key on the chain"}]
 
 
 async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: Path) -> None:
     rows = await seen_by(Ledger(Market(lambda: START)), tmp_path)
-    assert [(row.what, row.right) for row in rows] == [
-        *(("node", True), ("contracts", True), ("on the chain", True), ("key on the chain", True)),
+    assert [(row.what, row.result) for row in rows] == [
+        *((what, Result.RIGHT) for what in ("node", "contracts", "on the chain", "key on the chain")),
     ]
     assert "provider 7 is listed" in {row.detail for row in rows}
 
@@ -219,9 +216,9 @@ async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: 
     ("changed", "row", "words"),
     [
         ({"chain_id": 1}, "node", "follows chain 1: rpc_url must name a node of chain 31337"),
-        ({"status": 503}, "node", "answered 503; until it answers, or rpc_url names another"),
+        ({"status": 503}, "node", "answered 503, so claimed jobs would be failed: correct rpc_url"),
         ({"no_code": BOOK.ask_registry}, "contracts", f"SVC Asks at {hex_of(BOOK.ask_registry)} has no code"),
-        ({"separator": bytes(32)}, "contracts", "has another signing domain; get the market's address book"),
+        ({"separator": bytes(32)}, "contracts", "has another signing domain: get the market's address book"),
         ({"provider_id": 0}, "on the chain", "is no provider: register it"),
         ({"listed": False}, "on the chain", "not listed: ask the market's admin"),
         ({"box_key": b"\x05" * 32}, "key on the chain", f"has 0x{'05' * 32}, ours is"),
@@ -232,21 +229,21 @@ async def test_what_the_chain_has_otherwise_is_wrong_and_says_what_to_do(
     changed: dict[str, Any], row: str, words: str, tmp_path: Path
 ) -> None:
     rows = await seen_by(Ledger(Market(lambda: START), **changed), tmp_path)
-    wrong = {each.what: each.detail for each in rows if each.right is False}
+    wrong = {each.what: each.text for each in rows if each.result is Result.WRONG}
     assert list(wrong) == [row]
     assert words in wrong[row]
 
 
 async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) -> None:
     (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
-    assert row.right is None
+    assert row.result is Result.UNKNOWN
     assert "not verified on the chain, only reported by the coordinator" in row.detail
 
 
 async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
     market = Market(lambda: START, others_asks={(1, 600): (50, 1000)})
     findings = await examined(market, tmp_path / "state")
-    rows = {finding.what: finding.right for finding in findings if finding.what != "node"}
+    rows = {row.what: row.result for row in findings if row.what != "node"}
     assert rows == dict.fromkeys(
         [
             "configuration",
@@ -267,17 +264,18 @@ async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_
             "backend of demo/text",
             "load of demo/text",
         ],
-        True,
+        Result.RIGHT,
     )
-    assert summary(findings) == "nothing is wrong"
+    assert check_summary(findings) == "nothing is wrong; 1 unknown"
     assert os.listdir(tmp_path) == []
 
 
-async def test_what_is_only_told_is_neither_right_nor_wrong(tmp_path: Path) -> None:
+async def test_facts_and_unknown_rows_are_neither_right_nor_wrong(tmp_path: Path) -> None:
     market = Market(lambda: START, capacity=1)
     findings = await examined(market, tmp_path, box=None, addresses=None)
-    told = {finding.what for finding in findings if finding.right is None}
-    assert told == {"domains", "capacity", "box key", "prices of demo/text", "node"}
+    assert {row.what for row in findings if row.result is None} == {"capacity", "box key"}
+    unknown = {row.what for row in findings if row.result is Result.UNKNOWN}
+    assert unknown == {"domains", "prices of demo/text", "node"}
 
 
 async def test_clock_that_is_corrected_is_told(tmp_path: Path) -> None:
@@ -286,7 +284,7 @@ async def test_clock_that_is_corrected_is_told(tmp_path: Path) -> None:
         for each in await examined(Market(lambda: START, always={"readyz": dated(300)}), tmp_path)
         if each.what == "clock"
     ]
-    assert row.right is None
+    assert row.result is None
     assert "+299.5 s against the coordinator's, which svcd corrects" in row.detail
 
 
@@ -294,12 +292,12 @@ async def test_own_asks_and_unusual_prices_are_not_wrong(tmp_path: Path) -> None
     market = Market(lambda: START, asks={(1, 600): (1, 1)}, others_asks={(1, 600): (10, 200), (3, 600): (1, 1)})
     findings = {finding.what: finding for finding in await examined(market, tmp_path)}
     prices = findings["prices of demo/text"]
-    assert prices.right is None
+    assert prices.result is None
     assert "10 x for 600 s" in prices.detail
 
 
 @pytest.mark.parametrize(
-    ("api", "endpoint", "right"),
+    ("api", "endpoint", "is_right"),
     [
         ("chat", "/v1/responses", True),
         ("embeddings", "/v1/responses", False),
@@ -308,11 +306,11 @@ async def test_own_asks_and_unusual_prices_are_not_wrong(tmp_path: Path) -> None
         ("images", "/v1/images/generations", True),
     ],
 )
-async def test_route_of_the_server_is_compared_with_the_models(api: str, endpoint: str, right: bool) -> None:
-    backend = read_backend({"kind": "openai", "api": api, "base_url": ABSENT}, {})
+async def test_route_of_the_server_is_compared_with_the_models(api: str, endpoint: str, is_right: bool) -> None:
+    backend = read_backend({"kind": "openai", "api": api, "base_url": ABSENT})
     found = kind_of(model_for("m", {"text", "embeddings", "image"}, backend=backend), endpoint)
     assert found is not None
-    assert found[0] is right
+    assert found.result is (Result.RIGHT if is_right else Result.WRONG)
 
 
 async def test_model_that_the_admin_has_not_allowed_is_told(tmp_path: Path) -> None:
@@ -320,7 +318,7 @@ async def test_model_that_the_admin_has_not_allowed_is_told(tmp_path: Path) -> N
         return answer(200, {**perform().json(), "allow_all_models": False, "allowed_models": ["3"]})
 
     findings = await examined(Market(lambda: START, always={"providers": none_allowed}), tmp_path)
-    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
     assert wrong == {"model demo/text": "id 1 is not allowed to this provider yet: ask the market's admin"}
 
 
@@ -331,7 +329,7 @@ async def test_name_that_the_model_server_does_not_know_is_wrong(tmp_path: Path)
     async with running_model_server(served) as server:
         table = {"kind": "openai", "api": "chat", "base_url": server.url, "models": {"demo/text": "lama"}}
         findings = await examined(Market(lambda: START), tmp_path, **backed(**table))
-    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
+    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
     assert list(wrong) == ["backend of demo/text"]
     assert "lists no 'lama', but llama: set models under [model.backend]" in wrong["backend of demo/text"]
 
@@ -339,28 +337,28 @@ async def test_name_that_the_model_server_does_not_know_is_wrong(tmp_path: Path)
 async def test_daemon_that_runs_here_is_not_taken_for_another(tmp_path: Path) -> None:
     async with open_journal(tmp_path / "state"):
         findings = await examined(Market(lambda: START, rival=True, asks={(1, 600): (1, 1)}), tmp_path / "state")
-    assert [each.right for each in findings if each.what == "other daemons"] == [None]
+    assert [each.result for each in findings if each.what == "other daemons"] == [Result.UNKNOWN]
 
 
 async def test_metrics_port_that_another_program_has_is_wrong(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         findings = await examined(Market(lambda: START), tmp_path, metrics_port=port)
-    wrong = {finding.what: finding.detail for finding in findings if finding.right is False}
-    assert wrong == {"metrics": f"127.0.0.1:{port}: Address already in use; set another port under [metrics]"}
+    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
+    assert wrong == {"metrics": f"127.0.0.1:{port}: Address already in use: set another port under [metrics]"}
 
 
 async def test_metrics_port_of_the_daemon_that_runs_here_is_its_own(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as own:
         async with open_journal(tmp_path / "state"):
             findings = await examined(Market(lambda: START), tmp_path / "state", metrics_port=own.getsockname()[1])
-    assert [each.right for each in findings if each.what == "metrics"] == [None]
+    assert [each.result for each in findings if each.what == "metrics"] == [None]
 
 
 async def test_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     findings = await examined(Market(lambda: START), tmp_path / "file" / "state")
-    assert [finding.what for finding in findings if finding.right is False] == ["state directory"]
+    assert wrong_names(findings) == ["state directory"]
 
 
 async def test_look_that_takes_too_long_is_wrong(
@@ -369,7 +367,7 @@ async def test_look_that_takes_too_long_is_wrong(
     slow = backed(kind="echo")
     monkeypatch.setattr("svcd.backends.echo.EchoBackend.is_up", _never)
     findings = await examined(Market(lambda: START), tmp_path, **slow)
-    (late,) = [finding for finding in findings if finding.right is False]
+    (late,) = [row for row in findings if row.result is Result.WRONG]
     assert (late.what, late.detail) == ("backend of demo/text", "no answer in 15 s")
 
 

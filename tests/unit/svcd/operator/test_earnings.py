@@ -21,7 +21,7 @@ from svcd.journal import entries
 from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.earnings import Earnings, read_earnings
-from svcd.operator.earnings_report import as_csv, as_table
+from svcd.operator.earnings_report import earnings_csv, earnings_table
 from tests.fakes.market import BOOK, START, Market
 from tests.fakes.market_answers import error, instead
 from tests.fakes.streamed import StreamedTransport
@@ -131,7 +131,7 @@ async def test_jobs_are_counted_by_day_and_model_with_what_came_of_them(market: 
         (TODAY, "demo/text"): (1, 40, 2001, 2000, 61 + 2 * 2102, 1, 1),
     }
     assert found.reputation is None
-    table = as_table(found)
+    table = earnings_table(found)
     assert f"{TODAY}  demo/text         1  0.00004  0.002001  0.004265       1          1" in table
     assert "in all" in table
     assert "reputation 500; with rpc_url its changes are told by day" in table
@@ -154,7 +154,7 @@ async def test_node_tells_the_chains_own_amounts_and_reputation_by_day(market: M
     row = found.rows[TODAY, "demo/text"]
     assert (row.earned, row.fees, row.refunded) == (33, 3, 99 + 2 * 2102)
     assert found.reputation == {YESTERDAY: 5, TODAY: -120}
-    assert f"reputation 500 ({YESTERDAY} +5, {TODAY} -120)" in as_table(found)
+    assert f"reputation 500 ({YESTERDAY} +5, {TODAY} -120)" in earnings_table(found)
     assert history.ranges[-1] <= 10  # what the node takes
 
 
@@ -165,13 +165,13 @@ async def test_csv_has_base_units_and_the_journals_reasons(market: Market, tmp_p
             connection.execute(*entries.claiming(job, "demo/text", START))
             connection.execute(*entries.ended(job.job_id, "failed", reason, START))
     found = await told(market, tmp_path)
-    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(earnings_csv(found))))
     assert [(row["day"], row["model"], row["earned"]) for row in rows] == [
         (YESTERDAY, "demo/image", "40"),
         (TODAY, "demo/text", "40"),
     ]
     assert rows[1]["reasons"] == "backend_error=2 sla_abandon=1"
-    assert f"{TODAY} demo/text: not settled for 2 × backend_error, 1 × sla_abandon" in as_table(found)
+    assert f"{TODAY} demo/text: not settled for 2 × backend_error, 1 × sla_abandon" in earnings_table(found)
 
 
 async def test_wallet_that_is_no_providers_is_told(market: Market, tmp_path: Path) -> None:

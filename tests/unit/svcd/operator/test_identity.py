@@ -21,8 +21,25 @@ async def test_box_key_is_published_with_its_evidence(tmp_path: Path) -> None:
     market, evidence = Market(lambda: START), tmp_path / "evidence.json"
     evidence.write_bytes(b'{"made": "up"}')
     said = await publish_identity(configured(market, tmp_path, evidence_file=evidence), market.transport)
-    assert market.identities == [(market.box.public.raw, b'{"made": "up"}')]
-    assert said.endswith("with 14 bytes of evidence")
+    published = b'{"made":"up","svc_bundle":{"items":500,"v":1}}'
+    assert market.identities == [(market.box.public.raw, published)]
+    assert said.endswith(f"with {len(published)} bytes of evidence")
+
+
+@pytest.mark.parametrize(
+    ("content", "published"),
+    [(None, b'{"svc_bundle":{"items":500,"v":1}}'), (b"a signed text", b"a signed text"), (b"[1]", b"[1]")],
+    ids=["no evidence", "no JSON", "no object"],
+)
+async def test_bundles_are_announced_unless_evidence_is_no_object(
+    content: bytes | None, published: bytes, tmp_path: Path
+) -> None:
+    market, evidence = Market(lambda: START), None
+    if content is not None:
+        evidence = tmp_path / "evidence"
+        evidence.write_bytes(content)
+    await publish_identity(configured(market, tmp_path, evidence_file=evidence), market.transport)
+    assert [each for _, each in market.identities] == [published]
 
 
 @pytest.mark.parametrize(

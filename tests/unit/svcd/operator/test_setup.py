@@ -206,7 +206,7 @@ def test_new_keystore_needs_its_password_to_be_read(init: Init, tmp_path: Path) 
         f"put its password into {tmp_path / 'credentials' / 'wallet.password'}" in line for line in terminal.said
     )
     document = json.loads((tmp_path / "credentials" / "wallet.key").read_text())
-    with pytest.raises(Fatal, match=r"wallet\.password cannot be read"):
+    with pytest.raises(Fatal, match=r"keys.wallet_password names .*wallet\.password, which cannot be read"):
         read(tmp_path)
     (tmp_path / "credentials" / "wallet.password").write_text("open\n")
     assert read(tmp_path).wallet.address.hex() == document["address"].lower()

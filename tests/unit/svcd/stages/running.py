@@ -20,7 +20,7 @@ from svcd.backends.load_settings import SlotsSettings
 from svcd.backends.settings import EchoSettings
 from svcd.base.clock import Clock
 from svcd.base.metrics import REGISTRY
-from svcd.config import AskTable, DaemonConfig, ModelConfig, Rate
+from svcd.config import AskTable, DaemonConfig, ModelConfig
 from svcd.journal.journal import JOURNAL_FILE, open_journal
 from svcd.journal.work import ModelWork, WorkOutput
 from svcd.run.app import Daemon
@@ -142,10 +142,7 @@ def model_for(name: str, serves: set[Modality], **changed: Any) -> ModelConfig:
 
 
 def asks_of(rates: Mapping[int, AskRates]) -> tuple[AskTable, ...]:
-    return tuple(
-        AskTable(sla_seconds=sla, rate_in=Rate(each.rate_in), rate_out=Rate(each.rate_out))
-        for sla, each in rates.items()
-    )
+    return tuple(AskTable(sla_seconds=sla, rate_in=each.rate_in, rate_out=each.rate_out) for sla, each in rates.items())
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svcd.config import AheadTable, Amount
+from svcd.config import AheadTable
 from svcd.journal.entries import OwnerRecord
 from svcd.journal.work import ModelWork, WorkOutput
 from svcd.stages.ahead import max_amount_for
@@ -20,7 +20,7 @@ from tests.unit.svcd.stages.running import Backend, Running, count, model_for
 pytestmark = pytest.mark.trio
 
 STAKE = 1  # of a job of the fake market: (1000 * 100 + 1000 * 200) / 10^6, rounded up
-TABLE = AheadTable(most_amount=Amount(4 * STAKE), most_in_flight=Amount(2 * STAKE), settled_jobs=1)
+TABLE = AheadTable(most_amount=4 * STAKE, most_in_flight=2 * STAKE, settled_jobs=1)
 MODEL = model_for("demo/text", {"text"}, ahead=TABLE)
 
 
@@ -217,13 +217,13 @@ async def test_coordinator_that_never_tells_a_claim_s_end_has_no_more_at_stake_f
     ],
 )
 async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most: int) -> None:
-    table = AheadTable(most_amount=Amount(800), most_in_flight=Amount(800), settled_jobs=5)
+    table = AheadTable(most_amount=800, most_in_flight=800, settled_jobs=5)
     assert max_amount_for(record, table) == most
 
 
 async def test_owner_that_pays_no_more_than_it_must_costs_a_few_jobs_ever() -> None:
     """It has as many settled as the table asks, then has the largest job that it may have for nothing, and again."""
-    table = AheadTable(most_amount=Amount(1_000_000), most_in_flight=Amount(10**9), settled_jobs=5)
+    table = AheadTable(most_amount=1_000_000, most_in_flight=10**9, settled_jobs=5)
     record, paid, lost = OwnerRecord(), 0, 0
     for _ in range(1_000):
         while not max_amount_for(record, table) and paid < 100_000:

@@ -11,7 +11,6 @@ from trio.testing import MockClock
 from svcd.backends.discount import AskRates
 from svcd.backends.load import Load, SlotsProbe
 from svcd.base.end_reasons import WorkFailed
-from svcd.config import DiscountTable
 from svcd.journal.work import ModelWork, WorkOutput
 from tests.fakes.market import SETTLED, Market
 from tests.fakes.market_answers import Script, answer, error, instead
@@ -220,7 +219,7 @@ async def test_job_that_is_not_worth_it_is_left_alone(
 async def test_idle_provider_takes_less_than_its_ask_as_far_as_it_is_configured(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    generous = model_for("demo/text", {"text"}, discount=DiscountTable(most_percent=20))
+    generous = model_for("demo/text", {"text"}, discount_percent=20)
     async with start(models=(generous,)) as running:
         await trio.sleep(700)
         assert market.polls[-1]["min_rate_in"] == "80"

@@ -1,0 +1,65 @@
+"""Shared parts of the command lines: the style of help texts, and shell completion.
+
+Only programs whose extra has click import this module.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+CONTEXT: Final[dict[str, Any]] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 110,
+    "show_default": True,
+}
+_SHELLS: Final = ("bash", "zsh", "fish")
+_SCRIPT_PLACES: Final = """\
+    \b
+      bash   {program} completion bash > ~/.local/share/bash-completion/completions/{program}
+      zsh    {program} completion zsh > "${{fpath[1]}}/_{program}"
+      fish   {program} completion fish > ~/.config/fish/completions/{program}.fish
+"""
+
+
+class Program(click.Group):
+    """Group whose help ends with the environment variables and exit codes."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        environment: Sequence[tuple[str, str]] = (),
+        exit_codes: Mapping[int, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.environment = environment
+        self.exit_codes = exit_codes or {}
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, rows in (
+            ("Environment", self.environment),
+            ("Exit codes", [(str(int(code)), meaning) for code, meaning in self.exit_codes.items()]),
+        ):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def completion_command(program: str) -> click.Command:
+    """Return the command that writes the completion script of a shell."""
+
+    def completion(shell: str) -> int:
+        from click.shell_completion import get_completion_class  # noqa: PLC0415 - used only here
+
+        script = get_completion_class(shell)
+        if script is None:
+            raise click.UsageError(f"no completion for {shell}")
+        root = click.get_current_context().find_root().command
+        click.echo(script(root, {}, program, f"_{program.upper()}_COMPLETE").source())
+        return 0
+
+    text = f"Write the completion script for a shell.\n\n{_SCRIPT_PLACES.format(program=program)}"
+    return click.command("completion", help=text)(
+        click.argument("shell", type=click.Choice(_SHELLS), help="The shell.")(completion)
+    )

@@ -1,0 +1,268 @@
+"""Declaration of settings, and the sources that they are read from."""
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, overload
+
+import attrs
+
+from common.refusal import Refused
+from common.settings.errors import SettingError
+from common.settings.kinds import Kind, read_text, read_value
+
+T = TypeVar("T")
+
+_REQUIRED: Final = object()
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
+_SIMILARITY: Final = 0.7  # of a misspelt name to a setting, of 1
+_VARIABLE_SIMILARITY: Final = 0.84  # of a variable that may belong to another program
+
+
+@attrs.frozen(slots=True)
+class Setting:
+    """Declared setting. `name` is its key in a TOML file, and its variable in lower case without a prefix."""
+
+    field: str
+    name: str
+    kind: Kind[Any]
+    about: str
+    default: object
+    secret: bool
+
+    @property
+    def required(self) -> bool:
+        return self.default is _REQUIRED
+
+
+@overload
+def setting(kind: Kind[T], about: str = "", *, name: str | None = None, secret: bool = False) -> T: ...
+@overload
+def setting(kind: Kind[T], about: str, default: None, *, name: str | None = None, secret: bool = False) -> T | None: ...
+@overload
+def setting(kind: Kind[T], about: str, default: T, *, name: str | None = None, secret: bool = False) -> T: ...
+
+
+def setting(
+    kind: Kind[Any], about: str = "", default: Any = _REQUIRED, *, name: str | None = None, secret: bool = False
+) -> Any:
+    """Declare a field of an attrs class as a setting. Without a default, the setting is required.
+
+    `name` is the setting's name if it differs from the field's. A secret is never shown, and may be a credential.
+    """
+    declared = {"kind": kind, "about": about, "default": default, "name": name, "secret": secret}
+    initial = attrs.NOTHING if default is _REQUIRED else default
+    return attrs.field(default=initial, repr=not secret, metadata={"setting": declared})
+
+
+def settings_of(cls: type) -> list[Setting]:
+    """Return the settings of an attrs class in the order of their declaration."""
+    found = []
+    for field in attrs.fields(cls):
+        if (declared := field.metadata.get("setting")) is not None:
+            found.append(Setting(field=field.name, **{**declared, "name": declared["name"] or field.name}))
+    return found
+
+
+class Source(Protocol):
+    """Place that settings are read from."""
+
+    @property
+    def file(self) -> Path | None:
+        """File or folder that messages name, or None."""
+
+    @property
+    def label(self) -> str:
+        """Name of the source in the table of settings."""
+
+    def key(self, setting: Setting) -> str:
+        """Return the setting's name as this source writes it."""
+
+    def find(self, setting: Setting) -> object | None:
+        """Return the value as it was given, or None if the setting is not set here."""
+
+    def read(self, setting: Setting, value: object) -> Any:
+        """Return the value of the setting's kind. Raise `SettingError`."""
+
+    def check(self, settings: Sequence[Setting]) -> None:
+        """Raise `SettingError` if the source has something else than these settings."""
+
+
+@attrs.frozen(slots=True)
+class Environment:
+    """Environment variables: the setting's name in upper case after `prefix`. An empty variable counts as unset."""
+
+    variables: Mapping[str, str]
+    prefix: str = ""
+    file: Path | None = None
+
+    @property
+    def label(self) -> str:
+        return "environment"
+
+    def key(self, setting: Setting) -> str:
+        return f"{self.prefix}{setting.name.upper()}"
+
+    def find(self, setting: Setting) -> object | None:
+        return self.variables.get(self.key(setting)) or None
+
+    def read(self, setting: Setting, value: object) -> Any:
+        return read_text(setting.kind, str(value), self.key(setting), secret=setting.secret)
+
+    def check(self, settings: Sequence[Setting]) -> None:
+        """Accept every variable: most of an environment belongs to other programs. See `unknown_variables`."""
+
+
+@attrs.frozen(slots=True)
+class Credentials:
+    """Files of systemd's credentials, each named like a secret setting. None: the program has no credentials."""
+
+    file: Path | None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Credentials":
+        folder = environ.get("CREDENTIALS_DIRECTORY")
+        return cls(Path(folder) if folder else None)
+
+    @property
+    def label(self) -> str:
+        return "credential"
+
+    def key(self, setting: Setting) -> str:
+        return setting.name
+
+    def find(self, setting: Setting) -> object | None:
+        if self.file is None or not setting.secret:
+            return None
+        try:
+            return (self.file / setting.name).read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SettingError.at((setting.name,), f"cannot be read: {error.strerror}", self.file) from None
+        except UnicodeDecodeError:
+            raise SettingError.at((setting.name,), "must be UTF-8 text", self.file) from None
+
+    def read(self, setting: Setting, value: object) -> Any:
+        return read_text(setting.kind, str(value), self.key(setting), secret=setting.secret)
+
+    def check(self, settings: Sequence[Setting]) -> None:
+        """Accept every file: a unit may load credentials for other programs."""
+
+
+@attrs.frozen(slots=True)
+class Table:
+    """Table of a TOML file. Unknown keys are rejected."""
+
+    values: Mapping[str, object]
+    file: Path | None = None
+
+    @property
+    def label(self) -> str:
+        return "file" if self.file is None else str(self.file)
+
+    def key(self, setting: Setting) -> str:
+        return setting.name
+
+    def find(self, setting: Setting) -> object | None:
+        return self.values.get(setting.name)
+
+    def read(self, setting: Setting, value: object) -> Any:
+        return read_value(setting.kind, value, setting.name, secret=setting.secret)
+
+    def check(self, settings: Sequence[Setting]) -> None:
+        known = [setting.name for setting in settings]
+        for key in self.values:
+            if key not in known:
+                raise SettingError.at((key,), f"is not a setting{suggestion(key, known)}")
+
+
+def read(cls: type[T], *sources: Source) -> T:
+    """Read an attrs class of settings. An earlier source overrides a later one. Raise `SettingError`.
+
+    The class may check its fields against each other in `__attrs_post_init__`. It raises `Refused` with the name of the
+    field at fault as `param` and a message that continues a sentence beginning with that name.
+    """
+    settings = settings_of(cls)
+    for source in sources:
+        with _errors_in(source):
+            source.check(settings)
+    values = {}
+    for each in settings:
+        found = find(each, *sources)
+        if found is not None:
+            values[each.field] = value_of(each, *found)
+        elif each.required:
+            about = f" ({each.about})" if each.about else ""
+            raise SettingError.at((sources[0].key(each),), f"is required{about}", sources[0].file)
+    with _errors_in(sources[0]):
+        try:
+            return cls(**values)
+        except SettingError:
+            raise
+        except Refused as error:
+            keys = {each.field: sources[0].key(each) for each in settings}
+            place = (keys.get(error.param, error.param),) if error.param else ()
+            raise SettingError.at(place, error.message) from None
+
+
+def find(setting: Setting, *sources: Source) -> tuple[Source, object] | None:
+    """Return the first source that has the setting, and its value as given, or None."""
+    for source in sources:
+        value = source.find(setting)
+        if value is not None:
+            return source, value
+    return None
+
+
+def value_of(setting: Setting, source: Source, given: object) -> Any:
+    """Return the value of the setting's kind. Raise `SettingError`."""
+    with _errors_in(source):
+        return source.read(setting, given)
+
+
+@contextmanager
+def _errors_in(source: Source) -> Iterator[None]:
+    try:
+        yield
+    except SettingError as error:
+        raise (error if source.file is None else error.in_file(source.file)) from None
+
+
+def similar(name: str, known: Collection[str], similarity: float = _SIMILARITY) -> str | None:
+    """Return the known name that `name` is probably a misspelling of."""
+    found = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
+    return found[0] if found else None
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """
+    >>> suggestion("slot", ["slots", "name"])
+    ' (did you mean slots?)'
+    """
+    near = similar(name, known)
+    return f" (did you mean {near}?)" if near else ""
+
+
+def unknown_variables(
+    environ: Mapping[str, str], known: Collection[str], foreign: Collection[str] = ()
+) -> dict[str, str | None]:
+    """Return the variables that look like settings but are not, each with the most similar setting or None.
+
+    A variable looks like a setting if it begins with the first word of one, or is spelt almost like one. `foreign` has
+    names of other programs, and first words with `_` that other programs use too.
+    """
+    first_words = {
+        name.partition("_")[0] for name in known if "_" in name and f"{name.partition('_')[0]}_" not in foreign
+    }
+    found = {}
+    for name in sorted(name for name, value in environ.items() if value):
+        if name in known or name in foreign or not _VARIABLE.fullmatch(name):
+            continue
+        near = similar(name, known, _VARIABLE_SIMILARITY)
+        first_word, _, rest = name.partition("_")
+        if near or (rest and first_word in first_words):
+            found[name] = near
+    return found

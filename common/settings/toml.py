@@ -1,0 +1,86 @@
+"""Settings in TOML files, with tables of their own."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+from common.settings.errors import SettingError
+from common.settings.kinds import Kind, read_value
+from common.settings.reader import Table, read, suggestion
+
+T = TypeVar("T")
+
+_MAX_FILE_BYTES: Final = 1 << 20
+
+
+def read_file(path: Path, cls: type[T]) -> T:
+    """Read the settings in a TOML file. Raise `SettingError`."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES)
+    except OSError as error:
+        raise SettingError.at((), f"cannot be read: {error.strerror}", path) from None
+    return read(cls, Table(parse(raw, path), path))
+
+
+def parse(raw: bytes, path: Path) -> dict[str, Any]:
+    """Return the values in a TOML file. Raise `SettingError` with the line of a mistake."""
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except ValueError as error:  # invalid TOML or UTF-8, or an integer with thousands of digits
+        raise SettingError.at((), f"is not valid TOML: {error}", path) from None
+    except RecursionError:
+        raise SettingError.at((), "has arrays or tables nested too deeply", path) from None
+
+
+def table(cls: type[T]) -> Kind[T]:
+    """Return the kind of a table with the settings of an attrs class."""
+
+    def from_toml(value: object) -> T:
+        return read(cls, Table(_values(value)))
+
+    return Kind("a table", _no_text, from_toml, "table")
+
+
+def tables(cls: type[T], at_least: int = 0) -> Kind[tuple[T, ...]]:
+    """Return the kind of an array of tables, `[[model]]`."""
+    one = table(cls)
+
+    def from_toml(value: object) -> tuple[T, ...]:
+        if not isinstance(value, list) or len(value) < at_least:
+            raise ValueError
+        return tuple(read_value(one, each, n) for n, each in enumerate(value))
+
+    minimum = f" (at least {at_least})" if at_least else ""
+    return Kind(f"an array of tables{minimum}", _no_text, from_toml, "tables")
+
+
+def variants(key: str, classes: Mapping[str, type[T]], default: str | None = None) -> Kind[T]:
+    """Return the kind of a table whose value of `key` selects the class of its other settings.
+
+    `default` is the name of the class that is used without the key.
+    """
+    names = ", ".join(classes)
+
+    def from_toml(value: object) -> T:
+        values = _values(value)
+        name = values.pop(key, default)
+        if name is None:
+            raise SettingError.at((key,), f"is required (one of {names})")
+        if not isinstance(name, str) or name not in classes:
+            raise SettingError.at((key,), f"must be one of {names}, not {name!r}{suggestion(str(name), classes)}")
+        return read(classes[name], Table(values))
+
+    return Kind(f"a table with {key} = one of {names}", _no_text, from_toml, "table")
+
+
+def _values(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return dict(value)
+
+
+def _no_text(text: str) -> NoReturn:
+    """Reject a table in an environment variable."""
+    raise ValueError

@@ -1,0 +1,46 @@
+"""Run the parts of `coordinatord check` concurrently."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import anyio
+import attrs
+
+from common.checks import CheckRow, wrong
+from common.daemon.process import Fatal
+from coordinatord.base.errors import Retryable
+from coordinatord.chain.rpc.errors import RpcError
+
+
+@attrs.frozen(slots=True)
+class CheckPart:
+    """Rows that need each other. Parts run side by side, each for at most `seconds`."""
+
+    name: str
+    rows: Callable[[], AsyncIterator[CheckRow]]
+    remedy: str
+    seconds: float = 20.0
+
+
+async def run_parts(parts: Sequence[CheckPart]) -> list[CheckRow]:
+    """The rows of all parts, in the order of the parts. A part that fails or takes too long ends with a wrong row."""
+    return [row for rows in await run_each(parts) for row in rows]
+
+
+async def run_each(parts: Sequence[CheckPart]) -> list[list[CheckRow]]:
+    """The same, with the rows of each part by themselves."""
+    found: list[list[CheckRow]] = [[] for _ in parts]
+
+    async def run(part: CheckPart, rows: list[CheckRow]) -> None:
+        with anyio.move_on_after(part.seconds) as time:
+            try:
+                async for row in part.rows():
+                    rows.append(row)
+            except (Fatal, Retryable, RpcError, OSError) as error:
+                rows.append(wrong(part.name, str(error), part.remedy))
+        if time.cancelled_caught:
+            rows.append(wrong(part.name, f"no answer in {part.seconds:g} s", part.remedy))
+
+    async with anyio.create_task_group() as tasks:
+        for part, rows in zip(parts, found, strict=True):
+            tasks.start_soon(run, part, rows)
+    return found

@@ -1,0 +1,164 @@
+"""Bundles of a batch: how many consecutive lines share a job, and what their results cost. No I/O."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+import attrs
+
+from common.bundle import BUNDLED, MAX_ITEMS, output_units
+from common.pricing.units import BYTES_PER_UNIT, MAX_UNITS
+from common.quotes import CostParts
+from common.refusal import Refused
+from svc.core.bids import Rates
+from svc.core.order_request import PricedRequest
+from svc.records import Ask
+
+MAX_BUNDLE_BYTES: Final = 4 * 2**20  # of input
+UNMEASURED_ITEMS: Final = 64  # for a provider whose speed is unknown
+_WINDOW_SHARE: Final = 0.5  # of the window, for a bundle of measured speed
+
+LINES_KEY: Final = "svc-lines"  # metadata of the market's batch: lines of each of its jobs
+_VALUE_LENGTH: Final = 512
+_RUN: Final = re.compile(r"([1-9][0-9]{0,4})(?:\*([1-9][0-9]{0,4}))?", re.ASCII)
+
+
+@attrs.frozen(slots=True)
+class BundleLimits:
+    """Limits of one job for a provider. Without a measured speed, `units` is missing."""
+
+    items: int = 1
+    units: int | None = None
+
+
+SINGLE: Final = BundleLimits()
+
+
+def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
+    """Return the limits for the provider of an ask. `max_items` is the caller's own limit."""
+    items = min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS)
+    speed = None if ask.reliability is None else ask.reliability.units_per_sec
+    if not speed:
+        return BundleLimits(min(items, UNMEASURED_ITEMS))
+    return BundleLimits(items, int(speed * ask.sla * _WINDOW_SHARE))
+
+
+def may_bundle(line: PricedRequest, rates: Rates) -> bool:
+    """Return True for texts and embeddings whose input can be counted as output."""
+    if line.modality not in BUNDLED:
+        return False
+    return bool(rates.rate_out) or not rates.rate_in or line.modality == "embeddings"
+
+
+def bundle_rates(rates: Rates) -> Rates:
+    """Return the rates to sign. Embeddings pay for no output, so their input is counted at its own rate."""
+    return rates if rates.rate_out else Rates(rates.rate_in, rates.rate_in)
+
+
+def count_fitting(lines: Sequence[PricedRequest], start: int, rates: Rates, limits: BundleLimits) -> int:
+    """Return how many lines from `start` on share a job, at least 1."""
+    first, signed = lines[start], bundle_rates(rates)
+    if limits.items == 1 or not may_bundle(first, rates):
+        return 1
+    max_units = MAX_UNITS if limits.units is None else min(limits.units, MAX_UNITS)
+    end = min(start + limits.items, len(lines))
+    units_in = units_out = 0
+    for at in range(start, end):
+        line = lines[at]
+        if line.model.id != first.model.id or line.rates != first.rates or not may_bundle(line, rates):
+            return at - start
+        units_in, units_out = units_in + line.units.units_in, units_out + line.units.units_out
+        units = output_units(units_in, units_out, signed.rate_in, signed.rate_out)
+        if at > start and (units > max_units or units_in * BYTES_PER_UNIT > MAX_BUNDLE_BYTES):
+            return at - start
+    return end - start
+
+
+def sizes_metadata(sizes: Sequence[int], max_pairs: int) -> dict[str, str]:
+    """Return the metadata that records the lines of each job. Empty without bundles.
+
+    >>> sizes_metadata([256, 256, 16], 16)
+    {'svc-lines': '256*2 16'}
+    >>> sizes_metadata([1, 1], 16)
+    {}
+    """
+    if all(size == 1 for size in sizes):
+        return {}
+    values = [""]
+    for size, group in groupby(sizes):
+        run = _run(size, sum(1 for _ in group))
+        if len(values[-1]) + 1 + len(run) > _VALUE_LENGTH:
+            values.append("")
+        values[-1] = f"{values[-1]} {run}".lstrip()
+    if len(values) > max_pairs:
+        raise Refused(
+            "the bundles have too many different sizes for the batch's metadata: split the file, or use bundle=1",
+            "bundle",
+        )
+    return {_key(number): value for number, value in enumerate(values)}
+
+
+def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
+    """Return the lines of each job, or None for a batch without bundles. Refuses another form.
+
+    >>> read_sizes({"svc-lines": "256*2 16"})
+    (256, 256, 16)
+    """
+    if metadata is None or LINES_KEY not in metadata:
+        return None
+    sizes: list[int] = []
+    for value in _values(metadata):
+        for run in value.split(" "):
+            found = _RUN.fullmatch(run)
+            if found is None:
+                raise Refused(f"{LINES_KEY} of the batch's metadata is malformed", LINES_KEY)
+            sizes += [int(found[1])] * int(found[2] or 1)
+    return tuple(sizes)
+
+
+def line_count(metadata: Mapping[str, str] | None, jobs: int) -> int:
+    """Return the lines of a batch with this many jobs."""
+    try:
+        sizes = read_sizes(metadata)
+    except Refused:
+        sizes = None
+    return jobs if sizes is None else sum(sizes)
+
+
+def _run(size: int, times: int) -> str:
+    return str(size) if times == 1 else f"{size}*{times}"
+
+
+def _key(number: int) -> str:
+    return LINES_KEY if number == 0 else f"{LINES_KEY}-{number + 1}"
+
+
+def _values(metadata: Mapping[str, str]) -> Iterator[str]:
+    number = 0
+    while (value := metadata.get(_key(number))) is not None:
+        yield value
+        number += 1
+
+
+def split_cost(cost: CostParts, weights: Sequence[int]) -> list[CostParts]:
+    """Divide a job's cost by weight, to the unit. Equal parts if all weights are 0.
+
+    >>> split_cost(CostParts(provider=10, fee=1, gas_fee=3), [2, 1])
+    [CostParts(provider=6, fee=0, gas_fee=2), CostParts(provider=4, fee=1, gas_fee=1)]
+    """
+    if not any(weights):
+        weights = [1] * len(weights)
+    parts = [_split(each, weights) for each in (cost.provider, cost.fee, cost.gas_fee)]
+    return [CostParts(*each) for each in zip(*parts, strict=True)]
+
+
+def _split(amount: int, weights: Sequence[int]) -> list[int]:
+    """Divide by the running total, so that the shares add up to the amount."""
+    shares, total, before, weight = [], sum(weights), 0, 0
+    for each in weights:
+        weight += each
+        upto = amount * weight // total
+        shares.append(upto - before)
+        before = upto
+    return shares

@@ -1,0 +1,59 @@
+"""Turns on a model's backend, for jobs and for the items of bundles."""
+
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+
+@attrs.frozen(slots=True, order=True)
+class _Ticket:
+    deadline: float
+    number: int
+    called: trio.Event = attrs.field(factory=trio.Event, order=False)
+
+
+@attrs.define(slots=True, eq=False)
+class Turns:
+    """As many turns as the model has slots. The ticket with the earliest deadline gets the next free one."""
+
+    count: int
+    _free: int = attrs.field(init=False)
+    _waiting: list[_Ticket] = attrs.field(factory=list)
+    _numbers: Iterator[int] = attrs.field(factory=itertools.count)
+
+    def __attrs_post_init__(self) -> None:
+        self._free = self.count
+
+    @asynccontextmanager
+    async def turn(self, deadline: float) -> AsyncIterator[None]:
+        await self._wait(deadline)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, deadline: float) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
+        ticket = _Ticket(deadline, next(self._numbers))
+        heapq.heappush(self._waiting, ticket)
+        try:
+            await ticket.called.wait()
+        except trio.Cancelled:
+            if ticket.called.is_set():
+                self._pass_on()
+            else:
+                self._waiting.remove(ticket)
+                heapq.heapify(self._waiting)
+            raise
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            heapq.heappop(self._waiting).called.set()
+        else:
+            self._free += 1

@@ -1,0 +1,66 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from common.command_line import CONTEXT, Program
+from coordinatord.market.commands import market
+from coordinatord.run.cli import coordinatord
+from devnet.cli import devnet
+from svc.cli.main import svc
+from svcd.run.cli import svcd
+
+PROGRAMS = ["coordinatord", "devnet", "svc", "svcd"]
+_MAX_HELP_CHARS = 80
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program_completes_its_commands(program: str) -> None:
+    script = subprocess.run(
+        [sys.executable, "-m", program, "completion", "bash"], capture_output=True, text=True, check=True
+    ).stdout
+    variable = f"_{program.upper()}_COMPLETE"
+    assert f"{variable}=bash_complete" in script
+    completed = subprocess.run(
+        [sys.executable, "-m", program],
+        env={variable: "bash_complete", "COMP_WORDS": f"{program} comp", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert completed.stdout == "plain,completion\n"
+
+
+def commands_below(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            below = market if each == "market" and name == "coordinatord" else command.get_command(context, each)
+            assert below is not None
+            yield from commands_below(below, f"{name} {each}")
+
+
+@pytest.mark.parametrize("program", [coordinatord, svcd, svc, devnet], ids=["coordinatord", "svcd", "svc", "devnet"])
+def test_every_command_and_option_has_one_line_of_help(program: click.Group) -> None:
+    odd = []
+    for name, command in commands_below(program, program.name or ""):
+        assert command.help, name
+        context = click.Context(command, **CONTEXT)
+        for parameter in command.params:
+            _, text = parameter.get_help_record(context) or ("", "")
+            sentence = text.partition("  [")[0]
+            if not (sentence[:1].isupper() and sentence.endswith(".") and len(text) <= _MAX_HELP_CHARS):
+                odd.append(f"{name} {parameter.name}: {text}")
+    assert odd == []
+
+
+def test_help_ends_with_the_environment_and_the_exit_codes() -> None:
+    program = click.group(
+        cls=Program, context_settings=CONTEXT, environment=[("PORT", "the port")], exit_codes={0: "done"}
+    )
+    shown = CliRunner().invoke(program(lambda: None), ["-h"]).output
+    assert shown.endswith("Environment:\n  PORT  the port\n\nExit codes:\n  0  done\n")
