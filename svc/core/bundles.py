@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from common.api.limits import BATCH_LINES
 from common.bundle import BUNDLED, MAX_ITEMS, output_units
 from common.pricing.units import BYTES_PER_UNIT, MAX_UNITS
 from common.quotes import CostParts
@@ -111,9 +112,10 @@ def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
     for value in _values(metadata):
         for run in value.split(" "):
             found = _RUN.fullmatch(run)
-            if found is None:
+            times = 0 if found is None else int(found[2] or 1)
+            if found is None or len(sizes) + times > BATCH_LINES:
                 raise Refused(f"{LINES_KEY} of the batch's metadata is malformed", LINES_KEY)
-            sizes += [int(found[1])] * int(found[2] or 1)
+            sizes += [int(found[1])] * times
     return tuple(sizes)
 
 
