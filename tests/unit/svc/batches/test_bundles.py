@@ -13,8 +13,9 @@ from common.refusal import Refused
 from common.sealed_result import seal_result
 from svc.batches.results import BatchResult
 from svc.client import Client
-from svc.core.bundles import read_sizes
+from svc.core.bundles import UNMEASURED_ITEMS, BundleLimits, limits_for, read_sizes
 from svc.errors import OrderRefused
+from svc.records import Ask, Reliability
 from svc.vouching import MarketRemembered
 from tests.unit.svc.batches import test_batches
 from tests.unit.svc.batches.test_batches import REGISTRY, batch, opened, submissions
@@ -230,3 +231,18 @@ def test_more_jobs_than_a_batch_has_are_malformed() -> None:
     for runs in ("2*50001", "2*50000 1", " ".join(["9*99999"] * 40)):
         with pytest.raises(Refused):
             read_sizes({"svc-lines": runs})
+
+
+@pytest.mark.parametrize(
+    ("largest", "speed", "limits"),
+    [
+        (-3, None, BundleLimits(1)),
+        (10**9, -1, BundleLimits(UNMEASURED_ITEMS)),
+        (500, 10**400, BundleLimits(500, 10**400 * 3600 // 2)),
+    ],
+    ids=["no items", "no speed", "no float"],
+)
+def test_absurd_announcements_give_possible_limits(largest: int, speed: int | None, limits: BundleLimits) -> None:
+    reliability = Reliability(1, 1, 0, 0, 1, speed)
+    ask = Ask(7, 1, 3600, 1, 2, largest_bundle=largest, reliability=reliability)
+    assert limits_for(ask, None) == limits
