@@ -50,6 +50,14 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     return value
 
 
+def has_more_values(raw: bytes | bytearray, most: int) -> bool:
+    """Return True if the JSON may hold more than `most` values, each of which takes up to 100 bytes once parsed.
+
+    Counts commas and opening brackets, also those in texts.
+    """
+    return len(raw) > most and sum(map(raw.count, (b",", b"[", b"{"))) > most
+
+
 def _flat(raw: bytes | bytearray) -> object | None:
     """Parse a flat object without escapes. Return None for all other texts.
 

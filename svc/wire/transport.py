@@ -27,6 +27,8 @@ __all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
 REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute or says that it did not
 ATTEMPT_SECONDS: Final = 300.0
 _MAX_RETRY_AFTER: Final = 60.0  # seconds; after a longer wait a job would be late
+# Ten times a page's. Parsing the largest answer of nothing but values would block the event loop for ten seconds.
+_MAX_VALUES: Final = 1 << 18
 _OK: Final = frozenset({200, 201})
 # Every answer of a coordinator has a request id, and its errors say whether to retry. Without these, a proxy answered.
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
@@ -137,9 +139,12 @@ class Transport:
                     if is_of_proxy(unread):
                         raise proxy_failure(method, path, unread)
                     try:
-                        return await whole(unread)
+                        response = await whole(unread)
                     except UnfitAnswer as unfit:
                         raise unexpected(unread, str(unfit)) from None
+                    if strict_json.has_more_values(response.content, _MAX_VALUES):
+                        raise unexpected(response, f"the answer has more than {_MAX_VALUES} JSON values")
+                    return response
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
         except TimeoutError as late:
