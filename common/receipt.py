@@ -2,7 +2,7 @@
 
 `claims_of` builds the claims of a receipt. `verified` checks a file: it computes every field again from signatures and
 from logs with a proof of inclusion in a block. The verifier still has to know that the blocks belong to the chain, and
-that the job registry's address is this market's (`common/PROTOCOL.md`, Receipts).
+that the job registry's address is this market's (`docs/protocol/formats.md`, Receipts).
 """
 
 from collections.abc import Mapping, Sequence

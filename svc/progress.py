@@ -18,6 +18,7 @@ import msgspec
 
 from common.api.states import EndedBecause, JobState
 from common.scalars import hex_of
+from common.strict_json import UNREADABLE
 from svc.account import Account
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
@@ -50,7 +51,7 @@ class _LatestProgress:
         """Store a progress message. Return False for any other message."""
         try:
             progress = msgspec.json.decode(data, type=Progress, strict=False)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return False
         if progress.job_id.lower() == self.job_id:
             self.progress = progress

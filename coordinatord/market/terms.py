@@ -1,4 +1,4 @@
-"""The market file: what a market is to be, before and after its deployment. TOML or JSON; see MARKET.md."""
+"""The market file (TOML or JSON), which describes a market before and after its deployment."""
 
 import json
 import tomllib

@@ -1,8 +1,8 @@
-"""The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
+"""Composition root. Task groups nest in the order of shutdown: the inner group ends first.
 
 pool, node, store, keys  closed last
-  background             indexer, relayer, reclaims, batches, janitor, notices, events: go on while requests end
-    intake               HTTP; told first, ends first
+  background             indexer, relayer, reclaims, batches, janitor, notices, events; run while requests end
+    intake               HTTP; stops first
 """
 
 import signal
@@ -170,7 +170,7 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
 def background_tasks(
     dependencies: Dependencies, relaying: Relaying, janitor: Janitor, escrow: Escrow | None
 ) -> dict[str, Loop]:
-    """Every background task of the daemon by its name, the same name in log, metrics and readiness."""
+    """Return every background task by the name that log, metrics and readiness use."""
     config, database, notices = dependencies.config, dependencies.database, dependencies.notices
     reclaimer = ReclaimWorker(database, notices, config.addresses.job_registry, max_depth=config.relay_max_depth)
     loops: dict[str, Loop] = {

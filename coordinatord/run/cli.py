@@ -14,7 +14,7 @@ from common.extras import missing_extra
 
 _MARKET: Final = "market"
 _ENVIRONMENT: Final = (
-    ("(settings)", "`coordinatord settings` lists every variable with its value, range and default"),
+    ("DATABASE_URL, RPC_URL, PORT, …", "settings; `coordinatord settings` shows all with value, range and default"),
     ("CREDENTIALS_DIRECTORY", "folder of secret settings, set by systemd"),
 )
 _EXIT_CODES: Final = {
@@ -115,7 +115,7 @@ def relayers(as_json: bool) -> None:
 
 @coordinatord.command()
 def drain() -> None:
-    """Follow a replaced relayer account until its key is no longer needed."""
+    """Follow a replaced relayer account until its key is not needed."""
     _commands().run("drain")
 
 
@@ -129,7 +129,7 @@ def budgets(as_json: bool) -> None:
 @coordinatord.command("new-key")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), help="Path of the new file.")
 def new_key(file: Path) -> None:
-    """Create a private key in a new file that only its owner can read, and show its address."""
+    """Create a private key file. Only its owner can read it. Shows the address."""
     _commands().make_key(file)
 
 

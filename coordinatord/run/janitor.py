@@ -1,6 +1,6 @@
 """Janitor: shows the state of replication, sums up how jobs ended lately, and removes lapsed nonces, sessions and
 leases, ended relays, lines of old batches, objects that no job names, files past their time and uploads that died on
-the way. README.md, "Growth", has the rule of each table.
+the way. docs/operators/limits.md, "Retention", lists the rules.
 
 A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
 """

@@ -1,4 +1,4 @@
-"""Keys that an operator changes: made, shown by their public side, and told when they are not needed any more."""
+"""Keys of the operator: create them, show their public side, and report when they are no longer needed."""
 
 import os
 import secrets
@@ -77,7 +77,7 @@ def _relayer(config: Config) -> str:
 
 
 def new_key(path: Path) -> str:
-    """Make a private key and write it to a file that must not be there yet, its owner's alone; its address."""
+    """Write a new private key to a new file that only its owner can read. Return its address."""
     key = secrets.token_bytes(32)
     try:
         wallet = Wallet(key)

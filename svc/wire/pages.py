@@ -8,6 +8,7 @@ import httpx
 import msgspec
 
 from common.api import limits
+from common.strict_json import UNREADABLE
 from svc.wire.transport import Transport, given, read, unexpected
 
 R = TypeVar("R")
@@ -53,7 +54,7 @@ def _rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
     rows = read(response, dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"null"))
     try:
         return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # a variable
-    except msgspec.ValidationError as malformed:
+    except UNREADABLE as malformed:
         raise unexpected(response, f"the answer's {key} are malformed: {malformed}") from malformed
 
 

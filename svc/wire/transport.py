@@ -25,7 +25,10 @@ from svc.wire.answers import InvalidAddress, UnfitAnswer, opened, pieces_of, who
 __all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
 
 REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute or says that it did not
+ATTEMPT_SECONDS: Final = 300.0
 _MAX_RETRY_AFTER: Final = 60.0  # seconds; after a longer wait a job would be late
+# Ten times a page's. Parsing the largest answer of nothing but values would block the event loop for ten seconds.
+_MAX_VALUES: Final = 1 << 18
 _OK: Final = frozenset({200, 201})
 # Every answer of a coordinator has a request id, and its errors say whether to retry. Without these, a proxy answered.
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
@@ -53,13 +56,13 @@ class Clock(Protocol):
 @attrs.define
 class Transport:
     """One coordinator. `attempt_seconds` limits each attempt without a deadline, for servers that answer a byte at a
-    time."""
+    time. Uploads of files may take longer."""
 
     http: httpx.AsyncClient
     clock: Clock
     retries: RetryPolicy
     sleep: Sleep = anyio.sleep
-    attempt_seconds: float = math.inf
+    attempt_seconds: float = ATTEMPT_SECONDS
 
     async def get(
         self,
@@ -127,7 +130,8 @@ class Transport:
 
         Raises ConnectionFailed when no whole answer came, or a proxy answered: the coordinator may still have received
         the request."""
-        seconds = self.attempt_seconds if deadline is None else deadline - anyio.current_time()
+        usual = math.inf if "files" in request else self.attempt_seconds
+        seconds = usual if deadline is None else deadline - anyio.current_time()
         try:
             with anyio.fail_after(max(0.0, seconds)):
                 async with self._opened(method, path, **request) as unread:
@@ -135,9 +139,12 @@ class Transport:
                     if is_of_proxy(unread):
                         raise proxy_failure(method, path, unread)
                     try:
-                        return await whole(unread)
+                        response = await whole(unread)
                     except UnfitAnswer as unfit:
                         raise unexpected(unread, str(unfit)) from None
+                    if strict_json.has_more_values(response.content, _MAX_VALUES):
+                        raise unexpected(response, f"the answer has more than {_MAX_VALUES} JSON values")
+                    return response
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
         except TimeoutError as late:
@@ -189,7 +196,7 @@ def read(response: httpx.Response, kind: type[R]) -> R:
     """The body as a record. Decimal strings become integers."""
     try:
         return msgspec.json.decode(response.content, type=kind, strict=False)
-    except (msgspec.ValidationError, msgspec.DecodeError) as malformed:
+    except strict_json.UNREADABLE as malformed:
         raise unexpected(response, f"the answer is malformed: {malformed}") from malformed
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from common.command_line import CONTEXT, Program, completion_command
-from common.daemon.process import RELEASE, Fatal
+from common.daemon.process import RELEASE, Fatal, leaves
 from common.daemon.secrets import hide_memory
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -48,19 +48,19 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return status
     except* click.ClickException as group:
-        for wrong in _leaves(group):
+        for wrong in leaves(group):
             if isinstance(wrong, click.ClickException):
                 wrong.show()
         status = 2
     except* FileExistsError as group:
-        for taken in _leaves(group):
+        for taken in leaves(group):
             print(f"svcd: {getattr(taken, 'filename', taken)} exists already; choose another", file=sys.stderr)
     except* (KeyboardInterrupt, click.Abort):
         status = _INTERRUPTED
     except* BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
-        for error in _leaves(group):
+        for error in leaves(group):
             print(f"svcd: {error}", file=sys.stderr)
     return status
 
@@ -152,7 +152,7 @@ def init(password_file: Path | None, **options: Any) -> int:
     help="Wait for the market's admin (default: a day).",
 )
 def register(config: Path, rpc_url: str | None, wait_seconds: float | None, *, dry_run: bool, yes: bool) -> int:
-    """Register the wallet with the market, and list what its admin has to do."""
+    """Register the wallet with the market. Lists what its admin has to do."""
     return _call("register", config, rpc_url, wait_seconds, dry_run=dry_run, yes=yes)
 
 
@@ -184,11 +184,3 @@ def keygen(out: Path) -> int:
 
 
 svcd.add_command(completion_command("svcd"))
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the exceptions of nested groups."""
-    leaves: list[BaseException] = []
-    for inner in group.exceptions:
-        leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
-    return leaves

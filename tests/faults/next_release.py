@@ -7,9 +7,9 @@ The migrations do what OPERATIONS.md allows beside processes of this release: ne
 
 from typing import Final
 
-from coordinatord.run.cli import main
 from coordinatord.storage.database import migration
 from coordinatord.storage.database.migration import Migration
+from tests.support.coordinator import main
 
 ADDED: Final = {
     900: Migration(

@@ -25,9 +25,9 @@ from tests.fakes import service_manager
 from tests.fakes.page_shell import PageShell, chapter
 
 PROJECT = Path(__file__).parents[2]
-COORDINATOR = PROJECT / "coordinatord" / "INSTALL.md"
-OPERATIONS = PROJECT / "coordinatord" / "OPERATIONS.md"
-PROVIDER = PROJECT / "svcd" / "README.md"
+COORDINATOR = PROJECT / "docs" / "operators" / "install.md"
+MAINTENANCE = PROJECT / "docs" / "operators" / "maintenance.md"
+PROVIDER = PROJECT / "docs" / "providers" / "quickstart.md"
 WITH_PIP = os.environ.get("INSTALL_CHECK") == "1"
 NOBODY_ELSE = 61_500  # of the range that systemd takes dynamic users from
 ANALYZE = shutil.which("systemd-analyze")
@@ -202,7 +202,7 @@ def test_provider_is_installed_from_its_page_and_starts(machine: Machine) -> Non
 
 def test_units_are_pointed_to_the_new_release_and_back(machine: Machine) -> None:
     machine.follow(COORDINATOR, "The units")
-    _, point = chapter(OPERATIONS, "Upgrade")
+    _, point = chapter(MAINTENANCE, "Upgrade")
     commands = {"coordinatord": "serve", "coordinatord@9402": "serve", "coordinatord-migrate": "migrate"}
 
     def started() -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 import msgspec
 
+from common.strict_json import UNREADABLE
 from coordinatord.base import metrics
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Transport, open_transport
@@ -134,7 +135,7 @@ def _same(one: bytes, other: bytes) -> bool:
     """Return True when both answers have the same results and revert data. Error messages differ between nodes."""
     try:
         return one == other or _results(one) == _results(other)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 

@@ -115,7 +115,7 @@ class ChainLook:
                 async for row in self._account(rpc, signer):
                     yield row
         except Fatal as unfit:
-            yield wrong("relayer", str(unfit), "see README.md: one key, keystore or signer for the relayer's account")
+            yield wrong("relayer", str(unfit), "set one key, keystore or signer (docs/operators/running.md)")
 
     async def _account(self, rpc: Rpc, signer: AccountSigner) -> AsyncIterator[CheckRow]:
         config, settings = self.config, relayer_settings(self.config)

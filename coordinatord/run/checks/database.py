@@ -54,7 +54,7 @@ def replication_row(state: Replication) -> CheckRow:
         return fact("durability", "fsync is off, so a crash of the machine may destroy the database", "set fsync = on")
     if not state.is_required:
         detail = f"asynchronous, {state.standbys} standbys, so a failover may lose the last commits"
-        return fact("durability", detail, 'see OPERATIONS.md, "Failover"')
+        return fact("durability", detail, 'see docs/operators/maintenance.md, "Failover"')
     names = f"synchronous_standby_names = {state.standby_names}"
     if state.standbys == 0:
         return wrong("durability", f"{names}, and no standby is connected", "every commit waits: start the standby")

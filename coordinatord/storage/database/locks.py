@@ -14,6 +14,7 @@ import anyio
 import asyncpg
 import structlog
 
+from common.daemon.process import leaves
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Connection, Database
@@ -67,7 +68,7 @@ async def hold_role(
             await _one_term(database, role, key, work)
         # A group, because the term is a task group and so may the work be.
         except* _TERM_ENDERS as errors:
-            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in _leaves(errors)))
+            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in leaves(errors)))
         await anyio.sleep(CLAIM_INTERVAL)
 
 
@@ -93,10 +94,6 @@ async def _one_term(
         metrics.roles_held.labels(role).set(0)
         with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):  # it would hide why the term ended
             await connection.close(timeout=1)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    return [leaf for e in group.exceptions for leaf in (_leaves(e) if isinstance(e, BaseExceptionGroup) else [e])]
 
 
 _EVERY: Final = 15.0  # seconds: servers are told to end sessions that are idle in a transaction for a minute

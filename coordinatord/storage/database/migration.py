@@ -5,7 +5,7 @@ A file begins with the least release that runs on what it leaves behind:
     -- least release: 0.1.0
 
 The runner stores it beside the migration. An older process that starts later reads there whether it may run on a
-migration that it does not know. OPERATIONS.md lists what a file may do to keep that number low.
+migration that it does not know. docs/contributors/migrations.md lists what a file may do to keep that number low.
 
 Each file runs in a transaction, together with the row that records it. PostgreSQL runs some statements outside of a
 transaction only, such as `create index concurrently`. A file of those has a second line:
@@ -193,7 +193,7 @@ def _database_refusal(files: dict[int, Migration], applied: dict[int, Applied], 
         return None
     return (
         f"the database has migration {newest.number:04d}, which lets release {newest.least_release} or later run, and "
-        f"this is {release}: start that release, or go back to a backup of before it (OPERATIONS.md)"
+        f"this is {release}: start that release, or go back to a backup of before it (docs/operators/maintenance.md)"
     )
 
 

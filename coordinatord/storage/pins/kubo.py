@@ -25,6 +25,7 @@ import msgspec
 from common.cid import Cid, read_cid
 from common.daemon.secrets import Secret
 from common.refusal import Refused
+from common.strict_json import UNREADABLE
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
 from coordinatord.storage.pins.pinned_sql import KeyBook
@@ -167,7 +168,7 @@ class KuboStore:
         try:
             # Some nodes write numbers as text.
             return msgspec.json.decode(answer, type=RepoStat, strict=False)
-        except msgspec.DecodeError as broken:
+        except UNREADABLE as broken:
             raise rejected(f"its answer is not that of Kubo: {broken}") from broken
 
     async def _pinned(self, key: str, cid: Cid, size: int) -> Pinned:
@@ -263,7 +264,7 @@ def _added(answer: bytes) -> Cid:
     try:
         text = msgspec.json.decode(lines[-1], type=_Added).Hash if lines else ""
         return read_cid(text, "cid")
-    except (msgspec.DecodeError, Refused) as wrong:
+    except (*UNREADABLE, Refused) as wrong:
         raise rejected(f"its answer names no content id: {wrong}") from wrong
 
 
@@ -272,7 +273,7 @@ def _require_done(status: int, command: str, answer: bytes) -> None:
         return
     try:
         message = msgspec.json.decode(answer, type=_Failure).Message
-    except msgspec.DecodeError:
+    except UNREADABLE:
         message = ""
     absent = (_UNPINNED,) if command.startswith("pin/") else (*_NOT_HERE, _UNPINNED)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR and any(words in message for words in absent):

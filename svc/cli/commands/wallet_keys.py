@@ -67,7 +67,7 @@ def _new_password(out: Path) -> str:
     help="Key file or keystore (default: the configured wallet).",
 )
 def address(key: Path | None) -> Exit:
-    """Show the address of a key file, a keystore or the configured wallet."""
+    """Show the address of a key file or of the wallet."""
     try:
         signer = read_signer(read_variables(os.environ), key, ask_password)
     except Refused as error:

@@ -49,7 +49,6 @@ async def listening(market: ServedMarket, folder: Path, **server: Any) -> AsyncI
         keys={"tests": KeySettings(file=str(folder / "key"))},
         budget=BudgetSettings(per_day=10**12),
     )
-    settings.check()
     serving.check_tls(settings.server)
     stop = anyio.Event()
     with serving.listening_socket(settings.server) as listener:

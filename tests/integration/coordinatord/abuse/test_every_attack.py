@@ -1,8 +1,7 @@
 """Every attack that strangers can run, all at once, on running processes while honest jobs go on; and the same attacks
 on processes without their defences, so that it is seen that each of them would pass its bound.
 
-`tests/abuse/README.md` has every attack with its bound, and those that no stranger can run beside others with the tests
-that hold them. Seconds of attack: ABUSE_SECONDS, of `make abuse`.
+ABUSE_SECONDS sets the length of the attack; `make abuse` sets it.
 """
 
 import math

@@ -46,7 +46,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 async def test_database_owner_without_further_rights_migrates(postgres: Postgres) -> None:
-    """As config/postgresql/README.md makes it."""
+    """The role and database of docs/operators/install.md."""
     name = f"owner_{secrets.token_hex(4)}"
     await postgres.execute(f"create role {name} login password 'word'")
     await postgres.execute(f"create database {name} owner {name}")

@@ -26,7 +26,7 @@ from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import environment, until
 
 PROJECT = Path(__file__).parents[4]
-PAGE = PROJECT / "coordinatord" / "OPERATIONS.md"
+PAGE = PROJECT / "docs" / "operators" / "maintenance.md"
 SECRETS = ("DATABASE_URL", "RELAYER_KEY", "PIN_STORE_KEY", "PIN_STORE_SECRET", "OPERATOR_KEY")
 
 _SPARE: Final = 3

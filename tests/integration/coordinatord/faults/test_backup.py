@@ -20,7 +20,7 @@ from tests.integration.coordinatord.scene.stage import until
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 PROJECT = Path(__file__).parents[4]
-PAGE = PROJECT / "coordinatord" / "OPERATIONS.md"
+PAGE = PROJECT / "docs" / "operators" / "maintenance.md"
 SETTINGS = PROJECT / "config" / "postgresql" / "coordinatord.conf"
 
 

@@ -26,7 +26,7 @@ from tests.integration.coordinatord.scene.stage import environment
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[4]
-PAGE = ROOT / "coordinatord" / "OPERATIONS.md"
+PAGE = ROOT / "docs" / "operators" / "maintenance.md"
 NO_HISTORY = "the code of release {version} is not in this checkout (a shallow clone, or a copy without its history)"
 At = Callable[[DevWallet, httpx.AsyncClient], Party]
 
@@ -73,7 +73,7 @@ async def test_after_an_upgrade_that_is_not_additive_this_release_ends_and_names
     told = process.communicate(timeout=120)[1].decode()
     assert process.returncode == 1
     assert "migration 0900, which lets release 98.7.6 or later run" in told
-    assert "OPERATIONS.md" in told
+    assert "docs/operators/maintenance.md" in told
 
 
 def has_commit(commit: str) -> bool:

@@ -20,7 +20,7 @@ from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.escrows import MOCK, allow
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
-from tests.openapi.__main__ import COMMON
+from tests.openapi.__main__ import OPENAPI
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +146,7 @@ async def test_every_example_is_replayed(
     stage: Stage, world: World, client: Party, provider: Party, batching: Batching
 ) -> None:
     document: Body = (await stage.http.get("/openapi.json")).json()
-    assert document == json.loads((COMMON / "openapi.json").read_text("utf-8"))
+    assert document == json.loads((OPENAPI).read_text("utf-8"))
     me = (await stage.http.get("/evm/providers")).json()["providers"]
     provider_id = next(each["provider_id"] for each in me if each["operator"] == provider.address)
     of_provider = Replay(document, stage.http, provider.authorization, {worked_order.OWNER: provider.address})

@@ -29,7 +29,7 @@ Told = tuple[str, int, int | None]  # name of the event, its block, and the bloc
 
 @attrs.define
 class Reader:
-    """Someone who follows the log as PROTOCOL.md has it, and reads the index again after a reset."""
+    """Someone who follows the log as docs/protocol describes it, and reads the index again after a reset."""
 
     connection: Connection
     last: int

@@ -1,4 +1,4 @@
-"""Typed data as common/PROTOCOL.md writes it down, in the form that wallets take. Nothing of the programs is asked."""
+"""Typed data from docs/protocol/formats.md alone, in the form that wallets take."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.integration.coordinatord.peers.conftest import ROOT
 Typed = dict[str, Any]
 Fields = list[dict[str, str]]
 
-_PAGE: Final = (ROOT / "common" / "PROTOCOL.md").read_text("utf-8").split("\n## Typed data\n")[1].split("\n## ")[0]
+_PAGE: Final = (ROOT / "docs/protocol/formats.md").read_text("utf-8").split("\n## Typed data\n")[1].split("\n## ")[0]
 _STRUCT: Final = re.compile(r"(\w+)\(([^)]*)\)")
 
 

@@ -23,7 +23,7 @@ from tests.programs.found import node
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[4] / "coordinatord/WEBHOOKS.md"
+PAGE = Path(__file__).parents[4] / "docs/developers/webhooks.md"
 
 
 @pytest.fixture

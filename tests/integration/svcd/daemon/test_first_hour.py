@@ -34,7 +34,7 @@ from tests.integration.svcd.daemon.scene import Scene, until
 
 pytestmark = pytest.mark.anyio
 
-PAGE: Final = Path(__file__).parents[4] / "svcd" / "README.md"
+PAGE: Final = Path(__file__).parents[4] / "docs" / "providers" / "quickstart.md"
 MODEL: Final = "demo/text-small"
 SHOWN: Final = {
     "coordinator": "https://coordinator.example",
