@@ -124,10 +124,9 @@ async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook
     def report(error: Exception) -> None:
         log.warning("waiting for the coordinator", reason=str(error))
 
-    try:
-        deployment = await retry(partial(read_deployment, transport), on=Unavailable, max_s=_MAX_WAIT_S, report=report)
-    except Refused as malformed:
-        raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
+    # A malformed answer may be a proxy's page while the coordinator restarts.
+    read = partial(read_deployment, transport)
+    deployment = await retry(read, on=(Unavailable, Refused), max_s=_MAX_WAIT_S, report=report)
     if config.addresses is not None:
         found = config.addresses.differences(deployment)
         if found:
