@@ -222,7 +222,7 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
             environment={},
         )
         with client:
-            # With rates of its own, the order does not depend on the provider's asks, which may not be published yet.
+            # With explicit rates, the order does not depend on asks, which the provider may not have published yet.
             bid = {"provider": 1, "rate_in": 100_000, "rate_out": 200_000}
             result = client.run("demo/text-small", "through both images", window="1h", **bid, timeout=120, final=True)
         assert result.output == {"input": "through both images"}

@@ -1,4 +1,4 @@
-"""Answers that unfold to any size, or that never end, from whoever a coordinator asks."""
+"""Responses to a coordinator that decompress to any size, or never end."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -98,7 +98,7 @@ async def test_stores_encoded_answer_is_a_refusal_and_is_left_unread(server: Bom
     assert server.asked_for_no_encoding()
 
 
-@pytest.mark.timeout(60)  # one that is read for ever lets nothing else run, a time limit of the loop neither
+@pytest.mark.timeout(60)  # an endless loop of reads blocks the event loop, so its own timeouts cannot fire
 async def test_stores_answers_without_a_body_end_each_time(server: BombServer) -> None:
     server.status, server.plain = 204, b""
     async with open_pin_store(server.url, "bucket", SECRET, SECRET, "us-east-1") as pins:

@@ -50,7 +50,7 @@ def alike(text: str) -> list[str]:
 
 @attrs.define
 class Operator:
-    """A folder, and a shell that keeps what was set."""
+    """A folder, and a shell that keeps its variables."""
 
     folder: Path
     environment: dict[str, str]
@@ -73,7 +73,7 @@ class Operator:
         return output.read_text(encoding="utf-8")
 
     def fund(self, said: str) -> None:
-        """Somebody sends native funds to an account that was made."""
+        """Send native funds to the account that a command created."""
         for account in re.findall(r"0x[0-9a-fA-F]{40}\b", said):
             rpc(self.node, "anvil_setBalance", account, hex(10**18))
 
@@ -97,7 +97,7 @@ def operator_at_work(folder: Path, cast: Cast, settings: dict[str, str]) -> Iter
         settings = settings | {"RPC_URL": url, "ADDRESSES_FILE": "addresses.json"}
         (folder / "coordinatord.env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        # Nothing else of this process's: the page says all that is set.
+        # Pass nothing else from this process: the page sets all other variables itself.
         environment = {"PATH": path, "RPC_URL": url, "PGSSLMODE": "disable", "COLUMNS": "120", "PORT": settings["PORT"]}
         yield Operator(folder, environment, node), issued_token(node, cast)
 

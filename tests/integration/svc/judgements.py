@@ -1,9 +1,8 @@
-"""Judgements on lies: what one in each field of an answer could gain. A field that is not here fails a test.
+"""Judgements of lies: what could a lie in each field of a response gain? A field missing here fails a test.
 
-refused     no lie about it leads to an order
-harmless    every lie about it leads to the honest order: nothing that is signed or sealed depends on it
-bounded     some lie is taken, and gains nothing: no more money, to nobody else, and to no other key
-unread      the client has no use for it, and the honest answers of this test do not carry it
+refused no lie about it leads to an order harmless every lie leads to the honest order, because nothing signed or sealed
+depends on the field bounded some lies are believed but gain nothing: no more money, no other recipient, no other key
+unread the client ignores the field, and the honest responses of this test lack it
 """
 
 from enum import StrEnum

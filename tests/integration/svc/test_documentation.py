@@ -1,4 +1,4 @@
-"""What the pages show is what happens: the quick start pasted as it stands, the examples of page and client."""
+"""The documentation is correct: run the quick start unchanged, and the examples of page and client."""
 
 import doctest
 import json
@@ -64,7 +64,8 @@ async def test_examples_of_docstrings_and_page_show_what_happens(shop: Shop, pro
 
 
 def _like_the_repository(folder: Path, shop: Shop) -> None:
-    """As it looks with `make devnet` up: its environment, and what the devnet says about itself."""
+    """Make the folder look like the repository while `make devnet` is up, with the devnet's environment and
+    description."""
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / ".devnet").mkdir()
     client = shop.world.cast.with_role("client")[0]

@@ -114,7 +114,7 @@ async def test_two_hundred_callers_at_a_time_are_answered_from_several_providers
         f"you said: {number}" for number in range(200)
     }
     given = [sum(job.provider == number for job in market.jobs.values()) for number in (7, 8, 9)]
-    assert min(given) > 0  # each has room for five at a time, and the next one gets what is beyond
+    assert min(given) > 0  # each has room for five jobs, and further jobs go to the next
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,4 +1,4 @@
-"""Each retention rule removes what is due and nothing younger."""
+"""Each retention rule removes due rows and keeps all younger rows."""
 
 from typing import Final
 
@@ -120,7 +120,7 @@ RULES: Final = [
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.table)
 async def test_a_sweep_removes_what_is_due_and_nothing_younger(stage: Stage, rule: Rule) -> None:
-    """The third row is there because an account's newest transaction stays whatever its age."""
+    """The third row exists because an account's newest transaction is kept at any age."""
     await stage.execute(spelled(rule.insert), 1, rule.kept + rule.margin)
     await stage.execute(spelled(rule.insert), 2, rule.kept - rule.margin)
     await stage.execute(spelled(rule.insert), 3, rule.kept - rule.margin)

@@ -122,7 +122,7 @@ async def test_migration_outside_a_transaction_is_repeated_after_a_kill(database
 
 
 async def test_processes_that_start_together_apply_each_migration_once(database_url: str, install: Install) -> None:
-    """A process that waits must not block `create index concurrently` of the one that it waits for."""
+    """A waiting process must not block the `create index concurrently` of the process that it waits for."""
     install(DISTINCT_TABLE, UNIQUE_INDEX)
     applied: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Coordinators as their units start them, on a folder that stands for the root of their machine."""
+"""Run coordinators as their systemd units start them, on a folder that represents the machine's root."""
 
 import json
 import os
@@ -34,7 +34,7 @@ _SPARE: Final = 3
 
 @attrs.frozen
 class Deployment:
-    """`follow` runs a chapter's blocks one by one, and gives what each printed."""
+    """`follow` runs a chapter's blocks one by one, and returns what each printed."""
 
     root: Path
     shell: PageShell

@@ -33,7 +33,7 @@ At = Callable[[DevWallet, httpx.AsyncClient], Party]
 
 
 async def sell(given: dict[str, str], world: World, party_at: At) -> tuple[str, list[str]]:
-    """A coordinator that starts, takes a job and ends well: the job, and all that it lists by then."""
+    """Start a coordinator, sell a job and stop cleanly. Return the job and the full list of jobs."""
     async with running(given, pick_free(), pick_free()) as coordinator:
         async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=30) as http:
             job = (await party_at(world.cast.with_role("client")[0], http).post())["job_id"]

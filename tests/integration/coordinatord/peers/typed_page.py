@@ -90,7 +90,7 @@ class Library:
         return str(answer["said"])
 
     def accepts(self, address: str, signature: str, typed: Typed) -> bool:
-        """False also where it throws, as both do about what is no signature at all."""
+        """Verify a signature. Both libraries throw on malformed ones, which counts as False."""
         return self.ask("verify", address=address, signature=signature, typed=typed).get("said") is True
 
 
