@@ -1,7 +1,7 @@
-"""Strict JSON parser that rejects texts on whose meaning parsers disagree.
+"""Strict JSON parser that rejects texts that other parsers read differently.
 
-These are duplicate keys, NaN and infinities (also as 1e400), NUL and lone surrogates, deep nesting, a byte order mark,
-and bytes that are not UTF-8.
+Examples are duplicate keys, NaN and infinities (also as 1e400), NUL and lone surrogates, deep nesting, a byte order
+mark, and bytes that are not UTF-8.
 """
 
 import json

@@ -27,7 +27,7 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Write a lis
 
 
 class _Coordinatord(Program):
-    """Group that imports `market` only to run it, because it needs an extra of its own."""
+    """Group that imports `market` only to run it, because that command needs an optional dependency."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -44,7 +44,7 @@ def _market() -> click.Command:
 
 
 def _commands() -> Any:
-    """Import the daemon, which `--help` and completion do without."""
+    """Import the daemon. `--help` and completion work without it."""
     try:
         return import_module("coordinatord.run.commands")
     except ModuleNotFoundError as error:
@@ -52,7 +52,7 @@ def _commands() -> Any:
 
 
 def main() -> None:
-    """Exit with 0 after an orderly stop, 1 if it cannot run or something is wrong, 2 for a wrong command line."""
+    """Run the command. Exit with 0 on success, 1 on an error or failed check, 2 for a wrong command line."""
     hide_memory()  # before a key is read
     coordinatord(prog_name="coordinatord")
 
@@ -122,7 +122,7 @@ def drain() -> None:
 @coordinatord.command()
 @_JSON
 def budgets(as_json: bool) -> None:
-    """Show the signers whose ops used most gas in the last 24 hours."""
+    """Show the signers with the highest gas use in the last 24 hours."""
     _commands().run("budgets", as_json=as_json)
 
 

@@ -46,7 +46,7 @@ def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
 
 
 def may_bundle(line: PricedRequest, rates: Rates) -> bool:
-    """Return True for texts and embeddings whose input can be counted as output."""
+    """Return True for text and embedding inputs that can be counted as output."""
     if line.modality not in BUNDLED:
         return False
     return bool(rates.rate_out) or not rates.rate_in or line.modality == "embeddings"

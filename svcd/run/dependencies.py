@@ -39,7 +39,7 @@ from svcd.payload.gateway import PayloadGateways
 log = structlog.get_logger(__name__)
 
 _MAX_WAIT_S: Final = 5.0  # for a coordinator that is starting
-_OP_SECONDS: Final = 100.0  # the coordinator answers an op after its receipt: up to a minute, and its queue before
+_OP_SECONDS: Final = 100.0  # an op is answered after its receipt, which takes up to a minute plus the time in the queue
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -68,7 +68,7 @@ class DaemonDependencies:
     gateways: PayloadGateways
     slots: Slots
     equipment: dict[str, Equipment]
-    chain: ChainReader | None  # None: what the coordinator says of claims is believed
+    chain: ChainReader | None  # None: claims reported by the coordinator are not verified
 
     @property
     def offered(self) -> dict[str, Equipment]:

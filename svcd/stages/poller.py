@@ -111,7 +111,7 @@ class Poller:
         return taken > 0 or (wait > 0 and not jobs and not handed.pending and waited >= wait / 2)
 
     async def _checked(self, handed: Handed, floors: dict[int, AskRates], asked: int) -> list[Job]:
-        """Return the pending jobs that are wanted and whose signatures are valid.
+        """Return the wanted pending jobs that have valid signatures.
 
         Further ones than were requested are ignored: checking thousands of signatures would block the other jobs.
         """
