@@ -27,8 +27,8 @@ class SignInRefused:
 
     @property
     def final(self) -> bool:
-        """Return whether another attempt would be refused again."""
-        return self.status is not None and self.status < 500 and self.status != httpx.codes.TOO_MANY_REQUESTS
+        """Return whether another attempt would be refused again. An unreadable answer of success may be a proxy's."""
+        return self.status is not None and 400 <= self.status < 500 and self.status != httpx.codes.TOO_MANY_REQUESTS
 
     @property
     def advice(self) -> str:
