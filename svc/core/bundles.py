@@ -18,7 +18,7 @@ from svc.records import Ask
 
 MAX_BUNDLE_BYTES: Final = 4 * 2**20  # of input
 UNMEASURED_ITEMS: Final = 64  # for a provider whose speed is unknown
-_WINDOW_SHARE: Final = 2  # a bundle of measured speed takes this part of the window: one half
+_BUNDLES_PER_WINDOW: Final = 2  # one after another, at the provider's measured speed
 
 LINES_KEY: Final = "svc-lines"  # metadata of the market's batch: lines of each of its jobs
 _VALUE_LENGTH: Final = 512
@@ -42,7 +42,7 @@ def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
     speed = None if ask.reliability is None else ask.reliability.units_per_sec
     if speed is None or speed <= 0:
         return BundleLimits(min(items, UNMEASURED_ITEMS))
-    return BundleLimits(items, speed * ask.sla // _WINDOW_SHARE)
+    return BundleLimits(items, speed * ask.sla // _BUNDLES_PER_WINDOW)
 
 
 def may_bundle(line: PricedRequest, rates: Rates) -> bool:
