@@ -1,4 +1,4 @@
-"""The devnet as a person starts it: a process of its own, on free ports, in a directory of the test."""
+"""Start the devnet like a user: as a separate process, on free ports, in a test directory."""
 
 import json
 import shlex
@@ -28,7 +28,7 @@ class Devnet:
     state: Path
 
     def wait_up(self) -> dict[str, Any]:
-        """Read what it says until it is up; the content of devnet.json."""
+        """Read the output until the devnet is up. Return the content of devnet.json."""
         assert self.process.stdout is not None
         said = []
         for line in self.process.stdout:
@@ -103,7 +103,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def descendants(pid: int) -> set[int]:
-    """Return all processes below `pid`, whatever their names."""
+    """Return all processes below `pid`."""
     parents = _parents()
     found: set[int] = set()
     while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:

@@ -1,4 +1,4 @@
-"""Whatever ends a devnet, no process of it stays."""
+"""No process of a devnet survives it, however it ends."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import Start, descendants, wait_gone
 
-LONG = pytest.mark.long  # each takes a devnet of its own, and one of them shows the way
+LONG = pytest.mark.long  # each starts a separate devnet, and one of them is enough for short runs
 
 
 @pytest.mark.parametrize(

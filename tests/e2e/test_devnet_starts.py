@@ -1,4 +1,4 @@
-"""What a devnet offers once it is up, and what it says when it cannot come up."""
+"""Services of a running devnet, and the errors of one that cannot start."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_manifest_holds_all_that_a_program_needs_to_attach(market: Market) -> No
             secret = PrivateKey(bytes.fromhex(account["box_secret"][2:]))
             assert "0x" + bytes(secret.public_key).hex() == account["box_key"]
     ports = {urlsplit(described[url]).port for url in ("base_url", "gateway", "rpc_url", "metrics_url", "database_url")}
-    for port in ports:  # its keys are public: other addresses of this machine get nobody
+    for port in ports:  # its keys are public, so it must not listen on other addresses
         with socket.socket() as elsewhere:
             assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
     assert (market.state / "devnet.json").stat().st_mode & 0o077 == 0
@@ -66,7 +66,7 @@ def test_address_book_of_another_devnet_is_refused(market: Market, start: Start,
 
 
 def interval_of(url: str) -> object:
-    """Seconds between blocks, as the chain was told."""
+    """Return the configured seconds between blocks."""
     request = {"jsonrpc": "2.0", "id": 1, "method": "anvil_getIntervalMining", "params": []}
     return httpx.post(url, json=request, trust_env=False).json()["result"]
 

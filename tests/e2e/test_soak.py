@@ -1,6 +1,6 @@
-"""A minute of the soak by a new seed: the whole market, under many kinds of faults, one after another.
+"""One minute of the soak with a new seed: the complete market, under many kinds of faults, one after another.
 
-Faults of every kind side by side (`make soak-market EVERY=1`) need a machine that does nothing else.
+Simultaneous faults of every kind (`make soak-market EVERY=1`) need a machine without other load.
 """
 
 import json
@@ -16,13 +16,13 @@ import pytest
 from tests.soak.faults.kinds import KINDS
 from tests.soak.verdict import INVARIANTS
 
-# Kept until the next run: what is left of a red one, its seed among it, which is given back by SOAK_SEED.
+# Kept until the next run. After a failure it holds the seed, which SOAK_SEED sets for a repeat.
 OUT: Final = Path(__file__).parents[2] / "build" / "soak-e2e"
 SEED: Final = os.environ.get("SOAK_SEED", "random")
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # a minute of faults, then as long as the machine takes to bring what was begun to its end
+@pytest.mark.timeout(600)  # a minute of faults, then the time to finish all started work
 def test_minute_of_faults_leaves_every_promise_kept() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     command = [sys.executable, "-m", "tests.soak", "--minutes", "1", "--fault-every", "1", "--seed", SEED]

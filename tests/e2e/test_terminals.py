@@ -63,7 +63,7 @@ coordinatord market status
 
 def _start(line: str, environment: Mapping[str, str], columns: int) -> PseudoTerminal:
     program, *rest = shlex.split(line)
-    if program == "coordinatord":  # it takes another program's variables for misspelt ones of its own
+    if program == "coordinatord":  # coordinatord rejects another program's variables as misspelt
         environment = {name: value for name, value in environment.items() if not name.startswith("SVC")}
     return PseudoTerminal.start([str(Path(sys.executable).with_name(program)), *rest], environment, columns)
 

@@ -1,5 +1,5 @@
-"""A batch worker in a process of its own, so that it can be killed; forked from a warm server, because it is killed
-again and again."""
+"""A batch worker in a separate process that tests can kill. It is forked from a warm server because tests kill it many
+times."""
 
 import multiprocessing
 from collections.abc import Iterator, Mapping

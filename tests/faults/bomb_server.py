@@ -1,10 +1,10 @@
-"""A server whose every answer is a decompression bomb: two kilobytes of gzip in gzip that unfold to half a gigabyte.
+"""A server that answers only with decompression bombs: two kilobytes of doubly gzipped data that decompress to 512 MiB.
 
-    with bomb_server() as server:        # server.url; what was asked is in server.heads
-        with flat_memory():              # fails when what the block allocates at once is more than a few MiB
+    with bomb_server() as server:        # server.url; requests are recorded in server.heads
+        with flat_memory():              # fails if peak memory in the block grows by more than a few MiB
             ...
 
-It runs in threads of its own, so that clients of any event loop can reach it.
+The server runs in separate threads, so clients of any event loop can reach it.
 """
 
 import gzip
@@ -29,8 +29,8 @@ ENCODING: Final = "gzip, gzip"
 
 @attrs.define
 class BombServer:
-    """`redirects`: how many of the next answers lead back here, with a bomb for a body. `plain`: what is sent without
-    an encoding in place of the bomb."""
+    """`redirects` is the number of responses that redirect to this server, with a bomb as body. `plain` is sent without
+    an encoding instead of the bomb."""
 
     url: str
     status: int = 200

@@ -1,14 +1,14 @@
-"""Crash points: code is cancelled at every place where it waits, each place once.
+"""Crash points: cancel code at every place where it waits, each place once.
 
     points = CrashPoints("coordinatord")
-    while await points.live(anyio.CancelScope(), work) is not None:  # cancelled where it never was before
-        ...  # start it again, undisturbed, and see that nothing was lost
+    while await points.live(anyio.CancelScope(), work) is not None:  # cancelled at a new place
+        ...  # restart it without a crash, and check that nothing was lost
 
-Under trio the same is `TrioCrashPoints`, an instrument of the loop.
+`TrioCrashPoints` does the same under trio, as an instrument of the loop.
 
-A place is the chain of lines from the outermost function of this project down to the statement that waits; `BEGIN` and
-`COMMIT` of one `async with` are two. What the code starts in tasks of its own is watched as well. Nobody counts waits:
-the places are found by running into them, until a run from start to end meets no new one.
+A place is the chain of lines from this project's outermost function to the waiting statement. `BEGIN` and `COMMIT` of
+one `async with` are two places. Tasks that the code starts are watched too. Tests need no count of places: each run
+crashes at the first new place, until a run meets none.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _WATCHING: ContextVar["Waits | None"] = ContextVar("watching", default=None)
 
 @attrs.define(eq=False)
 class CrashPoints:
-    """`package`: places are lines of its code. `through`: only those count whose chain goes through one of these
-    files. `met`: all that were met so far, in their order."""
+    """`package` names the package whose lines make up places. If `through` is set, only places whose chain passes
+    through one of these files count. `met` lists all places so far, in order."""
 
     package: str
     through: tuple[str, ...] = ("",)
@@ -63,7 +63,7 @@ class CrashPoints:
         return died_at
 
     def is_new(self, coroutine: object) -> Place | None:
-        """The place that it waits at, when nobody did before."""
+        """Return the place where the coroutine waits, if this place is new."""
         place = tuple(lines_of(coroutine, self.package))
         if place in self.met or not any(file in line for line in place for file in self.through):
             return None
@@ -119,7 +119,7 @@ def lines_of(coroutine: object, package: str) -> Iterator[str]:
         if path.is_relative_to(ROOT / package):
             yield f"{path.relative_to(ROOT)}:{frame.f_lineno}"
         elif path.parts[-2:] == ("asyncpg", "transaction.py"):
-            yield frame.f_code.co_name  # begin, commit or rollback: of one line of ours
+            yield frame.f_code.co_name  # distinguishes begin, commit and rollback of one line
 
 
 def watching_tasks(

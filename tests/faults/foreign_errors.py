@@ -1,4 +1,4 @@
-"""Exceptions that no code expects, raised at every place where a coroutine waits, and what became of them."""
+"""Raise unexpected exceptions at every place where a coroutine waits, and record what happens to them."""
 
 import asyncio
 import math
@@ -36,7 +36,7 @@ class ForeignErrors:
     apart_seconds: float = 0.05  # between two of one task: the one before is to be on its way out
     enabled: bool = True
     raised: dict[tuple[str, Place], Exception] = attrs.field(factory=dict)
-    in_libraries: set[Exception] = attrs.field(factory=set)  # those that a library may have replaced by its own
+    in_libraries: set[Exception] = attrs.field(factory=set)  # errors that a library may have replaced
     _last: dict[str, float] = attrs.field(factory=dict)
 
     @contextmanager
@@ -84,7 +84,7 @@ def _waits_in_primitive(coroutine: object) -> bool:
 
 @contextmanager
 def logged_exceptions() -> Iterator[set[BaseException]]:
-    """Every exception that is logged with its traceback, with the members of groups and what each followed from."""
+    """Collect every exception logged with a traceback, including group members and causes."""
     found: set[BaseException] = set()
 
     def note(_: object, __: str, event: EventDict) -> EventDict:
@@ -103,7 +103,7 @@ def logged_exceptions() -> Iterator[set[BaseException]]:
 
 
 def _leaves(error: BaseException) -> set[BaseException]:
-    """The exceptions of a group, and those that each followed from."""
+    """Return the exceptions in a group, and their causes."""
     found: set[BaseException] = set()
     waiting: list[BaseException] = [error]
     while waiting:

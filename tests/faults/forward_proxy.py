@@ -1,8 +1,8 @@
-"""Proxy as HTTP_PROXY and HTTPS_PROXY name one: it forwards requests for http addresses, and tunnels others by CONNECT.
+"""HTTP proxy for HTTP_PROXY and HTTPS_PROXY. It forwards requests for http addresses, and tunnels others by CONNECT.
 
-    with forward_proxy() as proxy:       # proxy.url; what was asked is in proxy.targets
+with forward_proxy() as proxy: # proxy.url; requested addresses are in proxy.targets
 
-It runs in threads of its own, so that clients of any event loop can reach it. Every name leads to this machine.
+The proxy runs in separate threads, so clients of any event loop can reach it. Every name resolves to this machine.
 """
 
 import selectors
@@ -51,7 +51,7 @@ def forward_proxy() -> Iterator[ForwardProxy]:
 
 
 def _forward(client: socket.socket, proxy: ForwardProxy) -> None:
-    """Serve one connection, whose requests are all for the server of the first."""
+    """Serve one connection. All its requests go to the server of the first."""
     head = b""
     while b"\r\n\r\n" not in head:
         if not (received := client.recv(65_536)):

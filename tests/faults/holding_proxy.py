@@ -42,13 +42,13 @@ class HoldingProxy:
     _holds: list[_Hold] = attrs.field(factory=list)
 
     def hold(self, name: str, about: str, *, before: bool) -> anyio.Event:
-        """Each such call whose path or body names `about` is held: `before` it reaches the coordinator, or its answer
-        once it has. Set when the first one is."""
+        """Hold every such call whose path or body contains `about`. With `before`, hold the request before it reaches
+        the coordinator. Otherwise hold the response. Sets the event when the first call is held."""
         self._holds.append(_Hold(name, about.encode(), before))
         return self._holds[-1].reached
 
     def let_go(self) -> None:
-        """Nothing is held any more; what was held until now is never answered."""
+        """Stop holding calls. Calls held so far never get a response."""
         self._holds.clear()
 
     def forward(self) -> None:

@@ -1,8 +1,9 @@
-"""The coordinator of a release to come: this one, with two migrations more.
+"""The coordinator of a future release: this one with two more migrations.
 
-    python -m tests.faults.next_release serve
+python -m tests.faults.next_release serve
 
-The migrations do what OPERATIONS.md allows beside processes of this release: new tables, columns and indexes.
+The migrations make only changes that OPERATIONS.md allows while processes of this release run: new tables, columns and
+indexes.
 """
 
 from typing import Final

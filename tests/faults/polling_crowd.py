@@ -1,9 +1,9 @@
-"""Many providers that poll over kept connections, in a process of its own.
+"""Many providers that poll over kept connections, in a separate process.
 
-`python -m tests.faults.polling_crowd HOST PORT SIZE PATH PAUSE`: each has a connection and a session (`token`), polls,
-and polls again PAUSE seconds after its answer. Says "polling" once everyone was answered. When its input ends, all poll
-for the last time, at once, and what they were told is written as JSON: how often which status, how many connections
-were lost, and which pollers were given which job.
+`python -m tests.faults.polling_crowd HOST PORT SIZE PATH PAUSE`: each provider has a connection and a session
+(`token`), and polls again PAUSE seconds after each response. The process prints "polling" once every provider has had a
+response. When its input ends, all poll a last time, simultaneously. Then it prints the results as JSON: responses per
+status, lost connections, and the pollers that got each job.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A relayer in a process of its own, so that it can be killed: `python -m tests.faults.relayer_process`.
+"""A relayer in a separate process that tests can kill: `python -m tests.faults.relayer_process`.
 
 Reads DATABASE_URL, RPC_URL and RELAYER_KEY from the environment, as the coordinator does.
 """

@@ -1,16 +1,16 @@
-"""A JSON-RPC proxy that misbehaves on demand: a real HTTP server in front of a real node.
+"""A JSON-RPC proxy with faults on demand: a real HTTP server in front of a real node.
 
-    async with rpc_proxy(anvil_url) as proxy:            # proxy.url is what the code under test talks to
+    async with rpc_proxy(anvil_url) as proxy:            # proxy.url is the node's URL for the code under test
         with proxy.fault(ErrorAnswer("eth_getLogs", -32005, "limit exceeded")):
             ...                                          # the fault lasts as long as the block
         assert proxy.seen("eth_getLogs") == 3
 
-Faults act on single calls, also inside a batch; `HttpStatus`, `Hang`, `Late`, `Truncate` and `SwallowAnswer` act on the
-whole HTTP exchange that holds a call of theirs. When several apply to one call, the latest decides.
+Faults act on single calls, also inside a batch. `HttpStatus`, `Hang`, `Late`, `Truncate` and `SwallowAnswer` act on the
+whole HTTP exchange that contains a matching call. If several faults match a call, the latest wins.
 
-A caller whose URL is `proxy.url/NAME` can be waited for at one of its calls, and killed there (`moment`).
+A test can wait for a call of the caller with the URL `proxy.url/NAME`, and kill the caller there (`moment`).
 
-Given a `WriteAhead`, the proxy has it look at every transaction that the node is about to get.
+With a `WriteAhead`, the proxy shows every transaction to it before sending the transaction to the node.
 """
 
 import json
@@ -170,8 +170,8 @@ def logs_of_another_block() -> Rewrite:
 
 @attrs.frozen
 class Moment:
-    """One call of one caller, which is held: `met` once it is there. What was held reaches nobody any more after
-    `over`: the caller has been killed meanwhile."""
+    """One held call of one caller. `met` is set when the call arrives. After `over`, the held call is dropped, because
+    the caller has been killed."""
 
     caller: str
     method: str
@@ -200,8 +200,8 @@ class RpcProxy:
 
     @contextmanager
     def moment(self, caller: str, method: str, *, answered: bool) -> Iterator[Moment]:
-        """The next call of `method` by the caller, whose URL ends with this name: held before the node gets it, or,
-        `answered`, when the node has acted on it and the caller has not heard."""
+        """Hold the next call of `method` by the caller whose URL ends with this name. Hold it before it reaches the
+        node or, with `answered`, after the node has executed it but before the caller gets the response."""
         moment = Moment(caller, method, answered)
         self._moments.append(moment)
         try:
@@ -257,7 +257,7 @@ class RpcProxy:
         return True
 
     async def _held(self, caller: str, calls: list[Json], *, answered: bool) -> bool:
-        """True for a call that somebody waited for, once whoever made it is gone."""
+        """Hold a call that a test waits for, and return True once its caller is gone."""
         for moment in self._moments:
             wanted = moment.caller == caller and moment.answered == answered
             if wanted and any(call["method"] == moment.method for call in calls):

@@ -1,11 +1,11 @@
-"""A TCP proxy that misbehaves on demand: stands in front of a store, a gateway, a database, and knows none of them.
+"""A TCP proxy with faults on demand, for any service: a store, a gateway, a database.
 
-    async with tcp_proxy("127.0.0.1", 8480) as proxy:      # proxy.port is what the code under test talks to
+    async with tcp_proxy("127.0.0.1", 8480) as proxy:      # proxy.port is the service's port for the code under test
         with proxy.trouble(Trouble.REFUSE):
             ...                                            # lasts as long as the block
 
-Trouble begins for connections under way too: they are cut when it starts, so that what is reused meets it as well. Not
-so a black hole: connections stay, and nothing comes through them any more.
+Starting a fault cuts existing connections, so reused connections meet it too. A black hole is different: connections
+stay open, but no bytes pass.
 """
 
 import re
@@ -32,8 +32,8 @@ class Trouble(Enum):
     REFUSE = auto()  # closed as soon as it is made
     HANG = auto()  # taken, and never answered
     CUT = auto()  # closed after the first bytes of an answer
-    UNAVAILABLE = auto()  # an HTTP 503 whatever is asked
-    WRONG_CID = auto()  # answers name another content id: of one raw block, which whoever stored it can tell
+    UNAVAILABLE = auto()  # every request is answered with HTTP 503
+    WRONG_CID = auto()  # responses name another content id, of one raw block, which the uploader can detect
 
 
 @attrs.define
@@ -60,7 +60,7 @@ class TcpProxy:
 
     @contextmanager
     def black_hole(self) -> Iterator[None]:
-        """Neither end hears of the other any more, nor that this is so. Then what was on its way arrives."""
+        """Pass no bytes, and keep connections open without any error. At the end, deliver the delayed bytes."""
         self._passing = anyio.Event()
         try:
             yield
@@ -125,7 +125,7 @@ class TcpProxy:
 
 
 def with_other_cids(piece: bytes) -> bytes:
-    """Names in an answer's head alone: content is nobody's to change here."""
+    """Replace content ids in the response's head. The body is unchanged."""
     head, end, content = piece.partition(b"\r\n\r\n")
     return _RAW_CID.sub(_another, head) + end + content if head.startswith(b"HTTP/") else piece
 

@@ -1,7 +1,7 @@
-"""An upload in a process of its own, so that it can be killed midway: `python -m tests.faults.upload_process`.
+"""An upload in a separate process that tests can kill midway: `python -m tests.faults.upload_process`.
 
 Reads DATABASE_URL and the PIN_STORE_* variables from the environment, as the coordinator does. It sends ten MiB and
-then waits for more that never come.
+then waits forever for more.
 """
 
 import os

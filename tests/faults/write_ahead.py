@@ -1,8 +1,8 @@
-"""The write-ahead oracle (I10): when a node gets signed bytes, a relayer's outbox already holds them, committed.
+"""The write-ahead oracle (I10): when a node gets signed bytes, a relayer's outbox has already committed them.
 
-It asks PostgreSQL on a connection of its own, which sees nothing of a transaction that is open, before the proxy of
-`tests.faults.rpc_proxy` lets a broadcast pass. Bytes that reach the node first and are stored a moment later would be
-lost by a death in between: their nonce would be used by a transaction that nobody knows.
+Before the proxy of `tests.faults.rpc_proxy` passes a broadcast on, the oracle queries PostgreSQL over a separate
+connection, which does not see uncommitted rows. If a relayer stored the bytes only after the broadcast, a crash in
+between would lose them, and an unknown transaction would use the nonce.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class WriteAhead:
                 self._unasked |= fresh
 
     async def found(self) -> list[str]:
-        """What is broken, in words, once all is over; empty when nothing is."""
+        """Return a description of each violation at the end. Empty if there is none."""
         async with self._turn:
             if self._unasked and not await self._ask(self._unasked):
                 unasked = f"I10: {len(self._unasked)} transactions could not be looked up: the database is away"
@@ -63,7 +63,7 @@ class WriteAhead:
             return False
         stored = {row["hash"] for row in rows}
         self.violations += [_unstored(h, raw) for h, raw in sent.items() if h not in stored]
-        self._stored |= set(sent)  # what was told once is not told again
+        self._stored |= set(sent)  # report each only once
         return True
 
 

@@ -1,6 +1,7 @@
-"""The buyer's first hour, as svc's page records it: typed as it stands, it says what stands there.
+"""Type the commands of svc's page for new buyers, and compare the output with the page.
 
-`python -m tests.e2e.svc.test_first_hour FOLDER < commands` records anew, in a folder with a fresh devnet's `.devnet`.
+`python -m tests.e2e.svc.test_first_hour FOLDER < commands` makes a new recording, in a folder with a fresh devnet's
+`.devnet`.
 """
 
 import os
@@ -28,7 +29,7 @@ _PORT = re.compile(r"127\.0\.0\.1:\d+")
 
 
 def recorded() -> list[tuple[str, str]]:
-    """Commands and what they said."""
+    """Return the recorded commands and their output."""
     found = _SECTION.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None
     parts = re.split(r"^\$ (.*)\n", found[1], flags=re.MULTILINE)
@@ -51,7 +52,7 @@ class Terminal:
         self.environment = {**clean, "TERM": "dumb", "COLUMNS": "80", "PATH": path}
 
     def type(self, command: str) -> str:
-        """What it says; what it exports is there for the next one."""
+        """Run one command and return its output. Exported variables are kept for the next command."""
         script = (
             f'if test -e "{self.variables}"; then . "{self.variables}"; fi\n{command}\nexport -p > "{self.variables}"'
         )
@@ -71,7 +72,7 @@ class Terminal:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
-    except OSError:  # as a terminal ends that nobody writes to any more
+    except OSError:  # a terminal ends like this once all writers have closed
         return b""
 
 

@@ -1,4 +1,5 @@
-"""The command line in a market with a chain to ask: what it takes on a coordinator's word, and what it refuses."""
+"""The command line in a market with a reachable chain: what it believes without proof from the coordinator, and what it
+rejects."""
 
 import json
 from pathlib import Path

@@ -20,7 +20,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def client(market: Market, anyio_backend: str) -> AsyncIterator[Client]:
-    # What it remembers of the market at the first use depends on which test came first.
+    # The client may already know the market. That depends on which test ran first.
     async with Client(environment=market.environment, on_first_use=lambda _: None) as client:
         yield client
 

@@ -1,7 +1,6 @@
-"""`svc serve` in a whole market, with OpenAI's own client for Python: each call once, sealed and paid for.
+"""`svc serve` in a complete market, with OpenAI's Python client: each call once, sealed and paid for.
 
-The market's demo provider gives back what it was given, which comes as its JSON; `make serve-clients` tries clients of
-others with a real model.
+The market's demo provider echoes its input as JSON. `make serve-clients` tests third-party clients with a real model.
 """
 
 import base64
@@ -57,7 +56,7 @@ def server(market: Market, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def given(content: str | None) -> object:
-    """What the demo provider gave back."""
+    """Return the input that the demo provider echoed."""
     assert content is not None
     return json.loads(content)["input"]
 
@@ -187,7 +186,7 @@ def test_cancelled_batch_ends_so_and_its_files_account_for_every_line(server: Se
         "n0",
         "n1",
         "n2",
-    ]  # none was posted, or all are told
+    ]  # either no job was posted, or all are reported
 
 
 def test_wrong_line_fails_the_batch_and_is_named(server: Server) -> None:
