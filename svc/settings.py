@@ -151,13 +151,13 @@ def secure_url(value: str, name: str, insecure: bool) -> str:
     """Check that a URL is https, or plain http to this machine."""
     address = read_text(url, value.strip(), name)
     parts = urlsplit(address)
-    if parts.scheme == "http" and not insecure and not _is_loopback(parts.hostname or ""):
+    if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):
         message = f"{name} must be an https:// address: the network can change plain http to {parts.hostname}"
         raise Refused(f"{message}; use --insecure-http or SVC_INSECURE_HTTP=1 to allow it", name)
     return address
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -138,37 +138,37 @@ class SyncClient:
 
     One call buys a result; `max_amount` limits its price, in base units of the payment token:
 
-    >>> result = client.run("demo/text-small", "sealed jobs", window="async", max_amount=100_000)
-    >>> result.job.status, result.cost <= 100_000
-    ('completed', True)
+        >>> result = client.run("demo/text-small", "sealed jobs", window="async", max_amount=100_000)
+        >>> result.job.status, result.cost <= 100_000
+        ('completed', True)
 
     Step by step, with a chosen provider and rates:
 
-    >>> best = client.probe("demo/text-small", "sealed jobs", window="async")[0]
-    >>> order = client.prepare(
-    ...     "demo/text-small",
-    ...     {"input": "sealed jobs", "max_output_tokens": 64},
-    ...     window="async",
-    ...     provider=best.provider_id,
-    ...     rate_in=best.rate_in,
-    ...     rate_out=best.rate_out,
-    ... )
-    >>> quoted = client.quote(order)
-    >>> posted = client.submit(order, quoted, max_amount=quoted.quote.amount)
-    >>> posted.job_id == order.id
-    True
-    >>> job = client.wait(posted.job_id, timeout=60)
-    >>> client.open(job).job_id == order.id
-    True
+        >>> best = client.probe("demo/text-small", "sealed jobs", window="async")[0]
+        >>> order = client.prepare(
+        ...     "demo/text-small",
+        ...     {"input": "sealed jobs", "max_output_tokens": 64},
+        ...     window="async",
+        ...     provider=best.provider_id,
+        ...     rate_in=best.rate_in,
+        ...     rate_out=best.rate_out,
+        ... )
+        >>> quoted = client.quote(order)
+        >>> posted = client.submit(order, quoted, max_amount=quoted.quote.amount)
+        >>> posted.job_id == order.id
+        True
+        >>> job = client.wait(posted.job_id, timeout=60)
+        >>> client.open(job).job_id == order.id
+        True
 
     Many jobs, each sealed and paid separately:
 
-    >>> lines = [{"custom_id": f"page {n}", "body": {"model": "demo/text-small", "input": f"{n}"}} for n in (1, 2)]
-    >>> prepared = client.batches.prepare(lines, window="1h")
-    >>> batch = client.batches.create(prepared)
-    >>> ended = client.batches.wait(batch.id, every=0.2)
-    >>> [one.custom_id for one in client.batches.results(ended, custom_ids=prepared.custom_ids)]
-    ['page 1', 'page 2']
+        >>> lines = [{"custom_id": f"page {n}", "body": {"model": "demo/text-small", "input": f"{n}"}} for n in (1, 2)]
+        >>> prepared = client.batches.prepare(lines, window="1h")
+        >>> batch = client.batches.create(prepared)
+        >>> ended = client.batches.wait(batch.id, every=0.2)
+        >>> [one.custom_id for one in client.batches.results(ended, custom_ids=prepared.custom_ids)]
+        ['page 1', 'page 2']
     """
 
     models: SyncModels

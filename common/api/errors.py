@@ -1,7 +1,7 @@
 """Errors of the API: each code with its type, its cause and its remedy, and the errors of the contracts.
 
-Routes declare the codes that they return. `/openapi.json` and `HTTP.md` take cause and remedy from this module. A test
-checks that this table, the routes and the coordinator's code name the same codes.
+Routes declare the codes that they return. `/openapi.json` takes cause and remedy from this module. A test checks that
+this table, the routes and the coordinator's code name the same codes.
 """
 
 from collections.abc import Mapping
@@ -238,7 +238,7 @@ _CODED: Final = (
     _store("object_missing", "the object store no longer holds the object", "none, if it stays so: it was lost"),
 )
 
-_ASKS_SAY: Final = "PUT /evm/asks says so by 400 with `param` and no code"
+_ASKS_SAY: Final = "PUT /evm/asks answers 400 with `param`"
 
 CODED: Final[Mapping[str, KnownError]] = {error.code: error for error in _CODED if error.code is not None}
 
@@ -288,14 +288,14 @@ CONTRACT_ERRORS: Final = (
     ContractError(
         ("ModelNotEnabled",),
         "post",
-        "the market does not take the model; POST /v1/jobs mostly says so by 400 with `param` `model_id` and no code,"
-        " a batch by `invalid_model`",
-        "take one that is `enabled` (GET /v1/models)",
+        "the market does not accept the model; POST /v1/jobs usually answers 400 with `param` `model_id`, a batch"
+        " `invalid_model`",
+        "use an `enabled` model (GET /v1/models)",
     ),
     ContractError(
         ("SlaNotAllowed",),
         "post",
-        "the market does not take the window; POST /v1/jobs mostly says so by 400 with `param` `sla_secs` and no code",
+        "the market does not accept the window; POST /v1/jobs usually answers 400 with `param` `sla_secs`",
         "take one of `windows` (GET /evm/chain)",
     ),
     ContractError(("OrderExpired",), "post", "`expiresAt` is past", "sign a later one"),
@@ -306,26 +306,28 @@ CONTRACT_ERRORS: Final = (
         ("InvalidOrderSignature",),
         "post",
         "not the owner's, over these values, in this domain",
-        "compare with [ONE_ORDER.md](ONE_ORDER.md)",
+        "compare your values with the worked order",
     ),
     ContractError(
         ("InvalidPaymentSignature",),
         "post, claim",
         "not the owner's, over these values, in this domain",
-        "compare with [ONE_ORDER.md](ONE_ORDER.md)",
+        "compare your values with the worked order",
     ),
     ContractError(
         ("PayerHasCode",), "post, claim", "the owner is a contract or delegates to one", "pay from a plain account"
     ),
-    ContractError(("AuthorizationUsed",), "post", "the payment's nonce is used or cancelled", "seal anew"),
+    ContractError(("AuthorizationUsed",), "post", "the payment's nonce is used or cancelled", "seal again"),
     ContractError(
         ("InsufficientBalance",),
         "post",
-        "the owner has less than `amount` (less than what it has promised, too)",
+        "the owner has less than `amount` plus its other open orders",
         "fund it",
     ),
     ContractError(("InvalidCid",), "post, settle", "empty or above 128 bytes", "upload it again"),
-    ContractError(("NotRelayer",), "post, claim, settle", "the coordinator lacks its role", "tell its operator"),
+    ContractError(
+        ("NotRelayer",), "post, claim, settle", "the coordinator lacks its role", "report it to the operator"
+    ),
     ContractError(("EnforcedPause",), "post, claim", "the market is paused", "wait"),
     ContractError(
         ("UnknownJob",), "claim, settle, fail, cancel, reclaim", "no such job on such terms", "check the job id"
@@ -350,19 +352,27 @@ CONTRACT_ERRORS: Final = (
     ContractError(("EscrowFull",), "claim", "the sum of all payments does not fit 128 bits", "wait"),
     ContractError(("TokenUnreadable",), "post, claim", "the token did not answer a read", "wait"),
     ContractError(("WithdrawalRefused",), "withdraw", "the token refused the transfer", "try again later"),
-    ContractError(("StaleOp",), "every op", "[Times](#times)", "set your clock, sign anew with a new `issued_at`"),
     ContractError(
-        ("InvalidSignature",), "every op, asks", "not 65 bytes, a high s, v not 27 or 28", "spell the signature so"
+        ("StaleOp",),
+        "every op",
+        "`issued_at` is outside its limits",
+        "set your clock, sign again with a new `issued_at`",
+    ),
+    ContractError(
+        ("InvalidSignature",),
+        "every op, asks",
+        "not 65 bytes, a high s, v not 27 or 28",
+        "write the signature in that form",
     ),
     ContractError(
         ("NotClaimed",),
         "settle, fail, reclaim",
         "open or ended",
-        "look at the job: done if `state` is 2 and it is yours; claim it anew where `state` is 0, else drop it",
+        "read the job: done if `state` is 2 and it is yours; claim it again if `state` is 0, otherwise drop it",
     ),
     ContractError(("NotTheClaimer",), "settle, fail", "another provider's", "leave it"),
     ContractError(("SlaExpired",), "settle", "the window has ended", "nothing: it is reclaimed"),
-    ContractError(("SlaNotExpired",), "reclaim", "the window goes on", "wait"),
+    ContractError(("SlaNotExpired",), "reclaim", "the window is still open", "wait"),
     ContractError(("TooManyUnits",), "settle", "`completionTok` above `unitsOut`", "state at most `unitsOut`"),
     ContractError(("NotCancellable",), "cancel", "claimed", "wait for its end"),
     ContractError(
@@ -375,8 +385,8 @@ CONTRACT_ERRORS: Final = (
     ),
     ContractError(("NotProposed",), "acceptOperator", "the sender was not proposed", "have its operator propose it"),
     ContractError(("JobsActive",), "deregister", "a job is claimed", "end it first"),
-    ContractError(("StaleSnapshot",), "asks", "[Times](#times)", "sign anew"),
-    ContractError(("TooFarAhead",), "asks", f"[Times](#times); {_ASKS_SAY}", "sign anew"),
+    ContractError(("StaleSnapshot",), "asks", "`signed_at` is not newer than the last one", "sign again"),
+    ContractError(("TooFarAhead",), "asks", f"the time is more than an hour ahead; {_ASKS_SAY}", "sign again"),
     ContractError(("TooManyQuotes",), "asks", f"above 64; {_ASKS_SAY}", "send fewer"),
     ContractError(
         ("QuotesNotAscending",), "asks", f"not ascending by model, then window; {_ASKS_SAY}", "sort them, each once"

@@ -1,4 +1,4 @@
-"""Values of the order in `ONE_ORDER.md`, used in the API's examples. A test compares them with the vectors."""
+"""Values of the worked order (`docs/protocol/vectors.md`) for the API's examples, compared by a test."""
 
 from typing import Final
 

@@ -17,3 +17,11 @@ class Fatal(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Return the exceptions of nested groups."""
+    found: list[BaseException] = []
+    for inner in group.exceptions:
+        found += leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
+    return found

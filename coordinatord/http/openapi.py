@@ -37,15 +37,15 @@ case, so compare bytes and never texts. Times are Unix seconds. Amounts are base
 are base units per 10^6 units. Ignore members that you do not know.
 
 A body from 400 on is a quote (402, 409), candidates or a plan (402); or `{"ok": false, "reason"}`, of POST /evm/ops; \
-or the readiness, of GET /readyz; or else an error, `{"error": {message, type, param, code}}`. Test for `quote` before \
-`error`; of an error branch on `code`, then on `type`. **402** is what was asked for: no error, and not the x402 \
-protocol. **409** says that the chain refuses or would refuse what was sent, never that it was not reached; \
-with a `quote`, that the price is another now: sign a new payment. Decide whether to send again by the header \
+or the readiness, of GET /readyz; otherwise an error, `{"error": {message, type, param, code}}`. Test for `quote` \
+before `error`; of an error branch on `code`, then on `type`. **402** is the requested answer: no error, and not the \
+x402 protocol. **409** says that the chain refuses or would refuse what was sent, never that it was not reached; \
+with a `quote`, that the price has changed: sign a new payment. Decide whether to send again by the header \
 `x-svc-retryable`, never by the status. Members, codes and contract errors may be added: take an unknown code by its \
 type.
 
-In the examples the signatures of an order, its payment and its settle are true: ONE_ORDER.md has their digests. Any \
-other is `0x1111…1b`: it stands for one of your own, and verifies nowhere."""
+In the examples the signatures of an order, its payment and its settle are valid: the documentation's worked order has \
+their digests. `0x1111…1b` is a placeholder that verifies nowhere."""
 _SESSION: Final = (
     "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Where there is none, the route is"
     " public, or the signatures in its body are the authority."

@@ -1,8 +1,8 @@
-"""The composition root. Task groups nest in the order of shutdown: what stands inside ends first.
+"""Composition root. Task groups nest in the order of shutdown: the inner group ends first.
 
 pool, node, store, keys  closed last
-  background             indexer, relayer, reclaims, batches, janitor, notices, events: go on while requests end
-    intake               HTTP; told first, ends first
+  background             indexer, relayer, reclaims, batches, janitor, notices, events; run while requests end
+    intake               HTTP; stops first
 """
 
 import signal
@@ -70,7 +70,7 @@ from coordinatord.storage.pins.containers import Containers
 
 log = structlog.get_logger(__name__)
 
-_UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
+_UNREADY_PAUSE: Final = 0.5  # seconds for balancers to notice that this node is not ready, before it stops listening
 
 
 async def run(config: Config, limits: Limits | None = None) -> None:
@@ -113,7 +113,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
                 systemd.say("STOPPING=1")
                 log.info("stopping", grace_seconds=limits.shutdown_grace_s)
                 await anyio.sleep(_UNREADY_PAUSE)
-                dependencies.events.close()  # streams would be in flight until the grace is over
+                dependencies.events.close()  # open streams would use up the grace period
 
             systemd.say("READY=1")
             log.info(
@@ -170,7 +170,7 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
 def background_tasks(
     dependencies: Dependencies, relaying: Relaying, janitor: Janitor, escrow: Escrow | None
 ) -> dict[str, Loop]:
-    """Every background task of the daemon by its name, the same name in log, metrics and readiness."""
+    """Return every background task by the name that log, metrics and readiness use."""
     config, database, notices = dependencies.config, dependencies.database, dependencies.notices
     reclaimer = ReclaimWorker(database, notices, config.addresses.job_registry, max_depth=config.relay_max_depth)
     loops: dict[str, Loop] = {
@@ -245,8 +245,8 @@ async def relay(dependencies: Dependencies) -> None:
 
 
 async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Set `stop` on a signal, or when another task ends the daemon: serving is shielded from cancellation. Started once
-    signals are received."""
+    """Set `stop` on a signal, or when this task is cancelled, because serving is shielded from cancellation. The task
+    reports started once it receives signals."""
     try:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()

@@ -1,7 +1,7 @@
-"""Commands of `coordinatord`: what each does with the settings, once the command line is read.
+"""Commands of `coordinatord`.
 
-Imported by `cli.py` when a command is run: `--help`, `--version` and a wrong command line do without them. What a
-command alone works with (the database, the node, the server) is imported by that command, once its settings are read.
+`cli.py` imports this module only to run a command. Each command imports the database, the node's client and the server
+when it needs them.
 """
 
 import json
@@ -19,7 +19,7 @@ from structlog.typing import Processor
 
 from common.checks import check_json, check_table, wrong_names
 from common.daemon.logs import error_reporting, set_up_logging
-from common.daemon.process import RELEASE, Fatal
+from common.daemon.process import RELEASE, Fatal, leaves
 from common.settings.listing import settings_json, settings_text
 from common.text_table import grid, hanging, terminal_columns
 from coordinatord.base import metrics
@@ -37,7 +37,7 @@ _HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
 
 
 def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) -> str:
-    """Table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
+    """Return the table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
     if not spenders:
         return "no gas was spent in the last 24 hours"
     rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
@@ -92,7 +92,7 @@ async def _migrate(config: Config) -> None:
 
 
 async def _budgets(config: Config, *, as_json: bool) -> None:
-    """From the database alone: it answers while the node is away."""
+    """Print the table from the database, without the node."""
     from coordinatord.chain.relayer.budgets_sql import top_spenders  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
 
 
 async def _relayers(config: Config, *, as_json: bool) -> None:
-    """From the database alone, too: a rotation is watched while the node is away as well."""
+    """Print the table from the database, without the node."""
     from coordinatord.chain.relayer.transactions_sql import account_uses  # noqa: PLC0415
     from coordinatord.run.signer import open_signer  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
@@ -125,7 +125,7 @@ async def _relayers(config: Config, *, as_json: bool) -> None:
 
 
 async def _keys(config: Config, *, as_json: bool) -> None:
-    """From the settings alone."""
+    """Print the keys from the settings, without the database and the node."""
     if as_json:
         print(json.dumps([{"use": use, "key": key} for use, key in key_rows(config)], indent=2))
     else:
@@ -151,7 +151,7 @@ def run(command: str, **options: object) -> None:
         note_build(RELEASE, unknown_settings(os.environ))
         anyio.run(task, config, backend="asyncio", backend_options={"use_uvloop": True})
     except* (Fatal, Retryable, OSError) as errors:
-        for error in _leaves(errors):
+        for error in leaves(errors):
             print(f"coordinatord: {error}", file=sys.stderr)
         sys.exit(1)
     except* KeyboardInterrupt:  # before the daemon received signals
@@ -159,10 +159,10 @@ def run(command: str, **options: object) -> None:
 
 
 def check(as_json: bool) -> int:
-    """The exit status: 1 when something is wrong."""
+    """Print the checks. Return the exit status: 1 when something is wrong."""
     from coordinatord.run.checks.examine import examine  # noqa: PLC0415
 
-    set_up_logging("error")  # the table tells what a warning would
+    set_up_logging("error")  # the table shows everything that warnings would
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
     return 1 if wrong_names(rows) else 0
@@ -176,7 +176,7 @@ def settings(as_json: bool) -> int:
 
 
 def make_key(file: Path) -> None:
-    """Exits with 1 when the file cannot be made."""
+    """Create a key and print its address. Exit with 1 when the file cannot be created."""
     try:
         print(new_key(file))
     except Fatal as error:
@@ -188,11 +188,3 @@ def _reporting(config: Config) -> list[Processor]:
     if config.sentry_dsn is None:
         return []
     return [error_reporting(config.sentry_dsn.reveal(), config.sentry_environment, config.sentry_release)]
-
-
-def _leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
-    """The exceptions themselves, out of however many task groups they came through."""
-    leaves: list[BaseException] = []
-    for inner in group.exceptions:
-        leaves += _leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
-    return leaves

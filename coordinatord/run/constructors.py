@@ -1,4 +1,4 @@
-"""Settings of each layer, built from the configuration that the environment gives."""
+"""Settings of each layer, built from the configuration."""
 
 from typing import Final
 

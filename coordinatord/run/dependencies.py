@@ -51,8 +51,8 @@ _OPEN_CONNECTIONS: Final = 2
 class Dependencies:
     """Connections, keys and settings that the services share.
 
-    `rpc` asks whichever node is fit; `rpc_for_callers` the same nodes through connections of its own: what callers ask
-    must not wait in the way of the relayer, the indexer and the readiness of all.
+    `rpc` uses any healthy node. `rpc_for_callers` uses the same nodes through separate connections, so that requests of
+    callers do not delay the relayer, the indexer and the readiness check.
     """
 
     config: Config
@@ -94,8 +94,7 @@ def _count_task_failures(task: str, number: int) -> None:
 
 
 async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:
-    """Connections, closed with `stack` in the opposite order. `Retryable`, with nothing opened, when the database does
-    not answer."""
+    """Open all connections. `stack` closes them in reverse order. Raise Retryable when the database does not answer."""
     database = await stack.enter_async_context(
         open_database(
             config.database_url.reveal(),
@@ -128,7 +127,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
 
 
 async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
-    """The pin store of the configured kind. `keys`: for those that know content ids alone."""
+    """Open the pin store of the configured kind. `keys` is for stores that know only content ids."""
     endpoint = config.pin_store_endpoint
     user, password = config.pin_store_key or Secret(""), config.pin_store_secret or Secret("")
     if config.pin_store == "kubo":
@@ -139,7 +138,7 @@ async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> Pin
 
 
 async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None:
-    """Migrations under their lock, and the chain held against the address book."""
+    """Migrate the database, and check the chain against the address book."""
 
     async def migrated() -> list[str]:
         async with dependencies.database.unhurried() as connection:

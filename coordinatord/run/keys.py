@@ -1,4 +1,4 @@
-"""Keys that an operator changes: made, shown by their public side, and told when they are not needed any more."""
+"""Keys of the operator: create them, show their public side, and report when they are no longer needed."""
 
 import os
 import secrets
@@ -60,7 +60,7 @@ def key_rows(config: Config) -> list[tuple[str, str]]:
     if config.escrow_mode == "off":
         return rows
     operators = [bytes.fromhex(key.reveal()) for key in config.operator_keys]
-    if config.escrow_mode == "mock":  # its escrow keys are made by itself, and change by themselves
+    if config.escrow_mode == "mock":  # the coordinator creates and rotates its escrow keys
         uses = ["operator, signs", *["operator, trusted"] * len(operators)]
         return rows + [(use, hex_of(Wallet(key).address)) for use, key in zip(uses, operators, strict=False)]
     uses = ["escrow, announced", *["escrow, opens"] * len(operators)]
@@ -77,11 +77,11 @@ def _relayer(config: Config) -> str:
 
 
 def new_key(path: Path) -> str:
-    """Make a private key and write it to a file that must not be there yet, its owner's alone; its address."""
+    """Write a new private key to a new file that only its owner can read. Return its address."""
     key = secrets.token_bytes(32)
     try:
         wallet = Wallet(key)
-    except Refused:  # one number in 2**128 is none
+    except Refused:  # about one number in 2**128 is not a valid key
         return new_key(path)
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:

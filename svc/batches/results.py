@@ -12,6 +12,7 @@ from common.bundle import ItemResult, bundle_units, read_bundle_output
 from common.pricing.units import Units
 from common.quotes import CostParts, FeeTerms
 from common.refusal import Refused
+from common.strict_json import UNREADABLE
 from svc.core.bundles import read_sizes, split_cost
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.files import Files
@@ -34,7 +35,7 @@ class BatchResult:
     """Result of one line, or its `error`. `id` is the line's id in the batch, and `line` its number.
 
     A `settled` line was completed and paid. If its result could not be read, it also has an error, with the code of
-    ResultUnreadable. `cost` is what it was paid, or None if that is unknown.
+    ResultUnreadable. `cost` is the amount paid, or None if it is unknown.
     """
 
     id: str
@@ -201,7 +202,7 @@ class BatchResults:
         content = await self.files.content(file_id)
         try:
             return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except UNREADABLE as error:
             raise ResultUnreadable(f"{file_id} has invalid batch lines: {error}", code="malformed_lines") from None
 
 

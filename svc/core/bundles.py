@@ -11,13 +11,14 @@ from common.bundle import BUNDLED, MAX_ITEMS, output_units
 from common.pricing.units import BYTES_PER_UNIT, MAX_UNITS
 from common.quotes import CostParts
 from common.refusal import Refused
+from svc.core.batch_lines import MAX_LINES
 from svc.core.bids import Rates
 from svc.core.order_request import PricedRequest
 from svc.records import Ask
 
 MAX_BUNDLE_BYTES: Final = 4 * 2**20  # of input
 UNMEASURED_ITEMS: Final = 64  # for a provider whose speed is unknown
-_WINDOW_SHARE: Final = 0.5  # of the window, for a bundle of measured speed
+_WINDOW_SHARE: Final = 2  # a bundle of measured speed takes this part of the window: one half
 
 LINES_KEY: Final = "svc-lines"  # metadata of the market's batch: lines of each of its jobs
 _VALUE_LENGTH: Final = 512
@@ -37,15 +38,15 @@ SINGLE: Final = BundleLimits()
 
 def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
     """Return the limits for the provider of an ask. `max_items` is the caller's own limit."""
-    items = min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS)
+    items = max(1, min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS))
     speed = None if ask.reliability is None else ask.reliability.units_per_sec
-    if not speed:
+    if speed is None or speed <= 0:
         return BundleLimits(min(items, UNMEASURED_ITEMS))
-    return BundleLimits(items, int(speed * ask.sla * _WINDOW_SHARE))
+    return BundleLimits(items, speed * ask.sla // _WINDOW_SHARE)
 
 
 def may_bundle(line: PricedRequest, rates: Rates) -> bool:
-    """Return True for texts and embeddings whose input can be counted as output."""
+    """Return True for text and embedding inputs that can be counted as output."""
     if line.modality not in BUNDLED:
         return False
     return bool(rates.rate_out) or not rates.rate_in or line.modality == "embeddings"
@@ -108,12 +109,15 @@ def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
     if metadata is None or LINES_KEY not in metadata:
         return None
     sizes: list[int] = []
+    lines = 0
     for value in _values(metadata):
         for run in value.split(" "):
             found = _RUN.fullmatch(run)
-            if found is None:
+            size, times = (int(found[1]), int(found[2] or 1)) if found is not None else (0, 0)
+            lines += size * times
+            if found is None or lines > MAX_LINES:
                 raise Refused(f"{LINES_KEY} of the batch's metadata is malformed", LINES_KEY)
-            sizes += [int(found[1])] * int(found[2] or 1)
+            sizes += [size] * times
     return tuple(sizes)
 
 

@@ -122,7 +122,9 @@ class Application:
         if matches:
             allowed = ", ".join(sorted({route.method for route, _ in matches}))
             raise Problem(405, f"{path} accepts {allowed}, not {method}", code="method_not_supported")
-        raise Problem(404, f"svc serve has no route {path}; see svc/serve/README.md for its routes", code="unknown_url")
+        raise Problem(
+            404, f"svc serve has no route {path}; see docs/developers/openai.md for its routes", code="unknown_url"
+        )
 
     def _check_caller(self, headers: Mapping[str, str]) -> None:
         host, origin = headers.get("host", "").lower(), headers.get("origin")

@@ -32,7 +32,8 @@ from svc.serve.listening import ListeningConfig
 from svc.serve.prices import Prices
 from svc.serve.purchases import AnswerPurchases
 from svc.serve.routes import AnswerRoutes
-from svc.serve.settings import Server, ServeSettings, is_loopback
+from svc.serve.settings import Server, ServeSettings
+from svc.settings import is_loopback
 
 _BACKLOG: Final = 1024
 _SHUTDOWN_SECONDS: Final = 3.0

@@ -7,7 +7,6 @@ other users can write is rejected. `config/svc-serve.toml.example` documents eac
 
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from common.settings.reader import Table, read, setting
 from common.settings.toml import parse, table
 from svc.core.windows import is_window
 from svc.own_files import OwnFile, configuration_folder
+from svc.settings import is_loopback
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8403
@@ -201,15 +201,6 @@ class BuyingRule:
     @property
     def is_open(self) -> bool:
         return self.has_rates and not self.providers
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_settings(path: Path | None, environment: Mapping[str, str]) -> ServeSettings:

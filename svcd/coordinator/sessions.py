@@ -32,7 +32,7 @@ class SignInRefused:
 
     @property
     def advice(self) -> str:
-        """Return what to tell an operator."""
+        """Return advice for the operator."""
         if self.detail == "not_registered":
             return "not a registered provider: the wallet registers with the market first"
         return f"{self.detail} ({self.status})" if self.status is not None else self.detail

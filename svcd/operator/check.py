@@ -147,6 +147,10 @@ class _Checks:
             yield wrong("box key", risk.detail, risk.remedy)
         else:
             yield right("box key", hex_of(self.config.box.public.raw))
+            if provider.largest_bundle is None:
+                yield fact("bundles", "not announced, so each batch line is a job", "announce them: svcd identity")
+            else:
+                yield right("bundles", f"up to {provider.largest_bundle} batch lines in a job")
 
     async def _alone(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
         if is_in_use(self.config.state_directory):

@@ -17,6 +17,7 @@ from tests.bench import (
     batches,
     beside_ponder,
     block_gas,
+    bundles,
     checking,
     churn,
     client,
@@ -74,6 +75,7 @@ BENCHMARKS = {
     "answers": answers.rows,
     "waiting": waiting.rows,
     "market": market.rows,
+    "bundles": bundles.rows,
     "releases": releases.rows,
 }
 # These need an installation of their own, or many minutes: run when named.

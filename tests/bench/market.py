@@ -228,7 +228,7 @@ async def shared_out(clients: Sequence[Client], jobs: int) -> None:
 async def measured(up: Devnet, clients: Sequence[Client], jobs: int, slots: int, further: Mapping[str, int]) -> Taken:
     """Buy so many jobs, or twice as many again while they settle in too few blocks."""
     await shared_out(clients, FIRST)
-    watched = _Watched(up.provider.metrics_url, slots, {**processes(up), **further})
+    watched = Watched(up.provider.metrics_url, slots, {**processes(up), **further})
     first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
     async with slowdown() as times_slower, anyio.create_task_group() as tasks:
         tasks.start_soon(watched.watch)
@@ -253,7 +253,7 @@ class _Look:
 
 
 @attrs.define
-class _Watched:
+class Watched:
     """Processes while a batch is under way, and the largest share of the slots of its one model that is asked for that
     the provider held, as its metrics tell."""
 
@@ -279,6 +279,11 @@ class _Watched:
         *each, ours = cpu_of(*self.pids.values(), os.getpid())
         cpu = dict(zip(self.pids, each, strict=True)) | {"client": ours - sum(each)}
         self.looks.append(_Look(time.monotonic(), cpu))
+
+    def spent(self) -> dict[str, float]:
+        """Return the CPU seconds of each process between the first and the last look."""
+        first, last = self.looks[0], self.looks[-1]
+        return {name: last.cpu[name] - first.cpu[name] for name in last.cpu}
 
     def slices(self) -> list[dict[str, float]]:
         """What each took in parts of the same length: from the looks that are nearest to their ends."""

@@ -70,7 +70,7 @@ def _configuration(directory: Path, url: str, delay: float, slots: int) -> Path:
     path.write_text(
         f'state_directory = "{directory}/state"\nlog_level = "error"\n[coordinator]\nurl = "{url}"\n'
         f'[gateway]\nurls = ["{url}"]\n[keys]\nwallet = "$WALLET"\nbox = "$BOX"\n[metrics]\nport = 0\n'
-        f'[[model]]\nname = "demo/text"\nslots = {slots}\npoll_seconds = 0.05\n'
+        f'[[model]]\nname = "demo/text"\nslots = {slots}\n'
         '[[model.ask]]\nsla_seconds = 600\nrate_in = "1"\nrate_out = "1"\n'
         f'[model.backend]\nkind = "echo"\ndelay_seconds = {delay}\n'
     )

@@ -125,7 +125,7 @@ async def _ground() -> AsyncIterator[Ground]:
             running_cid_store(pick_free(), folder / "pins", folder) as pins,
             running_postgres(pick_free(), folder / "postgres", folder) as postgres,
         ):
-            market = await deployed_market(anvil, cast)
+            market = await deployed_market(anvil, cast, bundling=(cast.demo_provider,))
             async with running_coordinator(
                 port=pick_free(),
                 metrics_port=pick_free(),

@@ -181,10 +181,11 @@ async def client(
 ) -> Report:
     """Try a client: its command is run once in each of some twenty markets, and must buy one job.
 
-    It finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_ADDRESSES (the market's address book, as JSON), SVC_ADDRESSES_FILE (the
-    same, in a file), SVC_MODEL, SVC_INPUT (the text to send, as the member `input`), SVC_WALLET_KEY (a throw-away key)
-    and an empty SVC_KNOWN_MARKETS in its environment, and no SVC_RPC_URL of yours. It must write the output to standard
-    output and end with 0; where it refuses, it must write none and end with another code.
+    The environment has SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_ADDRESSES (the market's address book, as JSON),
+    SVC_ADDRESSES_FILE (the same, in a file), SVC_MODEL, SVC_INPUT (the text to send, as the member `input`) and
+    SVC_WALLET_KEY (a throw-away key), and no SVC_RPC_URL. SVC_KNOWN_MARKETS is empty, which keeps svc from remembering
+    keys between runs; other clients ignore it. The command must write the result body's member `output` to standard
+    output, as JSON, and exit with 0. Where it rejects the market, it must write no output and exit with another code.
     """
     if not command:
         raise Refused("a client is tried by running it: name its command after --")
@@ -208,7 +209,7 @@ async def vectors(report: Report, output: Output, *, folder: Path, only: str | N
 
     It reads {"file", "name", "case"} on standard input and answers each with one line: {"refused": …} for what it
     refuses (any value but false and null), {"skip": true} for what it does not implement, or an object with the outputs
-    that tests/vectors/README.md names for the file. `case` holds the inputs alone.
+    that docs/protocol/vectors.md names for the file. `case` holds the inputs alone.
     """
     if not command:
         raise Refused("the vectors need a program to feed: name its command after --")

@@ -13,7 +13,7 @@ from common.refusal import Refused
 from tests.conformance.verdicts import Report, misfit, shortened
 
 Body = dict[str, Any]
-PARTIES: Final = "PROTOCOL.md#parties-and-calls"
+PARTIES: Final = "protocol/guide.md#parties-and-calls"
 _ANY: Final = object()
 
 

@@ -18,7 +18,7 @@ from tests.conformance.uploads import upload
 
 _SPEC: Final = "the specification, "
 _BAD: Final = "invalid_request_error"
-_BATCHES: Final = "PROTOCOL.md#batches"
+_BATCHES: Final = "protocol/guide.md#batches"
 _SECONDS: Final = 60.0  # for a batch to end
 _POLL: Final = 0.3
 
@@ -64,7 +64,7 @@ class TriedBatches:
         batch = made.fields["id"]
         again = await self.coordinator.post("/v1/batches", {**body, "metadata": {"run": "1"}}, headers=headers)
         wrong = not_like(again, 200) or (None if again.fields.get("id") == batch else str(again))
-        page = "PROTOCOL.md#waiting-and-answers-that-were-lost"
+        page = "protocol/guide.md#waiting-and-answers-that-were-lost"
         self._judge("batches", "the same with its idempotency-key", "200, the same batch", wrong, page)
         changed = await self.coordinator.post("/v1/batches", {**body, "metadata": {"run": "2"}}, headers=headers)
         wrong = not_refused(changed, (400), _BAD, code="idempotency_key_reused")

@@ -25,12 +25,12 @@ from tests.conformance.verdicts import Report
 Buy = Callable[[Mapping[str, str]], Awaitable[tuple[int, str]]]
 _PROMISES: Final = (
     ("orders", "signed by the owner in the domain of the market, job_id, expires_at within a day",
-     "PROTOCOL.md#a-buyer-in-seven-calls"),
+     "protocol/guide.md#a-buyer-in-seven-calls"),
     ("payments", "ReceiveWithAuthorization over the amount, to the registry, nonce the job id",
-     "PROTOCOL.md#job-id-and-payment"),
+     "protocol/formats.md#job-id-and-payment"),
     ("containers", "commit to c, open with the recipient's key, a canonical envelope, units_in by the formula",
-     "PROTOCOL.md#container-v1"),
-    ("bodies", "strict JSON", "PROTOCOL.md#strict-json"),
+     "protocol/formats.md#container-v1"),
+    ("bodies", "strict JSON", "protocol/formats.md#strict-json"),
 )  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from tests.conformance.client_market import ClientMarket, Twist
 from tests.conformance.market import Body, Script, error, lost, lost_after
 from tests.conformance.verdicts import shortened
 
-_SEVEN: Final = "PROTOCOL.md#a-buyer-in-seven-calls"
-_LOST: Final = "PROTOCOL.md#waiting-and-answers-that-were-lost"
-_PRICES: Final = "PROTOCOL.md#prices"
-_RESULTS: Final = "PROTOCOL.md#sealed-result-v1"
+_SEVEN: Final = "protocol/guide.md#a-buyer-in-seven-calls"
+_LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
+_PRICES: Final = "protocol/formats.md#prices"
+_RESULTS: Final = "protocol/formats.md#sealed-result-v1"
 _NO_JOB: Final = "0x" + "5a" * 32
 _MOST_READS: Final = 16  # of a job that takes four seconds
 _SOONEST: Final = 0.1  # seconds between two reads
@@ -148,24 +148,24 @@ PURCHASES: Final[Sequence[Purchase]] = (
              _LOST),
     Purchase("index that is behind", Twist(unseen=3), page=_LOST),
     Purchase("job that takes four seconds", Twist(lasts=4.0), page=_LOST, further=_politely),
-    Purchase("gateway that is behind", Twist(unstored=2), page="PROTOCOL.md#the-gateway"),
-    Purchase("job that failed", Twist(fails=True), "refused", "PROTOCOL.md#the-life-of-a-job"),
+    Purchase("gateway that is behind", Twist(unstored=2), page="protocol/guide.md#the-gateway"),
+    Purchase("job that failed", Twist(fails=True), "refused", "protocol/guide.md#the-life-of-a-job"),
     Purchase("quote above the formulas", Twist(quote=_dear), "refused", _PRICES, unsigned=True),
     Purchase("amount above its parts", Twist(quote=_more_than_its_parts), "refused", _PRICES, unsigned=True),
     Purchase("quote to be paid to another", Twist(quote=_authorised(to="0x" + "5a" * 20)), "either",
-             "PROTOCOL.md#job-id-and-payment"),
+             "protocol/formats.md#job-id-and-payment"),
     Purchase("quote with the nonce of another job", Twist(quote=_authorised(nonce=_NO_JOB)), "either",
-             "PROTOCOL.md#job-id-and-payment"),
+             "protocol/formats.md#job-id-and-payment"),
     Purchase("another deployment than the address book", Twist(chain=_of_another_registry), "refused",
-             "PROTOCOL.md#address-book", unsigned=True),
+             "protocol/formats.md#address-book", unsigned=True),
     Purchase("201 for another job", Twist(posted=_more(job_id=_NO_JOB)), "either"),
     Purchase("row of another job", Twist(job=_row_of_another), "refused"),
     Purchase("result of another job", Twist(result=_of_another_job), "refused", _RESULTS),
     Purchase("result that names another job", Twist(result=_naming_another), "refused",
-             "PROTOCOL.md#result-body-v1"),
-    Purchase("result with a bit turned", Twist(result=_with_a_bit_turned), "refused", "PROTOCOL.md#frames"),
-    Purchase("result that was cut short", Twist(result=_cut_short), "refused", "PROTOCOL.md#frames"),
-    Purchase("open bid", Twist(), open_bid=True, page="PROTOCOL.md#escrow-evidence"),
+             "protocol/formats.md#result-body-v1"),
+    Purchase("result with a bit turned", Twist(result=_with_a_bit_turned), "refused", "protocol/formats.md#frames"),
+    Purchase("result that was cut short", Twist(result=_cut_short), "refused", "protocol/formats.md#frames"),
+    Purchase("open bid", Twist(), open_bid=True, page="protocol/formats.md#escrow-evidence"),
     Purchase("escrow with evidence of another key", Twist(key=_of_another_key), "refused",
-             "PROTOCOL.md#escrow-evidence", unsigned=True, open_bid=True),
+             "protocol/formats.md#escrow-evidence", unsigned=True, open_bid=True),
 )  # fmt: skip

@@ -25,7 +25,7 @@ from common.refusal import Refused
 from common.scalars import base64_of, hex_of, read_bare_hex, read_base64, read_hex, read_uint
 from common.sealed_result import open_result
 from common.sealed_stream import ContainerHead
-from tests.conformance.market import MODEL_ID, Body, ScriptedMarket, error, node_answer, read_body, refused
+from tests.conformance.market import FEE_BPS, MODEL_ID, Body, ScriptedMarket, error, node_answer, read_body, refused
 from tests.conformance.serving import ServedReply, ServedRequest
 from tests.conformance.verdicts import refusal_of
 
@@ -38,6 +38,8 @@ _JOB_OPS: Final = ("claim", "settle", "fail")
 _PROVIDER_ID_OF: Final = abi.selector("providerIdOf(address)")
 _CAPACITY_OF: Final = abi.selector("capacityOf(uint32)")
 _JOB: Final = abi.selector("job(bytes32)")
+_FEES: Final = abi.selector("fees()")
+_PROVIDER: Final = abi.selector("provider(uint32)")
 
 
 @attrs.define
@@ -48,6 +50,7 @@ class ProviderMarket(ScriptedMarket):
     box_key: PublicKey | None = None
     asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
     signed_at: int = 0
+    requested: int = 1
     times: dict[str, int] = attrs.field(factory=dict)
     results: dict[str, ResultBody] = attrs.field(factory=dict)  # by job
     uploads: dict[str, bytes] = attrs.field(factory=dict)
@@ -138,6 +141,7 @@ class ProviderMarket(ScriptedMarket):
             "allow_all_models": True,
             "allowed_models": [],
             "capacity": str(_CAPACITY),
+            "requested": str(self.requested),
             "active_jobs": str(active),
         }
 
@@ -197,6 +201,20 @@ class ProviderMarket(ScriptedMarket):
         if data[:4] == _JOB and (row := self.jobs.get(hex_of(data[4:36]))) is not None:
             words = (1, row["state"], row["ended_because"], row["provider_id"], row["claimed_at"])
             return b"".join(abi.uint(int(word)) for word in words)
+        if data[:4] == _FEES:
+            return abi.uint(FEE_BPS) + abi.uint(self.gas_fee)
+        if data[:4] == _PROVIDER:
+            box_key = bytes(32) if self.box_key is None else self.box_key.raw
+            words = (
+                1,
+                1,
+                500,
+                self.requested,
+                _CAPACITY,
+                sum(row["state"] == JobState.CLAIMED for row in self._held()),
+                40,
+            )
+            return (self.operator or bytes(20)).rjust(32, b"\0") + box_key + b"".join(map(abi.uint, words))
         return None
 
     # --- what it signs ------------------------------------------------------------------------------------
@@ -237,8 +255,12 @@ class ProviderMarket(ScriptedMarket):
         return (
             self._by_operator("request_capacity", digest, body)
             or self._growing("request_capacity", at)
-            or self._mined()
+            or self._capacity_requested(n)
         )
+
+    def _capacity_requested(self, n: int) -> ServedReply:
+        self.requested = n
+        return self._mined()
 
     def _publish(self, body: Body) -> ServedReply:
         snapshot = body["snapshot"]

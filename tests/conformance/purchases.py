@@ -28,8 +28,8 @@ from tests.conformance.uploads import upload
 _SPEC: Final = "the specification, "
 _BAD: Final = "invalid_request_error"
 _JOB_SECONDS: Final = 120.0
-_LIFE: Final = "PROTOCOL.md#the-life-of-a-job"
-_LOST: Final = "PROTOCOL.md#waiting-and-answers-that-were-lost"
+_LIFE: Final = "protocol/guide.md#the-life-of-a-job"
+_LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 
 
 @attrs.define
@@ -114,7 +114,7 @@ class Purchases:
             except Refused as refusal:
                 wrong = f"{refusal.code}: {refusal.message}"
         expected = "opens with the result key, and names the job"
-        self._judge("result of the job that was bought", expected, wrong, "PROTOCOL.md#sealed-result-v1")
+        self._judge("result of the job that was bought", expected, wrong, "protocol/formats.md#sealed-result-v1")
 
     async def _batch(self, candidate: Body) -> None:
         await sign_in(self.coordinator, self.buyer)
@@ -129,7 +129,7 @@ class Purchases:
         wrong = not_like(answer, 200, BatchAsOf)
         if wrong is None and answer.fields["request_counts"] != {"completed": 1, "failed": 0, "total": 1}:
             wrong = str(answer)
-        self._judge("batch of one line", "completed, one of one", wrong, "PROTOCOL.md#batches")
+        self._judge("batch of one line", "completed, one of one", wrong, "protocol/guide.md#batches")
         if wrong is None:
             file = answer.fields["output_file_id"]
             content = await self.coordinator.get(f"/v1/files/{file}/content", headers=self.buyer.session)
@@ -139,7 +139,7 @@ class Purchases:
             if wrong is None and (len(lines), told.fields["svc"]["job_id"]) != (1, order["job_id"]):
                 wrong = str(told)
             expected = "one line, with the job's id and its result's"
-            self._judge("output file", expected, wrong, "PROTOCOL.md#batches")
+            self._judge("output file", expected, wrong, "protocol/guide.md#batches")
 
     # --- within -------------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ _SPEC: Final = "the specification, "
 _BAD: Final = "invalid_request_error"
 _NO_JOB: Final = "0x" + "5a" * 32
 _JOB_SECONDS: Final = 120.0
-_LIFE: Final = "PROTOCOL.md#the-life-of-a-job"
-_LOST: Final = "PROTOCOL.md#waiting-and-answers-that-were-lost"
+_LIFE: Final = "protocol/guide.md#the-life-of-a-job"
+_LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 
 
 @attrs.define
@@ -60,7 +60,7 @@ class Quotes:
             if wrong is None and answer.headers.get("x-svc-retryable") != "false":
                 wrong = f"x-svc-retryable: {answer.headers.get('x-svc-retryable')}"
             expected = "402, cap, fee and amount by the formulas, the payment's fields, x-svc-retryable: false"
-            self._judge("quotes", tried, expected, wrong, "PROTOCOL.md#prices")
+            self._judge("quotes", tried, expected, wrong, "protocol/formats.md#prices")
 
     def not_a_quote(self, answer: Answer, status: int, order: Body) -> str | None:
         """The arithmetic, and the payment that the order is to be paid with."""
@@ -156,7 +156,7 @@ class Quotes:
         wrong = not_refused(poor, 409, _BAD, code="InsufficientBalance")
         expected = "409 InsufficientBalance"
         self._judge("orders", "submission that its owner cannot pay", expected, wrong,
-                    "PROTOCOL.md#contract-errors")  # fmt: skip
+                    "protocol/contracts.md#contract-errors")  # fmt: skip
 
     async def _refused_cancels(self) -> None:
         now = int(time.time())
@@ -168,7 +168,7 @@ class Quotes:
         )
         for tried, body, status, more in refusals:
             wrong = not_refused(await self.coordinator.post(f"/v1/jobs/{_NO_JOB}/cancel", body), status, _BAD, **more)
-            self._judge("cancel", tried, f"{status}, {more}", wrong, "PROTOCOL.md#times")
+            self._judge("cancel", tried, f"{status}, {more}", wrong, "protocol/guide.md#times")
 
     async def _strict_json(self) -> None:
         for tried, text in (
@@ -180,7 +180,7 @@ class Quotes:
         ):
             sent = {"content": text, "headers": {"content-type": "application/json"}}
             wrong = not_refused(await self.coordinator.ask("POST", "/v1/jobs", **sent), 400, _BAD, code=None)
-            self._judge("bodies", tried, "400", wrong, "PROTOCOL.md#strict-json")
+            self._judge("bodies", tried, "400", wrong, "protocol/formats.md#strict-json")
 
 
 def _high_s(order: Body) -> Body:

@@ -113,7 +113,7 @@ class Reads:
         for area, tried, path, status, type_, code, param in _REFUSALS:
             wrong = not_refused(await self.coordinator.get(path), status, type_, code=code, **_param(param))
             expected = f"{status} {type_}" + (f" {code}" if code else "") + (f", param {param}" if param else "")
-            self._judge(area, tried, expected, wrong, "PROTOCOL.md#parties-and-calls")
+            self._judge(area, tried, expected, wrong, "protocol/guide.md#parties-and-calls")
         await self._models()
         await self._jobs()
         await self._providers()
@@ -236,7 +236,7 @@ class Reads:
             elif claimed != (followed.fields["in_progress_at"] is not None):
                 wrong = f"in_progress_at {followed.fields['in_progress_at']}, provider_id {details['provider_id']}"
         expected = "200, status by state and ended_because, in_progress_at once claimed"
-        self._judge("jobs", f"GET /v1/jobs/… in state {state}", expected, wrong, "PROTOCOL.md#the-life-of-a-job")
+        self._judge("jobs", f"GET /v1/jobs/… in state {state}", expected, wrong, "protocol/guide.md#the-life-of-a-job")
 
     async def _providers(self) -> None:
         ids = [int(row["provider_id"]) for row in self.providers]
@@ -265,13 +265,13 @@ class Reads:
             if wrong is None:
                 break
         self._judge("headers", "if-none-match with the last ETag", "304 without a body", wrong,
-                    "PROTOCOL.md#parties-and-calls")  # fmt: skip
+                    "protocol/guide.md#parties-and-calls")  # fmt: skip
 
     # --- escrow, claims, prices ---------------------------------------------------------------------------
 
     async def _escrow(self) -> None:
         answer = await self.coordinator.get("/key")
-        page = "PROTOCOL.md#escrow-evidence"
+        page = "protocol/formats.md#escrow-evidence"
         if answer.status == 403:
             wrong = not_refused(answer, 403, ("invalid_request_error", "authentication_error"),
                                 code="escrow_unavailable")  # fmt: skip
@@ -293,7 +293,7 @@ class Reads:
             if wrong is None and answer.fields["error"]["code"] not in ("stale_issued_at", "bad_container"):
                 wrong = str(answer)
             expected = "400 stale_issued_at or bad_container"
-            self._judge("escrow", "release signed too long ago", expected, wrong, "PROTOCOL.md#times")
+            self._judge("escrow", "release signed too long ago", expected, wrong, "protocol/guide.md#times")
 
     async def _simulate(self) -> None:
         answer = await self.coordinator.post("/evm/simulate/claim", {"job_id": _NO_JOB, "address": _NOBODY})

@@ -13,9 +13,9 @@ from tests.conformance.market import MODEL_ID, Heard, Script, error, lost, lost_
 from tests.conformance.provider_market import PROVIDER, SHOWN_AGAIN, ProviderMarket
 from tests.conformance.serving import ServedReply
 
-EIGHT: Final = "PROTOCOL.md#a-provider-in-eight-calls"
-_LOST: Final = "PROTOCOL.md#waiting-and-answers-that-were-lost"
-_ERRORS: Final = "PROTOCOL.md#contract-errors"
+EIGHT: Final = "protocol/guide.md#a-provider-in-eight-calls"
+_LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
+_ERRORS: Final = "protocol/contracts.md#contract-errors"
 _RETRY_AFTER: Final = 2  # seconds
 _MOST_CLAIMS: Final = 3
 _SIGNED_IN_WITHIN: Final = 15.0  # seconds, also on a slow machine; a refused claim rests for 30
@@ -223,10 +223,10 @@ _LEFT: Final = Expected("left", never=("settle", "fail"))
 ROUNDS: Final[Sequence[Sequence[Situation]]] = (
     (
         Situation("ordinary job", designated, _SETTLED),
-        Situation("open job, whose key the escrow has", _open, _SETTLED, "PROTOCOL.md#release"),
+        Situation("open job, whose key the escrow has", _open, _SETTLED, "protocol/formats.md#release"),
     ),
     (
-        Situation("container of three frames", _of_many_frames, _SETTLED, "PROTOCOL.md#frames"),
+        Situation("container of three frames", _of_many_frames, _SETTLED, "protocol/formats.md#frames"),
         Situation("claim whose answer is lost", _scripted("claim", lost_after()), _SETTLED, _LOST),
         Situation("claim that is lost on its way", _scripted("claim", lost()), _SETTLED, _LOST),
         Situation("settle whose answer is lost", _scripted("settle", lost_after()), _SETTLED, _LOST),
@@ -240,12 +240,12 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
         Situation("job that the poll goes on to offer", _shown_again, _SETTLED),
         Situation("bytes that are not the container", _served_otherwise, _FAILED),
         Situation("container sealed to another key", _sealed_to_another, _FAILED),
-        Situation("envelope of another owner", _of_another_owner, _FAILED, "PROTOCOL.md#envelope-v1"),
-        Situation("envelope for another model", _for_another_model, _FAILED, "PROTOCOL.md#envelope-v1"),
-        Situation("envelope in another spelling", _in_another_spelling, _FAILED, "PROTOCOL.md#envelope-v1"),
-        Situation("input above the units that are paid", _too_few_units, _FAILED, "PROTOCOL.md#units"),
+        Situation("envelope of another owner", _of_another_owner, _FAILED, "protocol/formats.md#envelope-v1"),
+        Situation("envelope for another model", _for_another_model, _FAILED, "protocol/formats.md#envelope-v1"),
+        Situation("envelope in another spelling", _in_another_spelling, _FAILED, "protocol/formats.md#envelope-v1"),
+        Situation("input above the units that are paid", _too_few_units, _FAILED, "protocol/formats.md#units"),
         Situation("fail whose answer is lost", lambda market, box: _lost_fail(market), _FAILED, _LOST),
-        Situation("order that has expired", _expired, _LEFT, "PROTOCOL.md#times"),
+        Situation("order that has expired", _expired, _LEFT, "protocol/guide.md#times"),
         Situation("job that is designated to another", _for_another, _LEFT),
         Situation("claim that another was quicker with", _scripted("claim", _refused_and(_TAKEN, "NotOpen")), _LEFT,
                   _ERRORS),
@@ -254,11 +254,11 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
                   Expected("left", further=_not_hammered), _ERRORS),
         Situation("settle refused as stale", _scripted("settle", Script(refused("StaleOp"))),
                   attrs.evolve(_SETTLED, also="signed anew with a new issued_at", further=signed_anew("settle")),
-                  "PROTOCOL.md#times"),
+                  "protocol/guide.md#times"),
     ),
     # Last, because a provider may well claim nothing more for a while after these.
     (
-        Situation("open job whose key the escrow has not", _without_its_key, _FAILED, "PROTOCOL.md#release"),
+        Situation("open job whose key the escrow has not", _without_its_key, _FAILED, "protocol/formats.md#release"),
         Situation("claim refused for want of capacity", _always("claim", refused("AtCapacity")), _LEFT, _ERRORS),
     ),
 )  # fmt: skip

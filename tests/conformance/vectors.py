@@ -1,7 +1,7 @@
 """Test vectors before a program of any language: a JSON line in, a JSON line out, and what it answers compared.
 
 A program is given a case without what follows from it. Which members follow from which is the table here, as
-`tests/vectors/README.md` tells it for readers.
+`docs/protocol/vectors.md` tells it for readers.
 """
 
 import json
@@ -19,7 +19,7 @@ from common.refusal import Refused
 from tests.conformance.verdicts import Report, shortened
 
 Case = dict[str, Any]
-_PAGE: Final = "tests/vectors/README.md#"
+_PAGE: Final = "protocol/vectors.md#"
 _LONGEST_LINE: Final = 64 << 20
 _SECONDS: Final = 60.0  # for one answer
 
@@ -92,7 +92,9 @@ class Asked:
             return f"{shortened(answer)} is no object"
         refuses = answer.get("refused") not in (None, False)
         if self.refused is not None:
-            return None if refuses else f"accepted, and must be refused ({self.refused})"
+            return (
+                None if refuses else f"accepted ({shortened(json.dumps(answer))}), and must be refused ({self.refused})"
+            )
         if refuses:
             return f"refused ({shortened(answer['refused'])}), and must be accepted"
         for name, value in sorted(self.follows.items()):
@@ -146,13 +148,17 @@ class _Program:
         try:
             with anyio.fail_after(_SECONDS):
                 await self.process.stdin.send(asked.line)
-                answer: object = json.loads(await self._lines.receive_until(b"\n", _LONGEST_LINE))
+                line = await self._lines.receive_until(b"\n", _LONGEST_LINE)
+                answer: object = json.loads(line)
         except TimeoutError:
             self.ended = f"no answer to {asked.file}: {asked.name} within {_SECONDS:.0f} s"
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, anyio.IncompleteRead):
             self.ended = f"the program ended at {asked.file}: {asked.name}"
-        except (anyio.DelimiterNotFound, ValueError) as odd:
-            self.ended = f"no line of JSON in answer to {asked.file}: {asked.name} ({type(odd).__name__})"
+        except anyio.DelimiterNotFound:
+            self.ended = f"the answer to {asked.file}: {asked.name} is a line above {_LONGEST_LINE >> 20} MiB"
+        except ValueError:
+            said = shortened(line.decode("utf-8", "replace"))
+            self.ended = f"the answer to {asked.file}: {asked.name} is not JSON: {said}"
         else:
             return answer
         return None

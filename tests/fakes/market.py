@@ -72,6 +72,7 @@ class Market:
     reputation: int = 500
     listed: bool = True
     registered_box: PublicKey | None = None  # another than `box`
+    largest_bundle: int | None = None  # announced in this provider's evidence
     windows: list[int] | None = attrs.field(factory=lambda: [60, 300, 600, 3600, 86400])
     chain_minds_time: bool = False  # its own clock is `now`
     rival: bool = False  # another daemon polls as this provider
@@ -295,6 +296,7 @@ class Market:
         }
         fields |= {"requested": str(self.requested[-1] if self.requested else 0)}
         fields |= {"allow_all_models": True, "allowed_models": [], "as_of_block": "1", "reliability": _NO_JOBS_YET}
+        fields |= {} if self.largest_bundle is None else {"largest_bundle": self.largest_bundle}
         return answer(200, fields)
 
     def _asks(self, request: httpx.Request) -> httpx.Response:

@@ -10,19 +10,24 @@ import attrs
 import msgspec
 
 import common.api
-from common import domains
+from common import bundle, domains
 from common.api import errors
 from common.api.fields import object_example, parse_sent, read_object, try_object
 from common.api.shapes import Shape, read_shape
+from common.bundle import BundleItem, ItemResult
+from common.canonical_json import canonical
+from common.pricing.units import Units
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
+from common.strict_json import parse
 from coordinatord.api import batches, escrow, files, orders, sessions
 from coordinatord.api import provider_ops as operations
 from coordinatord.api.batches.line_checks import LineChecks, PaidLine
 from coordinatord.api.batches.line_reader import InputLine
 from coordinatord.api.orders.bodies import read_submission
 from svc.core.batch_lines import read_lines
+from svc.core.bundles import read_sizes
 from svc.errors import SvcError
 from svcd.journal.book_row import Job
 from tests.fakes.submissions import Submitter
@@ -120,6 +125,35 @@ def check_batch_lines(data: bytes) -> None:
     refused(lambda: list(read_lines(data.split(b"\n"), "1h")), SvcError)
 
 
+def check_bundles(data: bytes) -> None:
+    """A bundle that was read is written again the same, and its units are counted or refused."""
+    value = refused(lambda: parse(data))
+    bundle.announced(value)
+    if not isinstance(value, dict):
+        return
+    items = refused(lambda: bundle.read_bundle(value))
+    if items is not None:
+        assert bundle.read_bundle(bundle.bundle_input(items)) == items
+    results = refused(lambda: bundle.read_bundle_output(value))
+    if results is not None:
+        assert bundle.read_bundle_output(bundle.bundle_output(results)) == results
+        units = [Units(result.units_in, result.units_out) for result in results]
+        refused(lambda: bundle.bundle_units(units, 3, 7))
+    for wrapped in ({"svc-lines": data.decode("latin-1")}, {"svc-lines": "1", "svc-lines-2": data.decode("latin-1")}):
+        sizes = refused(lambda wrapped=wrapped: read_sizes(wrapped))
+        assert sizes is None or all(size > 0 for size in sizes)
+
+
+def _bundles() -> list[bytes]:
+    items = (BundleItem({"input": "a"}, "id", 5), BundleItem({}))
+    done = ItemResult("completed", "id", [1], {"units": 1}, None, 2, 3)
+    results = (done, ItemResult("failed", error_code="backend_error"), ItemResult("not_run"))
+    announced = bundle.announcement()
+    return [canonical(value) for value in (bundle.bundle_input(items), bundle.bundle_output(results), announced)] + [
+        b"256*39 16"
+    ]
+
+
 def _lines() -> list[bytes]:
     whole = _SUBMITTER.line(sla_secs=3600, expires_at=int(_NOW) + 60) | {"container": "AQ=="}
     plain = {
@@ -173,4 +207,5 @@ TARGETS: Final = (
     Target("bodies", check_bodies, _callers, _WORDS),
     Target("answers", check_answers, _answers, _WORDS),
     Target("batch-lines", check_batch_lines, _lines, _WORDS),
+    Target("bundles", check_bundles, _bundles, _WORDS),
 )

@@ -9,7 +9,7 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "sealed": ("frames", "container", "plaintexts", "handover"),
     "texts": ("json", "scalars", "address-book", "json-path", "cid"),
     "chain_data": ("abi", "logs", "rlp", "receipt", "block"),
-    "bodies": ("bodies", "answers", "batch-lines"),
+    "bodies": ("bodies", "answers", "batch-lines", "bundles"),
     "http": ("requests", "served", "forms"),
     "files": ("svcd-toml", "coordinatord-env", "serve-toml", "profiles"),
     "model_servers": ("streams", "loads", "openai-requests"),

@@ -1,7 +1,7 @@
-"""One chain, one database server and one pin store for the whole run; a fresh view of them for each test.
+"""Start one chain, one database server and one pin store per run. Give each test a clean view of them.
 
-The services are the devnet's own, on free ports. They are run from an event loop in a thread of its own which
-lives as long as the run, so that tests may use whichever loop they like.
+The services are the devnet's, on free ports. They run in an event loop in a separate thread that lives as long as the
+run, so tests may use any event loop.
 """
 
 import os
@@ -61,8 +61,8 @@ _ROOM: Final = 2 << 30  # a run's databases take some hundred megabytes
 
 @pytest.fixture(scope="session")
 def database_folder(services: Services) -> Iterator[Path]:
-    """In memory where there is room: each test has a database of its own, three hundred files, which take a disk's file
-    system longer than most tests."""
+    """Return a folder in memory if there is room. Each test creates a database of 300 files, and on disk that takes
+    longer than most tests."""
     try:
         roomy = shutil.disk_usage(_MEMORY).free > _ROOM
     except OSError:
@@ -124,7 +124,7 @@ async def _migrated(url: str) -> None:
 def database_url(services: Services, postgres: Postgres, database_template: str) -> Iterator[str]:
     """A database for this test alone."""
     name = f"test_{secrets.token_hex(6)}"
-    # Copied as files: through the log it is written twice. Before PostgreSQL 15 there is no other way.
+    # Copy template files instead of writing them to the log twice. PostgreSQL before 15 always copies files.
     as_files = " strategy file_copy" if major_version() >= 15 else ""
     copied = f"create database {name} template {database_template}{as_files}"
     services.portal.call(postgres.execute, copied)
@@ -134,14 +134,14 @@ def database_url(services: Services, postgres: Postgres, database_template: str)
 
 @contextmanager
 def chain_set_back(services: Services, shared_anvil: Anvil) -> Iterator[Anvil]:
-    """The chain, set back after a test, or a module of them, to what it was before.
+    """Restore the chain to its earlier state after a test or a module.
 
-    Each builds on a block of its own. The common one enters anvil's queue of past states again each time that the
-    chain is set back to it, and whenever one of its places falls off the end, its state is gone: a reorganisation down
-    to it then fails. The balance makes the block unlike any other, whatever the clock says.
+    Each test starts on a unique block. anvil queues a past state again each time the chain returns to it. When a shared
+    block falls off the end of that queue, its state is lost, and a reorg down to it fails. A unique balance makes the
+    block unique, regardless of the clock.
 
-    Setting the chain back sets its clock back as well, by as long as the test took: after ten minutes of tests, what
-    is signed by the wall's clock would be stale. So each begins by setting the chain's clock to the wall's.
+    Restoring the chain also restores its clock. After ten minutes of tests, signatures made by the wall clock would be
+    stale, so each test first sets the chain's clock to the wall clock.
     """
     call = partial(services.portal.call, shared_anvil.call)
     snapshot = call("evm_snapshot")

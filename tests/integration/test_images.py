@@ -180,7 +180,8 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
         address_book=world.market.address_book,
         metrics_port=metrics_port,
     )
-    keystore, password, owner_key = shared / "relayer.json", shared / "password", shared / "owner.key"
+    keystore, password = shared / "relayer.json", shared / "relayer_keystore_password"
+    owner_key = shared / "owner.key"
     password.write_text("only a test")
     owner_key.write_text(world.cast.admin.private_key)
     for file in shared.iterdir():
@@ -191,7 +192,7 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
         shared,
         {
             **{"ADDRESSES_FILE": str(shared / "addresses.json"), "DATABASE_URL": database_url},
-            **{"RELAYER_KEYSTORE": str(keystore), "RELAYER_KEYSTORE_PASSWORD_FILE": str(password)},
+            **{"RELAYER_KEYSTORE": str(keystore), "CREDENTIALS_DIRECTORY": str(shared)},
             **{"RPC_URL": world.anvil.rpc_url, "PORT": str(port), "METRICS_PORT": "0", "BLOCK_TIME_MS": "100"},
             **{"PIN_STORE": world.pins.kind, "PIN_STORE_ENDPOINT": world.pins.endpoint},
             **{"PIN_STORE_KEY": world.pins.key, "PIN_STORE_SECRET": world.pins.secret},
@@ -221,7 +222,7 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
             environment={},
         )
         with client:
-            # With rates of its own, the order does not depend on the provider's asks, which may not be published yet.
+            # With explicit rates, the order does not depend on asks, which the provider may not have published yet.
             bid = {"provider": 1, "rate_in": 100_000, "rate_out": 200_000}
             result = client.run("demo/text-small", "through both images", window="1h", **bid, timeout=120, final=True)
         assert result.output == {"input": "through both images"}

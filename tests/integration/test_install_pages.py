@@ -1,7 +1,7 @@
-"""The pages on installing the two daemons, followed to the letter on a folder in place of the root of a machine.
+"""Follow the installation pages of the two daemons exactly, on a folder that replaces the machine's root.
 
-What the pages install with pip is this project's own environment, unless INSTALL_CHECK=1 (`make install-check`): then
-pip installs it from the locks, and the services run as another user where this machine allows that.
+By default this project's environment replaces what the pages install with pip. With INSTALL_CHECK=1 (`make
+install-check`) pip installs from the locks, and the services run as another user where the machine allows it.
 """
 
 import json
@@ -25,9 +25,9 @@ from tests.fakes import service_manager
 from tests.fakes.page_shell import PageShell, chapter
 
 PROJECT = Path(__file__).parents[2]
-COORDINATOR = PROJECT / "coordinatord" / "INSTALL.md"
-OPERATIONS = PROJECT / "coordinatord" / "OPERATIONS.md"
-PROVIDER = PROJECT / "svcd" / "README.md"
+COORDINATOR = PROJECT / "docs" / "operators" / "install.md"
+MAINTENANCE = PROJECT / "docs" / "operators" / "maintenance.md"
+PROVIDER = PROJECT / "docs" / "providers" / "quickstart.md"
 WITH_PIP = os.environ.get("INSTALL_CHECK") == "1"
 NOBODY_ELSE = 61_500  # of the range that systemd takes dynamic users from
 ANALYZE = shutil.which("systemd-analyze")
@@ -42,7 +42,7 @@ class Machine:
         return "".join(self.shell.run(block) for block in chapter(page, heading)[skip:])
 
     def mode(self, path: str) -> str:
-        """`755` or the like of what lies there, if it is ours."""
+        """Return a file's mode, such as `755`, if the file is ours."""
         found = (self.root / path).stat()
         assert found.st_uid == os.geteuid(), path
         return f"{stat.S_IMODE(found.st_mode):o}"
@@ -75,7 +75,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 
 def program(machine: Machine, name: str, page: Path, heading: str, *, blocks: int = 1) -> None:
-    """The page's own commands, or what they would leave."""
+    """Run the page's commands, or create what they would."""
     if WITH_PIP:
         for block in chapter(page, heading)[:blocks]:
             machine.shell.run(block)
@@ -124,7 +124,7 @@ def test_coordinator_is_installed_from_its_page_and_serves(machine: Machine, wor
     machine.follow(COORDINATOR, "The units")
     machine.follow(COORDINATOR, "The configuration")
     changed = {"PORT": port, "METRICS_PORT": pick_free(), "BLOCK_TIME_MS": 100}
-    # The one path in a setting: the daemon itself does not know that a folder stands for the root.
+    # The only path inside a setting. The daemon does not know that the folder replaces the root.
     for name, value in {**changed, "ADDRESSES_FILE": "/etc/coordinatord/addresses.json"}.items():
         machine.shell.run(f"setting {name} {value}")
     relayer = machine.follow(COORDINATOR, "The secrets").strip()
@@ -149,7 +149,7 @@ def service_user(machine: Machine) -> int:
 
 
 def appoint(machine: Machine, world: World, relayer: str) -> None:
-    """What somebody else does: the owner appoints the account, and somebody sends it funds."""
+    """Do other people's part: the owner appoints the account, and funds arrive."""
     key = machine.root.parent / "owner.key"
     key.write_text(world.cast.admin.private_key)
     key.chmod(0o600)
@@ -202,7 +202,7 @@ def test_provider_is_installed_from_its_page_and_starts(machine: Machine) -> Non
 
 def test_units_are_pointed_to_the_new_release_and_back(machine: Machine) -> None:
     machine.follow(COORDINATOR, "The units")
-    _, point = chapter(OPERATIONS, "Upgrade")
+    _, point = chapter(MAINTENANCE, "Upgrade")
     commands = {"coordinatord": "serve", "coordinatord@9402": "serve", "coordinatord-migrate": "migrate"}
 
     def started() -> dict[str, list[str]]:

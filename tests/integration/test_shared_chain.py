@@ -1,4 +1,4 @@
-"""The chain that tests share keeps to the wall's clock, whatever tests before did to it."""
+"""The shared chain follows the wall clock, whatever earlier tests did."""
 
 import time
 

@@ -4,7 +4,7 @@
 
 Outcomes are kept in build/mutants.json: a kill for as long as the sources and the test that made it stay as they are, a
 survivor until any test changes. Exits with 1 when fewer than 95 % of the mutants that compile are killed, those that
-`common/contracts/mutants.md` explains not counted.
+`common/contracts/mutants.txt` explains not counted.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tests.mutation.bench import CONTRACTS, ROOT, Bench, Compiler, Outcome, dige
 from tests.mutation.mutants import Mutant, mutants_of
 
 RECORD: Final = ROOT / "build" / "mutants.json"
-EXPLAINED: Final = CONTRACTS / "mutants.md"
+EXPLAINED: Final = CONTRACTS / "mutants.txt"
 # The tokens of tests are no part of a market.
 FILES: Final = (
     "JobRegistry",

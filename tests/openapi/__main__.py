@@ -1,11 +1,6 @@
-"""Renewal of the committed pages of the API: `make openapi`.
-
-common/openapi.json is what a coordinator serves; common/HTTP.md is written from it; and the table of contract errors of
-common/PROTOCOL.md from the same sources. Tests hold that none of them is older than the routes.
-"""
+"""Write common/openapi.json from the routes: `make openapi`. A test compares it with the routes."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +20,8 @@ from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
 from coordinatord.run.application import Endpoints
-from tests.openapi.page import contract_errors, page
 
-COMMON: Final = Path(__file__).parents[2] / "common"
-_TABLE: Final = re.compile(r"(## Contract errors\n.*?\n\n)(\| error .*?\n)(\n## )", re.DOTALL)
+OPENAPI: Final = Path(__file__).parents[2] / "common" / "openapi.json"
 
 
 def declared() -> list[Route]:
@@ -53,21 +46,13 @@ def declared() -> list[Route]:
     return [route for route in endpoints.routes() if route.path != "/openapi.json"]
 
 
-def pages() -> dict[Path, str]:
-    """The texts that the committed files must have."""
-    document = json.loads(json.dumps(describe(declared())))
-    protocol = (COMMON / "PROTOCOL.md").read_text("utf-8")
-    table = contract_errors(document)
-    return {
-        COMMON / "openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-        COMMON / "HTTP.md": page(document),
-        COMMON / "PROTOCOL.md": _TABLE.sub(lambda found: f"{found[1]}{table}{found[3]}", protocol),
-    }
+def document() -> str:
+    """The text that the committed file must have."""
+    return json.dumps(json.loads(json.dumps(describe(declared()))), indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    for path, text in pages().items():
-        path.write_text(text, "utf-8")
+    OPENAPI.write_text(document(), "utf-8")
 
 
 if __name__ == "__main__":

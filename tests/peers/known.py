@@ -83,13 +83,13 @@ def _of_openai() -> list[Peer]:
 
     def rows(said: str) -> str | None:
         right = re.search(r"^right +OpenAI's client for Node", said, re.MULTILINE)
-        return "every row of common/OPENAI.md" if right else None
+        return "every row of docs/developers/openai.md" if right else None
 
     command = (sys.executable, "-m", "tests.strangers", "--only", "openai")
     return [
         Peer(
             "openai-python",
-            "OpenAI's client for Python: models, files, batches, row by row of common/OPENAI.md",
+            "OpenAI's client for Python: models, files, batches, row by row of docs/developers/openai.md",
             lambda: installed("openai"),
             lambda: by_tests("openai-python", *files),
         ),

@@ -235,7 +235,7 @@ async def with_openai(trial: Trial, client: Stranger, folder: Path) -> None:
         lines.write_bytes(await batch_line(http, wallet, MODEL, provider))
         session = await session_of(http, wallet)
     environment = {**os.environ, "OPENAI_BASE_URL": f"{trial.up.coordinator.base_url}/v1", "OPENAI_API_KEY": session}
-    command = [*client.command, str(ROOT / "common" / "OPENAI.md"), str(lines)]
+    command = [*client.command, str(ROOT / "docs" / "developers" / "openai.md"), str(lines)]
     await trial.tell("OpenAI's client for Node", command, environment, _each_right)
 
 

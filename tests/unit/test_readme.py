@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CONTRIBUTORS = (ROOT / "docs" / "contributors.md").read_text()
+CONTRIBUTORS = (ROOT / "docs" / "contributors" / "order.md").read_text()
 ROWS = re.findall(r"^\| `([\w/.]+)` \| (.+?) \|", CONTRIBUTORS, re.MULTILINE)
 STEPS = [(file, name) for file, names in ROWS for name in re.findall(r"`([\w.]+)`", names)]
 
@@ -31,7 +31,9 @@ def test_step_is_there(file: str, name: str) -> None:
 
 
 def test_map_names_every_folder_of_the_coordinator() -> None:
-    named = set(re.findall(r"^\| `(\w+)/` \|", (ROOT / "coordinatord" / "ARCHITECTURE.md").read_text(), re.MULTILINE))
+    named = set(
+        re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs" / "contributors" / "architecture.md").read_text(), re.MULTILINE)
+    )
     folders = [*(ROOT / "coordinatord").iterdir(), *(ROOT / "coordinatord" / "api").iterdir()]
     there = {folder.name for folder in folders if (folder / "__init__.py").exists()}
     assert named == there
@@ -60,7 +62,7 @@ PAGES = sorted(
 )
 FILES = {
     path.relative_to(ROOT).as_posix()
-    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "systemd", "tests", "examples")
+    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "docs", "systemd", "tests", "examples")
     for path in (ROOT / top).rglob("*")
     if path.is_file() and not {"node_modules", "__pycache__", "out", "cache"} & set(path.parts)
 }

@@ -33,6 +33,7 @@ LOCKS: Final = {
     "halmos": LINUX_X86,
     "peers": LINUX_X86,
     "serve-clients": LINUX_X86,
+    "docs": LINUX,
     "model": LINUX,
     "openapi": LINUX_X86,
     "fuzz": LINUX_X86,

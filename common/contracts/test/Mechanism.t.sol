@@ -5,7 +5,7 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IProviderRegistry} from "../src/interfaces/IProviderRegistry.sol";
 import {World} from "./World.sol";
 
-/// The attacks that the README's section on reputation speaks of, played with its figures.
+/// The attacks in docs/contributors/contracts.md, "Reputation", played with its figures.
 contract MechanismTest is World {
     uint16 private constant SAVED = 320; // what a provider can have saved at most: 16 fails
 

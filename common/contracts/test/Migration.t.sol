@@ -7,7 +7,7 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IProviderRegistry} from "../src/interfaces/IProviderRegistry.sol";
 import {World} from "./World.sol";
 
-/// The steps of the README's section on replacing a job registry, with jobs open, claimed and credited.
+/// The steps of docs/contributors/contracts.md for replacing a job registry, with jobs open, claimed and credited.
 contract MigrationTest is World {
     function test_job_registry_is_replaced_with_jobs_open_claimed_and_credited() public {
         JobRegistry old = jobs;

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Final
 
+import anyio
 import attrs
 import msgspec
 
@@ -17,6 +18,7 @@ from common.escrow import Handover
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
+from common.strict_json import UNREADABLE
 from coordinatord.api.escrow.custody import mock_evidence
 from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
@@ -24,7 +26,7 @@ from coordinatord.api.escrow.keys import KeyPair, wipe
 from coordinatord.base.clock import Clock
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
 
-# Timeout of one pull.
+# Timeout of a connection, and of reading the answer.
 _PULL_TIMEOUT_S: Final = 10.0
 _HEADERS: Final = {"content-type": "application/json"}
 # Above the largest message in base64.
@@ -63,14 +65,17 @@ class Peer:
         try:
             request = msgspec.json.encode(self._request(channel, issued_at))
             async with self.http("POST", f"{self.url}/handover", _HEADERS, (request,)) as reply:
-                body = await reply.read(_MAX_ANSWER_BYTES)
+                with anyio.fail_after(_PULL_TIMEOUT_S):
+                    body = await reply.read(_MAX_ANSWER_BYTES)
             if reply.status != HTTPStatus.OK:
                 return _refused(reply, body)
             return self._opened(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
-        except (msgspec.DecodeError, Refused, UnfitResponse) as error:
+        except (*UNREADABLE, Refused, UnfitResponse) as error:
             return NoKeys(f"the peer's answer is not a handover: {error}", final=False)
         except NoResponse as error:
             return NoKeys(f"the peer does not answer: {error}", final=False)
+        except TimeoutError:
+            return NoKeys("the peer answers too slowly", final=False)
         finally:
             channel.erase()
 
@@ -121,6 +126,6 @@ def _refused(reply: HttpResponse, body: bytes) -> NoKeys:
     final = reply.headers.get("x-svc-retryable") == "false"
     try:
         error = msgspec.json.decode(body, type=_Refusal).error
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return NoKeys(f"the peer answers {reply.status}", final)
     return NoKeys(f"the peer answers {reply.status} {error.code or error.message}", final)

@@ -17,6 +17,7 @@ from anyio import to_thread
 from common.keccak import keccak256
 from common.refusal import Refused
 from common.scalars import hex_of
+from common.strict_json import UNREADABLE
 from common.transactions import SignedTransaction, Transaction
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
@@ -102,7 +103,7 @@ def by_http(transport: Transport, address: bytes, account: str, seconds: float) 
 def _read(status: int, text: bytes, setting: str) -> bytes:
     try:
         answer = msgspec.json.decode(text, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         raise SigningFailed(f"{setting} answers with HTTP {status} and no JSON-RPC") from None
     if answer.error is not None:
         reason = str(answer.error.get("message", ""))[:_MAX_REASON_CHARS]

@@ -5,7 +5,6 @@ from typing import Final
 import attrs
 
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
-from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
 
 # Longer than the interval of rebroadcasts.
 MINED_WITHIN_S: Final = 15.0
@@ -22,7 +21,7 @@ class RelayerSettings:
 
     `cancel_reserve_gas`: with funds for less gas than this, only exits are relayed.
 
-    `max_tx_gas`: limit of one transaction. `fee_ceiling`: limit of offered fees.
+    `fee_ceiling`: limit of offered fees.
 
     `max_in_flight`: limit of signed transactions that are not mined. Nodes drop transactions far ahead of the chain's
     nonce.
@@ -40,7 +39,6 @@ class RelayerSettings:
     coalesce_max: int = 64
     reserve_gas: int = 30_000_000
     cancel_reserve_gas: int = 10_000_000
-    max_tx_gas: int = TX_GAS_CAP
     fee_ceiling: FeeCeiling = NO_CEILING
     max_in_flight: int = 256
     keeping_up: float = 5.0

@@ -36,13 +36,12 @@ class TxSize:
 
 @attrs.define(slots=True)
 class TxRoom:
-    """Current limits. `setting` is the operator's gas limit.
+    """Current limits.
 
     A refusal for size halves the limit for ten minutes, so that an unknown limit costs one transaction and not every
     one.
     """
 
-    setting: int = TX_GAS_CAP
     block_gas_limit: int = 0
     _gas: int = TX_GAS_CAP
     _bytes: int = MOST_BYTES
@@ -51,7 +50,7 @@ class TxRoom:
     def at(self, now: float) -> TxSize:
         if now >= self._until:
             self._gas, self._bytes = TX_GAS_CAP, MOST_BYTES
-        return TxSize(min(self.block_gas_limit // _BLOCK_SHARE, TX_GAS_CAP, self.setting, self._gas), self._bytes)
+        return TxSize(min(self.block_gas_limit // _BLOCK_SHARE, self._gas), self._bytes)
 
     def too_much_gas(self, gas: int, now: float) -> None:
         self._gas = min(self._gas, max(gas // 2, _MIN_LOWERED_GAS))

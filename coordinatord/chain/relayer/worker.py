@@ -62,7 +62,7 @@ async def run_relayer(
             pending = PendingTxs(await transactions_sql.pending(inside, chain_id, signer.address))
             lost = PendingTxs(await transactions_sql.lost(inside, chain_id, signer.address))
         account = RelayerAccount(
-            chain_id, signer, pending, lost, room=TxRoom(settings.max_tx_gas), ceiling=settings.fee_ceiling, role=role
+            chain_id, signer, pending, lost, room=TxRoom(), ceiling=settings.fee_ceiling, role=role
         )
         await _Worker(term, rpc, account, notices, settings).run()
 

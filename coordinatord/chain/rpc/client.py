@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
+import anyio
 import attrs
 import msgspec
 
+from common.strict_json import UNREADABLE
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse, UnfitResponse, open_http
 from coordinatord.base.metrics import rpc_requests
@@ -27,6 +29,8 @@ _READ_BUFFER_BYTES: Final = 1 << 20
 _HEADERS: Final = {"content-type": "application/json"}
 # A page of logs takes megabytes: the indexer requests several thousand events at a time.
 _MAX_ANSWER_BYTES: Final = 128 << 20
+# Time to read an answer, in units of `patience`. A node that sends a byte now and then would never end.
+_READ_PATIENCES: Final = 6
 # Decoding `[[],[],…` takes 25 times its bytes. Logs have a comma per 40 bytes, and no method has more than one per 16.
 _MIN_BYTES_PER_COMMA: Final = 16
 _COMMAS_OF_SHORT_ANSWERS: Final = 1000
@@ -42,7 +46,11 @@ async def open_transport(url: str, *, connections: int, patience: float) -> Asyn
 
         async def post(body: bytes) -> tuple[int, bytes]:
             async with http("POST", url, _HEADERS, (body,)) as response:
-                answer = await response.read(_MAX_ANSWER_BYTES)
+                try:
+                    with anyio.fail_after(_READ_PATIENCES * patience):
+                        answer = await response.read(_MAX_ANSWER_BYTES)
+                except TimeoutError as error:
+                    raise NoResponse("the answer arrives too slowly") from error
                 if answer.count(b",") > _COMMAS_OF_SHORT_ANSWERS + len(answer) // _MIN_BYTES_PER_COMMA:
                     raise UnfitResponse("it has more values than any answer of a node")
                 return response.status, answer
@@ -65,8 +73,6 @@ class RpcCall:
 CALLS_PER_REQUEST: Final = 100
 # Size limit of a batch. Hex takes twice the bytes that it encodes.
 _MAX_REQUEST_BYTES: Final = 2_000_000
-# Garbled text and excessive nesting count as answers of the wrong shape.
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # 0x and 256 bits.
 _MAX_QUANTITY_CHARS: Final = 66
 _NULL = msgspec.Raw(b"null")
@@ -81,7 +87,7 @@ class _RpcAnswer(msgspec.Struct):
 
 class _Result(msgspec.Struct, Generic[T]):
     result: T
-    # Some nodes send a null result beside the error.
+    # Some nodes send a null result together with the error.
     error: dict[str, Json] | None = None
 
 
@@ -121,7 +127,7 @@ class Rpc:
         try:
             # A page of logs takes megabytes, so decode it only once, straight into its type.
             direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
-        except _UNREADABLE:
+        except UNREADABLE:
             return _result(_answer(raw, method), kind, method)
         if direct.error is not None:
             raise read_error(direct.error)
@@ -152,7 +158,7 @@ class Rpc:
         raw = await self._post(b"[" + b",".join(calls.values()) + b"]", what)
         try:
             answers = _MANY.decode(raw)
-        except _UNREADABLE as broken:
+        except UNREADABLE as broken:
             raise _refused_batch(raw, what) from broken
         by_id = {answer.id: answer for answer in answers}
         results: list[msgspec.Raw | RpcError] = []
@@ -196,7 +202,7 @@ class Rpc:
 def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except _UNREADABLE as broken:
+    except UNREADABLE as broken:
         raise _no_answer(what, "its answer has another shape than the method's") from broken
 
 
@@ -228,7 +234,7 @@ def quantity(value: Json) -> int:
 def _answer(raw: bytes, method: str) -> _RpcAnswer:
     try:
         return _ONE.decode(raw)
-    except _UNREADABLE as broken:
+    except UNREADABLE as broken:
         raise _no_answer(method, "its answer is not JSON-RPC") from broken
 
 
@@ -241,7 +247,7 @@ def _result(answer: _RpcAnswer, kind: type[T], method: str) -> T:
 def _refused_batch(raw: bytes, what: str) -> Exception:
     try:
         answer = _ONE.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return _no_answer(what, "its answer is not JSON-RPC")
     return read_error(answer.error) if answer.error is not None else _no_answer(what, "it answered one for many")
 

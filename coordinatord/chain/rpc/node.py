@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import structlog
 
+from common.strict_json import UNREADABLE
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
@@ -135,7 +136,7 @@ def turned_away(status: int, answer: bytes) -> bool:
         return False
     try:
         decoded = msgspec.json.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
     for one in decoded if isinstance(decoded, list) else [decoded]:
         error = one.get("error") if isinstance(one, dict) else None

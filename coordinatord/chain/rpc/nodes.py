@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 import msgspec
 
+from common.strict_json import UNREADABLE
 from coordinatord.base import metrics
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Transport, open_transport
@@ -42,7 +43,7 @@ class Nodes:
     def fit(self) -> list[Node]:
         """Return the fit nodes: reachable, on this chain, not contradicted and in step with the others.
 
-        Nodes whose last request failed come last. If none is fit, return all nodes of this chain.
+        Nodes with a failed last request come last. If no node is fit, return all nodes of this chain.
         """
         reference = self.reference
         fit = [node for node in self.all if self._serves(node) and self._in_step(node, reference)]
@@ -134,7 +135,7 @@ def _same(one: bytes, other: bytes) -> bool:
     """Return True when both answers have the same results and revert data. Error messages differ between nodes."""
     try:
         return one == other or _results(one) == _results(other)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
 
 

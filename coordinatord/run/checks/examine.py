@@ -1,6 +1,6 @@
-"""`coordinatord check`: everything that a start, and the years after it, will need, looked at once.
+"""`coordinatord check`: check everything that a start and the operation need.
 
-Nothing is left behind: the database is read, and the probe in the pin store is removed again.
+The database is only read, and the probe in the pin store is removed.
 """
 
 import json
@@ -36,12 +36,12 @@ from coordinatord.run.descriptors import connections_within, memory_limit, raise
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
-_CLOCK_TOLERANCE: Final = 60.0  # seconds, of the fifteen minutes within which the store takes requests
+_CLOCK_TOLERANCE: Final = 60.0  # seconds, far below the fifteen minutes that object stores tolerate
 _STORE_SECONDS: Final = 60.0
-_GATEWAY_PATIENCE: Final = 20.0  # a public gateway finds new content after some seconds
+_GATEWAY_PATIENCE: Final = 20.0  # seconds; a public gateway needs some to find new content
 _ENOUGH_CONNECTIONS: Final = 1024
-_FULL: Final = 0.9  # of a node's storage
-_STORE_REMEDY: Final = "see PIN_STORE and PIN_STORE_* in PINNING.md, and whether the store is up"
+_FULL: Final = 0.9  # share of a node's storage
+_STORE_REMEDY: Final = "compare PIN_STORE_* with docs/operators/stores.md, and check that the store is up"
 _DATABASE_REMEDY: Final = "see DATABASE_URL, and whether PostgreSQL is up"
 _MODES: Final = {
     "off": "off: clients can only seal to a provider; open orders are refused (403 escrow_unavailable)",
@@ -52,7 +52,7 @@ _MODES: Final = {
 
 
 async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
-    """In the order in which a start needs them."""
+    """Return the checks in the order in which a start needs them."""
     rows = [_variables(environ)]
     found = settings_faults(environ)
     if found:
@@ -104,7 +104,7 @@ def _variables(environ: Mapping[str, str]) -> CheckRow:
 
 @attrs.frozen(slots=True)
 class _ProbeKeys:
-    """Keys of the probe alone, so that the database is not asked, which may be empty."""
+    """Keys of the probe. The database, which may be empty, is not read."""
 
     held: dict[str, str] = attrs.field(factory=dict)
 
@@ -150,7 +150,7 @@ async def _pin_store(config: Config) -> AsyncIterator[CheckRow]:
 
 
 async def _removed(pins: PinStore, key: str) -> str | None:
-    """None, or why it is still there."""
+    """Return None, or the reason why the probe was not removed."""
     try:
         await pins.delete(key)
         return "the store still has it" if await pins.holds(key) else None
@@ -179,15 +179,15 @@ async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_PATIENCE):
         async with open_http(connections=1, patience=8) as http:
-            while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - nobody tells
+            while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - gateways send no events
                 await anyio.sleep(1)
             return right("gateway", f"{gateway} serves the probe")
-    remedy = "see PINNING.md: clients read containers and results there"
+    remedy = "clients read containers and results there: see docs/operators/stores.md"
     return wrong("gateway", f"{url} does not serve the probe within {_GATEWAY_PATIENCE:g} s ({answer})", remedy)
 
 
 async def _served(http: Http, url: str, probe: bytes) -> str:
-    """Empty once it is there, else what is there instead."""
+    """Return an empty string if the gateway serves the probe, otherwise its answer."""
     try:
         async with http("GET", url, {}) as response:
             content = await response.read(1 << 16)
@@ -223,8 +223,7 @@ def _announced(key: Secret) -> str:
 
 
 async def _port(config: Config) -> AsyncIterator[CheckRow]:
-    """Processes of one market may share a port. The kernel deals callers out among all that listen there, another
-    market's, too, and neither would be told."""
+    """Check that no other market listens on the port. The kernel would distribute callers among both."""
     listening_socket(config.port, config.bind_host).close()
     if config.bind_host in (ANY_HOST, "::"):
         detail = f"port {config.port} is open on every address of this machine"
@@ -251,12 +250,12 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
 
 
 def _reached(host: str) -> str:
-    """Where this machine reaches what binds `host`."""
+    """Return the address that reaches a listener on `host` from this machine."""
     return "127.0.0.1" if host == ANY_HOST else host
 
 
 async def _peer(config: Config, url: str) -> CheckRow:
-    """What the peer hands over is wiped at once."""
+    """Check that the peer hands its keys over. They are erased at once."""
     operators = Operators.of(Domains.of(config.addresses), config.operator_keys)
     async with open_peer(url, operators, config.release_ordinal, system_clock) as peer:
         pulled = await peer.pull()

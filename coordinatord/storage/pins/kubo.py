@@ -5,8 +5,8 @@
     pin/rm   allows the next garbage collection to remove it; pin/add, pin/ls
     every call is a POST; a failure is a 500 with `{"Message": …, "Code": 0, "Type": "error"}`
 
-Kubo chooses the content id and serves the content by no other. The import options request the coordinator's layout (1
-MiB chunks, raw leaves, CIDv1). A node with another layout returns another id for the same bytes. A CIDv0 is the same
+Kubo chooses the content id, and serves the content only by that id. The import options request the coordinator's layout
+(1 MiB chunks, raw leaves, CIDv1). A node with another layout returns another id for the same bytes. A CIDv0 is the same
 block in another encoding.
 """
 
@@ -25,6 +25,7 @@ import msgspec
 from common.cid import Cid, read_cid
 from common.daemon.secrets import Secret
 from common.refusal import Refused
+from common.strict_json import UNREADABLE
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
 from coordinatord.storage.pins.pinned_sql import KeyBook
@@ -167,7 +168,7 @@ class KuboStore:
         try:
             # Some nodes write numbers as text.
             return msgspec.json.decode(answer, type=RepoStat, strict=False)
-        except msgspec.DecodeError as broken:
+        except UNREADABLE as broken:
             raise rejected(f"its answer is not that of Kubo: {broken}") from broken
 
     async def _pinned(self, key: str, cid: Cid, size: int) -> Pinned:
@@ -263,7 +264,7 @@ def _added(answer: bytes) -> Cid:
     try:
         text = msgspec.json.decode(lines[-1], type=_Added).Hash if lines else ""
         return read_cid(text, "cid")
-    except (msgspec.DecodeError, Refused) as wrong:
+    except (*UNREADABLE, Refused) as wrong:
         raise rejected(f"its answer names no content id: {wrong}") from wrong
 
 
@@ -272,7 +273,7 @@ def _require_done(status: int, command: str, answer: bytes) -> None:
         return
     try:
         message = msgspec.json.decode(answer, type=_Failure).Message
-    except msgspec.DecodeError:
+    except UNREADABLE:
         message = ""
     absent = (_UNPINNED,) if command.startswith("pin/") else (*_NOT_HERE, _UNPINNED)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR and any(words in message for words in absent):
@@ -286,7 +287,7 @@ def _require_done(status: int, command: str, answer: bytes) -> None:
 async def open_kubo(
     endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, patience: float = 30.0
 ) -> AsyncIterator[KuboStore]:
-    """Open a Kubo store. `user` and `password` are for basic authorisation, both empty for none.
+    """Open a Kubo store. `user` and `password` are for basic authorisation. Both may be empty.
 
     `patience` is the longest wait in seconds between two reads. Connecting gets a third of it.
     """

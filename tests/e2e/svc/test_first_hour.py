@@ -16,7 +16,7 @@ import svc as package
 from devnet import manifest
 from tests.e2e.conftest import Market
 
-PAGE = Path(package.__path__[0]) / "README.md"
+PAGE = Path(package.__path__[0]).parent / "docs" / "buyers" / "quickstart.md"
 _SECTION = re.compile(r"^## The first hour$.*?^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # What differs each time: ids, hashes, keys, addresses, a provider's room, and the ports that were free.
 _OTHERS = (

@@ -162,6 +162,7 @@ def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> Non
         assert [each.id for each in client.files.list(limit=1, order="asc")] == [file.id, batch.output_file_id]
         assert client.files.delete(file.id).deleted
     assert [line["custom_id"] for line in output] == ["n1", "n2"]
+    assert len({line["response"]["request_id"] for line in output}) == 1  # both lines shared a job
     texts = [line["response"]["body"]["choices"][0]["message"]["content"] for line in output]
     assert [given(text) for text in texts] == [line["body"]["messages"] for line in lines]  # type: ignore[index]
 

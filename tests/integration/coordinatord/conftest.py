@@ -1,4 +1,4 @@
-"""A coordinator per test, and a check that each test saw what it says it shows."""
+"""Start a coordinator per test, and check that each test got the responses that its `@shows` marks name."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -14,7 +14,7 @@ from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, 
 
 @pytest.fixture
 def seen(request: pytest.FixtureRequest) -> Iterator[list[Seen]]:
-    """Every answer of this test; at its end those that it is marked to show must be among them."""
+    """Collect every response of this test. At the end, check that they include all marked ones."""
     answers: list[Seen] = []
     yield answers
     assert_shown(request.node, answers)

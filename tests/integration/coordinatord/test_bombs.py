@@ -1,8 +1,11 @@
-"""Answers that unfold to any size, or that never end, from whoever a coordinator asks."""
+"""Responses to a coordinator that decompress to any size, or never end."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
+import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
 from common.address_book import AddressBook
 from common.daemon.secrets import Secret
@@ -14,6 +17,7 @@ from coordinatord.base.http_client import open_http
 from coordinatord.chain.rpc import client as transport
 from coordinatord.chain.rpc.client import RpcCall, open_rpc
 from coordinatord.storage.pins.store import open_pin_store
+from devnet.ports import LOOPBACK
 from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
@@ -58,6 +62,28 @@ async def test_nodes_answer_of_countless_values_is_not_decoded(server: BombServe
             await rpc.batch([RpcCall("eth_chainId")])
 
 
+async def test_nodes_answer_that_trickles_is_given_up() -> None:
+    left = anyio.Event()
+
+    async def trickle(client: SocketStream) -> None:
+        async with client:
+            await client.send(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+            with suppress(anyio.BrokenResourceError):
+                while True:
+                    await client.send(b" ")
+                    await anyio.sleep(0.02)
+        left.set()
+
+    async with await anyio.create_tcp_listener(local_host=LOOPBACK) as node, anyio.create_task_group() as tasks:
+        tasks.start_soon(node.serve, trickle)
+        port = node.extra_attributes[SocketAttribute.local_port]()
+        async with open_rpc(f"http://{LOOPBACK}:{port}", connections=1, patience=0.1) as rpc:
+            with pytest.raises(Retryable, match="too slowly"), anyio.fail_after(10):
+                await rpc.call("eth_chainId")
+        await left.wait()
+        tasks.cancel_scope.cancel()
+
+
 async def test_stores_encoded_answer_is_a_refusal_and_is_left_unread(server: BombServer) -> None:
     async with open_pin_store(server.url, "bucket", SECRET, SECRET, "us-east-1") as pins:
         for content in (b"small", bytes(1 << 20)):
@@ -72,7 +98,7 @@ async def test_stores_encoded_answer_is_a_refusal_and_is_left_unread(server: Bom
     assert server.asked_for_no_encoding()
 
 
-@pytest.mark.timeout(60)  # one that is read for ever lets nothing else run, a time limit of the loop neither
+@pytest.mark.timeout(60)  # an endless loop of reads blocks the event loop, so its own timeouts cannot fire
 async def test_stores_answers_without_a_body_end_each_time(server: BombServer) -> None:
     server.status, server.plain = 204, b""
     async with open_pin_store(server.url, "bucket", SECRET, SECRET, "us-east-1") as pins:

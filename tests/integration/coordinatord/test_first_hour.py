@@ -1,4 +1,4 @@
-"""The operator's first hour, as coordinatord's page records it: typed as it stands, it says what stands there.
+"""The commands of docs/operators/first-market.md print what the page shows.
 
 `RECORD=FILE pytest` on this module writes a new recording to the file.
 """
@@ -23,8 +23,7 @@ from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, public_chain, rpc
 
-PAGE: Final = Path(__file__).parents[3] / "coordinatord" / "README.md"
-MARKET_FILE: Final = PAGE.with_name("MARKET.md")
+PAGE: Final = Path(__file__).parents[3] / "docs" / "operators" / "first-market.md"
 # What differs from run to run: addresses and hashes, ports and places, then every number.
 _VOLATILE: Final = (
     (re.compile(r"0x[0-9a-fA-F]{40,}|0x[0-9a-fA-F]+…[0-9a-fA-F]+"), "0x…"),
@@ -36,9 +35,9 @@ _VOLATILE: Final = (
 
 
 def recorded() -> list[tuple[str, str]]:
-    """Commands and what they said."""
-    chapter = PAGE.read_text(encoding="utf-8").partition("\n## The first hour\n")[2].partition("\n## ")[0]
-    text = "".join(re.findall(r"^```console\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL))
+    """Return each command of the page with its output."""
+    page = PAGE.read_text(encoding="utf-8")
+    text = "".join(re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -51,7 +50,7 @@ def alike(text: str) -> list[str]:
 
 @attrs.define
 class Operator:
-    """A folder, and a shell that keeps what was set."""
+    """A folder, and a shell that keeps its variables."""
 
     folder: Path
     environment: dict[str, str]
@@ -74,13 +73,13 @@ class Operator:
         return output.read_text(encoding="utf-8")
 
     def fund(self, said: str) -> None:
-        """Somebody sends native funds to an account that was made."""
+        """Send native funds to the account that a command created."""
         for account in re.findall(r"0x[0-9a-fA-F]{40}\b", said):
             rpc(self.node, "anvil_setBalance", account, hex(10**18))
 
     def write_files(self, relayer: str, token: str, cast: Cast) -> None:
-        """What the page says to write: the market's terms, as MARKET.md has them, and the environment."""
-        [terms] = re.findall(r"^cat > market.toml <<END\n(.*?)^END$", MARKET_FILE.read_text(), re.MULTILINE | re.DOTALL)
+        """Write the files that the page describes: the market file, and the owner's key."""
+        [terms] = re.findall(r"^cat > market.toml <<END\n(.*?)^END$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         owner, treasury = cast.with_role("client")[1].address, cast.treasury.address
         named = {"CHAIN_ID": PUBLIC_CHAIN, "TOKEN": token, "OWNER": owner, "TREASURY": treasury, "RELAYER": relayer}
         for name, value in named.items():
@@ -98,7 +97,7 @@ def operator_at_work(folder: Path, cast: Cast, settings: dict[str, str]) -> Iter
         settings = settings | {"RPC_URL": url, "ADDRESSES_FILE": "addresses.json"}
         (folder / "coordinatord.env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        # Nothing else of this process's: the page says all that is set.
+        # Pass nothing else from this process: the page sets all other variables itself.
         environment = {"PATH": path, "RPC_URL": url, "PGSSLMODE": "disable", "COLUMNS": "120", "PORT": settings["PORT"]}
         yield Operator(folder, environment, node), issued_token(node, cast)
 

@@ -1,4 +1,4 @@
-"""What the local market looks like on the chain, read as any program would."""
+"""Read the local market from the chain as any program would."""
 
 import pytest
 

@@ -62,7 +62,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_gone(pid: int) -> None:
-    """Until whoever inherited the process has collected it."""
+    """Wait until the process that inherited this one has reaped it."""
     deadline = time.monotonic() + 20
     while alive(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"

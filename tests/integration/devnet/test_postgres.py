@@ -64,7 +64,7 @@ async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_namespace()
     monkeypatch.setattr(postgres, "RUN_AS_WAYS", ("account", "namespace"))
-    monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")  # here; the tether itself finds nobody
+    monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")  # the tether finds no account
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         assert server.child.program.run_as == "namespace"
 

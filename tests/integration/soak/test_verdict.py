@@ -80,7 +80,7 @@ async def nonce_used_elsewhere(world: World, _: Remains, connection: "Connection
 
 
 async def object_of_another(_: World, remains: Remains, connection: "Connection[asyncpg.Record]") -> None:
-    """What can be fetched, and is not what the row says was stored."""
+    """Serve an object that exists but differs from the one the row names."""
     pins = remains.pins
     async with open_pin_store(pins.endpoint, pins.bucket, Secret(pins.key), Secret(pins.secret), pins.region) as store:
         stored = await store.put("containers/01", b"one")

@@ -1,9 +1,8 @@
-"""Judgements on lies: what one in each field of an answer could gain. A field that is not here fails a test.
+"""Judgements of lies: what could a lie in each field of a response gain? A field missing here fails a test.
 
-refused     no lie about it leads to an order
-harmless    every lie about it leads to the honest order: nothing that is signed or sealed depends on it
-bounded     some lie is taken, and gains nothing: no more money, to nobody else, and to no other key
-unread      the client has no use for it, and the honest answers of this test do not carry it
+refused no lie about it leads to an order harmless every lie leads to the honest order, because nothing signed or sealed
+depends on the field bounded some lies are believed but gain nothing: no more money, no other recipient, no other key
+unread the client ignores the field, and the honest responses of this test lack it
 """
 
 from enum import StrEnum
@@ -48,12 +47,16 @@ _COMPUTED: Final = _refused("computed here from the order that was signed; a quo
 _RATE: Final = _bounded("above the ceiling it is refused; below, it is the owner who pays less")
 _EVIDENCE: Final = _refused("key and evidence must belong together, of a kind that is taken")
 
+_NOT_ANNOUNCED: Final = _unread("no provider here announces bundles; one without them fails the job, which is refunded")
+
 _RELIABILITY: Final = {
     **dict.fromkeys((f"reliability.{each}" for each in ("window_secs", "settled", "failed", "reclaimed")), _SHOWN),
     "reliability.median_secs": _bounded(
         "what is neither null nor a number is no answer; else it is shown, and that is all"
     ),
-    "reliability.units_per_sec": _bounded("decides the size of bundles; the deadline settles what is done"),
+    "reliability.units_per_sec": _unread(
+        "nothing settled here; otherwise a false one only changes the size of bundles"
+    ),
 }
 
 # The answers that an order is made from.
@@ -111,7 +114,16 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
             ("operator", "evidence", "reputation", "allow_all_models", "capacity", "requested", "active_jobs"), _SHOWN
         ),
         **_RELIABILITY,
-        "largest_bundle": _bounded("a provider that takes no bundles fails the job, which is refunded"),
+        "largest_bundle": _NOT_ANNOUNCED,
+        "as_of_block": _SHOWN,
+    },
+    "GET /evm/asks 200": {
+        **dict.fromkeys(
+            (f"asks[].{each}" for each in ("provider_id", "model_id", "sla", "rate_in", "rate_out")),
+            _bounded("only decides the size of bundles; the plan has the rates"),
+        ),
+        "asks[].largest_bundle": _NOT_ANNOUNCED,
+        **{f"asks[].{each}": why for each, why in _RELIABILITY.items()},
         "as_of_block": _SHOWN,
     },
     "GET /key 200": {
@@ -160,7 +172,6 @@ AFTER: Final[dict[str, str]] = {
     "GET /evm/jobs 200": "listed",
     "GET /evm/jobs/summary 200": "shown",
     "GET /evm/jobs/{job_id} 200": "svc verify holds it against the chain",
-    "GET /evm/asks 200": "listed; decides the sizes of bundles, within the ceilings",
     "GET /evm/asks/floors 200": "listed",
     "GET /evm/providers 200": "listed; svc doctor holds keys against the chain",
     "GET /evm/allowlist 200": "listed",

@@ -1,6 +1,7 @@
-"""A coordinator that lies in one field of one answer: an honest one behind a transport that changes what it says.
+"""A coordinator that lies in one field of one response: an honest coordinator behind a transport that changes the
+field.
 
-Every field of every answer is found in `/openapi.json`, so that a new one cannot be forgotten.
+Fields are enumerated from `/openapi.json`, so new ones are included automatically.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The conformance runner before a real coordinator, which it must find right, and before one that breaks a promise."""
+"""The conformance runner passes a real coordinator, and fails one that breaks a promise."""
 
 import json
 from collections import Counter
@@ -38,7 +38,7 @@ async def test_our_coordinator_is_right_in_all_that_is_tried_purchases_among_it(
         tasks.cancel_scope.cancel()
     assert report.wrong == []
     unknown = {tried(row) for row in report.unknown}
-    # The book is empty when it is read: what is bought afterwards is followed by its buyer.
+    # The book is empty when the runner reads it. Jobs bought later are followed by their buyer.
     assert unknown <= {"both views of a job", "pages of GET /evm/jobs", "pages of GET /evm/allowlist"}
     names = [tried(row) for row in report.rows]
     assert [name for name, times in Counter(names).items() if times > 1] == []

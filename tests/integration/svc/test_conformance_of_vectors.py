@@ -74,13 +74,16 @@ async def test_right_program_is_right_and_what_it_skips_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("change", "came"),
     [
-        ("answer = answer if 'refused' not in answer else {'canonical': ''}", "accepted, and must be refused"),
+        (
+            "answer = answer if 'refused' not in answer else {'canonical': ''}",
+            'accepted ({"canonical": ""}), and must be',
+        ),
         ("answer = {'refused': 'all'}", "and must be accepted"),
         ("answer = {**answer, 'canonical': 'x'}", "canonical is x and not"),
         ("answer = {}", "canonical is None and not"),
         ("answer = [1]", "is no object"),
         ("sys.exit()", "the program ended at strict_json"),
-        ("print('hello', flush=True)", "no line of JSON in answer to"),
+        ("print('hello', flush=True)", "is not JSON: hello"),
     ],
 )
 async def test_program_that_answers_wrong_is_found_with_its_case(change: str, came: str) -> None:

@@ -1,4 +1,4 @@
-"""What the pages show is what happens: the quick start pasted as it stands, the examples of handbook and client."""
+"""The documentation is correct: run the quick start unchanged, and the examples of page and client."""
 
 import doctest
 import json
@@ -17,7 +17,7 @@ from svc.sync_client import SyncClient
 from tests.integration.svc.conftest import Shop
 from tests.integration.svc.working_provider import WorkingProvider
 
-README = Path(svc.__path__[0]) / "README.md"
+PAGE = Path(svc.__path__[0]).parent / "docs" / "developers" / "client.md"
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 
 async def test_quick_start_works_as_it_stands(shop: Shop, provider: WorkingProvider, tmp_path: Path) -> None:
-    found = re.search(r"^## Quick start$.*?^```sh\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    found = re.search(r"^## Quick start$.*?^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert found is not None
     assert len(found[1].splitlines()) <= 10
     _like_the_repository(tmp_path, shop)
@@ -44,14 +44,14 @@ async def test_quick_start_works_as_it_stands(shop: Shop, provider: WorkingProvi
     assert ended.stdout.startswith(b"{'for': None, 'text': 'sboj delaes'} {'output_tokens': 11} cost: ")
 
 
-async def test_examples_of_docstrings_and_handbook_show_what_happens(shop: Shop, provider: WorkingProvider) -> None:
-    handbook = README.read_text("utf-8").replace("```", "")  # else the fence is taken for output
+async def test_examples_of_docstrings_and_page_show_what_happens(shop: Shop, provider: WorkingProvider) -> None:
+    text = PAGE.read_text("utf-8").replace("```", "")  # else the fence is taken for output
 
     def run() -> list[doctest.TestResults]:
         finder, runner = doctest.DocTestFinder(exclude_empty=True), doctest.DocTestRunner()
         with SyncClient(environment=shop.options) as client:
             known = {"client": client}
-            page = doctest.DocTestParser().get_doctest(handbook, dict(known), README.name, str(README), 0)
+            page = doctest.DocTestParser().get_doctest(text, dict(known), PAGE.name, str(PAGE), 0)
             tests = [page, *finder.find(sync_client, globs=known)]
             return [runner.run(test) for test in tests if test.examples]
 
@@ -64,7 +64,8 @@ async def test_examples_of_docstrings_and_handbook_show_what_happens(shop: Shop,
 
 
 def _like_the_repository(folder: Path, shop: Shop) -> None:
-    """As it looks with `make devnet` up: its environment, and what the devnet says about itself."""
+    """Make the folder look like the repository while `make devnet` is up, with the devnet's environment and
+    description."""
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / ".devnet").mkdir()
     client = shop.world.cast.with_role("client")[0]

@@ -52,7 +52,7 @@ def anyio_backend() -> str:
 
 @attrs.define
 class Recorder:
-    """A wallet that keeps what it was asked to sign."""
+    """A wallet that records what it signs."""
 
     wallet: Wallet
     asked: list[SigningRequest] = attrs.field(factory=list)
@@ -77,7 +77,7 @@ class Recorder:
 
 @attrs.frozen
 class Order:
-    """One way to order. It returns the containers that it made beside those that were posted."""
+    """One way to order. Returns the containers that it sealed and those that it posted."""
 
     name: str
     place: Callable[[Client, int, int | None], Awaitable[list[Json]]]
@@ -118,6 +118,7 @@ _WAY = {
     "GET /auth/nonce 200": MANY,
     "POST /auth/session 200": MANY,
     "POST /v1/batches 402": MANY,
+    "GET /evm/asks 200": MANY,
 }
 
 

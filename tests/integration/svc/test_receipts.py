@@ -1,4 +1,4 @@
-"""Receipts of jobs that a real coordinator settled and took back, held against the chain's own blocks."""
+"""Compare receipts of settled and reorged jobs from a real coordinator with the chain's blocks."""
 
 import json
 from collections.abc import AsyncIterator

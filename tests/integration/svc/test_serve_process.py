@@ -1,4 +1,4 @@
-"""`svc serve` as a process of its own, without file descriptors and without room on its disk."""
+"""`svc serve` as a separate process, without free file descriptors and with a full disk."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Answers that unfold to any size, or that never end, from whoever a provider asks."""
+"""Responses to a provider that decompress to any size, or never end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +60,7 @@ async def test_gateways_encoded_content_fails_the_job_unread(
     with flat_memory(), pytest.raises(WorkFailed, match=NAMED) as failed:
         await _fetched(server, tmp_path)
     assert failed.value.reason == "task_unresolved"
-    assert len(server.heads) == redirects + 1  # it would be no other the next time
+    assert len(server.heads) == redirects + 1  # a retry would get the same answer
     assert server.asked_for_no_encoding()
 
 

@@ -62,7 +62,7 @@ async def test_svcd_is_right_in_every_situation(cast: Cast, tmp_path: Path) -> N
 
 
 def _signature_spoiled(request: ServedRequest) -> ServedRequest:
-    """Another `completion_tok` than was signed; whoever sent it signed well."""
+    """Change `completion_tok` after the provider has signed it."""
     if b'"settle"' not in request.body:
         return request
     body = json.loads(request.body)

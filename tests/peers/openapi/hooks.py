@@ -23,7 +23,7 @@ _due: dict[str, list[int]] = {}
 @schemathesis.hook
 def before_call(context: Any, case: Any, **kwargs: Any) -> None:
     operation, generated = f"{case.operation.method.upper()} {case.operation.path}", case.meta
-    # PROTOCOL.md promises that an empty parameter of a query is the same as none, which no schema can say.
+    # docs/protocol promises that an empty parameter of a query is the same as none, which no schema can say.
     for name, value in (case.query or {}).items():
         if value is None or value in ("", [], {}):
             case.query[name] = "-"

@@ -1,4 +1,4 @@
-// A buyer and a provider in one file, written from common/PROTOCOL.md and common/ONE_ORDER.md alone, over Go's standard
+// A buyer and a provider in one file, written from docs/protocol alone, over Go's standard
 // library and nothing else: what it lacks of the cryptography stands at the end, by the page's own formulas.
 //
 //	stranger buy          one job: its output to standard output

@@ -1,4 +1,4 @@
-// A buyer and a provider in one file, written from common/PROTOCOL.md and common/ONE_ORDER.md alone.
+// A buyer and a provider in one file, written from docs/protocol alone.
 //
 //     node stranger.mjs buy          one job: its output to standard output
 //     node stranger.mjs buy --open   the same as an open bid, sealed to the escrow

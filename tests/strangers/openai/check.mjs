@@ -1,4 +1,4 @@
-// Every row of common/OPENAI.md, through OpenAI's client for Node: what is promised works, what is not is refused as told.
+// Every row of docs/developers/openai.md, through OpenAI's client for Node: what is promised works, what is not is refused as told.
 //
 //     node check.mjs PAGE LINES
 //

@@ -3,7 +3,7 @@ from statistics import harmonic_mean, mean
 import attrs
 import pytest
 
-from tests.bench.market import PARTS, Ends, Taken, _Look, _Watched
+from tests.bench.market import PARTS, Ends, Taken, Watched, _Look
 
 CPU = [
     {"anvil": 9.0, "coordinatord": 1.0, "coordinatord 2": 3.0, "svcd": 1.0},
@@ -45,6 +45,6 @@ def test_what_a_slower_machine_took_counts_as_what_that_of_the_targets_would_hav
 
 
 def test_slices_are_equal_parts_of_the_time_by_the_nearest_looks() -> None:
-    watched = _Watched("", 1, {})
+    watched = Watched("", 1, {})
     watched.looks = [_Look(at, {"svcd": spent}) for at, spent in [(0, 1), (2.1, 2), (4.2, 4), (5, 5), (6, 9)]]
     assert watched.slices() == [{"svcd": 1}, {"svcd": 2}, {"svcd": 5}]

@@ -1,4 +1,4 @@
-"""Tables of the contracts' README, compared with the contracts and the gas snapshots."""
+"""Tables of the contracts' pages, compared with the contracts and the gas snapshots."""
 
 import json
 import re
@@ -9,7 +9,8 @@ from typing import Final
 from common import artifacts
 
 CONTRACTS: Final = Path(__file__).parents[3] / "common" / "contracts"
-PAGE: Final = (CONTRACTS / "README.md").read_text()
+DOCS: Final = Path(__file__).parents[3] / "docs"
+PAGE: Final = "\n".join((DOCS / name).read_text() for name in ("protocol/contracts.md", "contributors/contracts.md"))
 # `relay` attaches this call to the post before it. By itself it changes nothing, so its ABI says "pure".
 ATTACHED: Final = "claimPosted"
 REGISTRIES: Final = {"jobs": "JobRegistry", "providers": "ProviderRegistry", "asks": "AskRegistry"}

@@ -43,6 +43,25 @@ def test_plaintext_vector(case: Case) -> None:
         assert (read.output, read.usage) == (fields["output"], fields["usage"])
 
 
+@pytest.mark.parametrize("values", [[[]] * 60, [1] * 120, [{"a": 1}] * 60], ids=["lists", "numbers", "objects"])
+def test_plaintext_of_countless_values_is_neither_read_nor_made(
+    values: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelope = Envelope(bytes(20), "model", {"a": values}, PublicKey(b"\x09" + bytes(31)))
+    body = ResultBody(bytes(32), values, {})
+    raw_envelope, raw_body = envelope.encode(), body.encode()
+    monkeypatch.setattr("common.envelope.MAX_ENVELOPE_VALUES", 100)
+    monkeypatch.setattr("common.envelope.MAX_RESULT_VALUES", 100)
+    for act in (
+        lambda: Envelope.parse(raw_envelope),
+        lambda: ResultBody.parse(raw_body),
+        envelope.encode,
+        body.encode,
+    ):
+        with pytest.raises(Refused, match="at most 100 JSON values"):
+            act()
+
+
 @given(ENVELOPES)
 def test_an_envelope_round_trips(envelope: Envelope) -> None:
     assert Envelope.parse(envelope.encode()) == envelope

@@ -17,10 +17,10 @@ from tests.wheel.locked import PYTHONS
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "config" / "containers"
-PAGE = ROOT / "coordinatord" / "CONTAINERS.md"
+PAGE = ROOT / "docs" / "operators" / "containers.md"
 STEPS = {
-    "coordinatord": (ROOT / "coordinatord/INSTALL.md", "The program"),
-    "svcd": (ROOT / "svcd/README.md", "Install"),
+    "coordinatord": (ROOT / "docs/operators/install.md", "The program"),
+    "svcd": (ROOT / "docs/providers/quickstart.md", "Install"),
 }
 DAEMONS = sorted(STEPS)
 SECRETS = {each.name.upper() for each in settings_of(Config) if each.secret}

@@ -12,6 +12,7 @@ from tests.fakes.exposition import exposition, series_names
 
 ROOT = Path(__file__).parents[3]
 DAEMONS = ["coordinatord", "svcd"]
+ALERT_PAGES = {"coordinatord": "docs/operators/alerts.md", "svcd": "docs/providers/reference.md"}
 
 pytestmark = pytest.mark.parametrize("daemon", DAEMONS)
 
@@ -70,6 +71,6 @@ def test_every_alert_is_tested_firing_and_silent(daemon: str) -> None:
 
 
 def test_every_alert_has_its_paragraph_and_every_paragraph_its_alert(daemon: str) -> None:
-    readme = (ROOT / daemon / "README.md").read_text()
-    explained = re.findall(r"^\*\*(\w+)\*\* +\S.{80,}?(?=\n\n|\Z)", readme, re.MULTILINE | re.DOTALL)
+    page = (ROOT / ALERT_PAGES[daemon]).read_text()
+    explained = re.findall(r"^\*\*(\w+)\*\* +\S.{80,}?(?=\n\n|\Z)", page, re.MULTILINE | re.DOTALL)
     assert explained == alerts(daemon)

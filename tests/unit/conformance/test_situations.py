@@ -1,11 +1,17 @@
 """Judgements of a provider's situations that no run of a right provider shows."""
 
+import json
 from typing import Any
 
 import pytest
 
+from common import abi, artifacts
+from common.box import SecretKey
+from common.contract_events import call_data, returned_values
+from common.scalars import hex_of
 from tests.conformance.market import Heard
 from tests.conformance.provider_market import ProviderMarket
+from tests.conformance.serving import ServedRequest
 from tests.conformance.situations import ROUNDS, again_at_once, signed_anew
 
 JOB = "0x" + "0a" * 32
@@ -41,3 +47,23 @@ def test_claim_with_a_forgotten_session_is_sent_again_after_a_sign_in_and_not_wh
     [forgotten] = [one for each in ROUNDS for one in each if one.tried == "claim with a session that is forgotten"]
     assert forgotten.expected.further is again_at_once
     assert again_at_once(forgotten, market, JOB) == said
+
+
+@pytest.mark.parametrize(
+    ("registry", "function", "words", "expected"),
+    [
+        ("JobRegistry", "fees", [], {"feeBps": 250, "gasFee": 2000}),
+        ("ProviderRegistry", "provider", [abi.uint(7)], {"boxKey": SecretKey(b"\2" * 32).public.raw, "listed": True}),
+    ],
+)
+@pytest.mark.anyio
+async def test_node_of_the_market_answers_the_reads_of_a_provider(
+    registry: str, function: str, words: list[bytes], expected: dict[str, object]
+) -> None:
+    market = ProviderMarket(box_key=SecretKey(b"\2" * 32).public)
+    artifact = artifacts.load(registry)
+    call = {"to": "0x" + "0a" * 20, "data": hex_of(call_data(artifact, function, *words))}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [call, "latest"]}
+    reply = await market.handle(ServedRequest("POST", "/rpc", {}, {}, json.dumps(asked).encode()))
+    read = returned_values(artifact, function, bytes.fromhex(json.loads(reply.body)["result"][2:]))
+    assert {name: read[name] for name in expected} == expected

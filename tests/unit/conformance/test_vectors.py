@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 from tests.conformance.vectors import OUTPUTS, cases_of
@@ -19,3 +20,10 @@ def test_what_a_large_case_is_made_from_is_given() -> None:
     [large] = [one for one in cases_of(FOLDER, "result") if "plaintext_length" in one.given]
     assert {"dek", "header", "seed_wrap"} <= large.given.keys()
     assert "sealed_sha256" in large.follows
+
+
+def test_guide_checks_each_step_with_files_of_vectors() -> None:
+    guide = (FOLDER.parents[1] / "docs" / "protocol" / "client.md").read_text("utf-8")
+    steps = re.findall(r"^\| \d+ \| .* \| `([\w,]+)` \|$", guide, re.MULTILINE)
+    assert len(steps) >= 9
+    assert {name for step in steps for name in step.split(",")} <= OUTPUTS.keys()

@@ -215,6 +215,15 @@ async def test_progress_of_another_job_is_not_taken_for_this_ones() -> None:
     assert not (await order.result()).provisional
 
 
+async def test_unreadable_progress_is_ignored() -> None:
+    order = await ordered()
+    data = b'event: provisional\ndata: {"job_id": "\xff"}\n\n'
+    order.tell("events", Answer(200, data, {"content-type": "text/event-stream"}))
+    order.tell("progress", *order.told(("queued", ())))
+    with pytest.raises(WaitTimedOut):
+        await order.client.first_result(order.prepared, timeout=20)
+
+
 # --- coordinators that tell less ------------------------------------------------------------------------------
 
 

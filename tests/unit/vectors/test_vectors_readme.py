@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.vectors import Asked
 from tests.vectors.vector_file import FOLDER, PATTERN, cases, pattern
 
-PAGE = (FOLDER / "README.md").read_text("utf-8")
+PAGE = (FOLDER.parents[1] / "docs" / "protocol" / "vectors.md").read_text("utf-8")
 FILES = sorted(path.name for path in FOLDER.glob("*.json"))
 SECTIONS = dict(re.findall(r"^## (\w+\.json)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 
@@ -38,7 +38,7 @@ def test_section_names_every_field_and_failure(name: str) -> None:
 
 def told_of(name: str) -> dict[str, str]:
     """What the second column of a section's table of fields says of each field."""
-    [table] = re.findall(r"^\| field \| \| what it is \|\n\|[-|]+\|\n((?:\|.*\n)+)", SECTIONS[name], re.MULTILINE)
+    [table] = re.findall(r"^\| field \| \| meaning \|\n\|[-|]+\|\n((?:\|.*\n)+)", SECTIONS[name], re.MULTILINE)
     told: dict[str, str] = {}
     for first, column in re.findall(r"^\| ([^|]*) \| ([^|]*) \|", table, re.MULTILINE):
         fields, words = re.findall(r"`([\w.]+)`", first), column.split(", ")

@@ -105,7 +105,7 @@ class Attacks:
 
 @attrs.define
 class Campaign:
-    """The market, and what came of it: `alone` and `beside` are what the honest saw without and with attacks."""
+    """The market and its measurements: `alone` is honest traffic without attacks, `beside` with attacks."""
 
     world: World
     coordinator: Coordinator

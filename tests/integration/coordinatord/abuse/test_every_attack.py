@@ -1,8 +1,7 @@
 """Every attack that strangers can run, all at once, on running processes while honest jobs go on; and the same attacks
 on processes without their defences, so that it is seen that each of them would pass its bound.
 
-`tests/abuse/README.md` has every attack with its bound, and those that no stranger can run beside others with the tests
-that hold them. Seconds of attack: ABUSE_SECONDS, of `make abuse`.
+ABUSE_SECONDS sets the length of the attack; `make abuse` sets it.
 """
 
 import math
@@ -65,7 +64,7 @@ PROTECTED: Final = {
 }
 OPEN: Final = {
     **UNLIMITED,
-    "BUDGET_NEWCOMERS_GAS": 10**12,  # with none, newcomers are not told apart
+    "BUDGET_NEWCOMERS_GAS": 10**12,  # a budget of 0 would treat newcomers like everyone else
     "body_silence_s": 60,
     "connections_per_caller": 8192,
     "uploads_per_caller": 1000,
@@ -73,13 +72,13 @@ OPEN: Final = {
     "REQUESTS_PER_SECOND": 10_000,
     "RELAY_MAX_DEPTH": 512,
 }
-MEMORY: Final = 96 << 20  # that a coordinator may grow by, whatever is tried
-BOMBED: Final = 256 << 20  # of a provider whose first gateway's answers unfold to twice as much
+MEMORY: Final = 96 << 20  # limit of the coordinator's memory growth
+BOMBED: Final = 256 << 20  # same, for a provider whose first gateway sends answers that decompress to twice this size
 SILENT: Final = 4.5  # seconds until a silent body's end is seen, on a machine that is busy
-STARVED: Final = 5  # seconds that an order which a provider asks for waits while it is leased what it does not
-# Honest traffic may take twice as long as without attacks, in its slowest hundredth; less than this is not told apart
-# on a machine whose two cores run strangers, buyers, provider, coordinator, node and database, and in a short run other
-# tests as well.
+STARVED: Final = 5  # limit in seconds for a matching order while the provider is leased orders that do not match
+# In its slowest percentile, honest traffic may take twice as long as without attacks. Differences below these floors
+# are noise: two cores run attackers, buyers, provider, coordinator, node and database, and in a short run other tests
+# too.
 FLOORS: Final = (
     {"reads": 1.0, "posts": 5.0, "jobs": 15.0} if SECONDS < 60 else {"reads": 0.25, "posts": 1.5, "jobs": 8.0}
 )
@@ -107,7 +106,8 @@ _WAITING_BAIT: Final = (
 
 
 async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str]]:
-    """By attack, what was spent, kept or held beyond the limits of PROTECTED, whatever the coordinator's own are."""
+    """Return by attack what was spent, kept or held beyond the limits of PROTECTED, regardless of the coordinator's
+    configured limits."""
     config = config_of(settings_of(over.world, database_url, over.world.anvil.rpc_url, PROTECTED))
     fetchval, wallets = over.connection.fetchval, over.attacks.target.wallets
     found: dict[str, list[str]] = {}
@@ -211,7 +211,7 @@ async def _full_transactions_fit_under_the_cap(over: Campaign, database_url: str
 
 @asynccontextmanager
 async def _nothing_is_signed(database_url: str) -> AsyncIterator[None]:
-    """What is posted meanwhile waits in the queue."""
+    """Stop signing, so that new posts wait in the queue."""
     holding = await asyncpg.connect(database_url)
     try:
         async with holding.transaction():
@@ -228,7 +228,7 @@ async def _until(ask: Callable[[], Awaitable[int]], right: Callable[[int], bool]
 
 
 async def _each_attack_was_met(over: Campaign) -> bool:
-    """One that never got so far as to be refused shows nothing."""
+    """Return whether every attack got far enough to be rejected. Otherwise the campaign proves nothing."""
     outcomes = over.timeline.outcome_counts()
     refused = {
         "upkeep": "429 busy",

@@ -18,7 +18,7 @@ MIB = 1 << 20
 CONTENT = [bytes([n]) * MIB for n in range(32)]
 SIZE = len(CONTENT) * MIB
 HEADERS = {"content-length": str(SIZE)}
-PEM = Path(__file__).parents[2] / "svc" / "loopback.pem"  # of 127.0.0.1, by itself, with its key
+PEM = Path(__file__).parents[2] / "svc" / "loopback.pem"  # self-signed for 127.0.0.1, with its key
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -47,7 +47,7 @@ async def body_of(reader: asyncio.StreamReader, pause: float = 0.0, size: int = 
 
 
 async def test_body_may_take_any_time_as_long_as_it_moves() -> None:
-    """Three times the patience in whole, though what the kernel holds when all has left is read within it."""
+    """The upload takes three times the timeout in total, but never stops for that long."""
     content = CONTENT * 2
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,7 +91,7 @@ async def test_request_on_a_connection_that_the_server_closed_is_sent_again_whol
 
 @pytest.fixture
 def system_trust(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Sets what this system trusts, as OpenSSL is told it."""
+    """Replace the system's trusted certificates, as OpenSSL finds them."""
 
     def trust(file: str) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", file)

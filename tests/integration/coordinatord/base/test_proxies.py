@@ -15,7 +15,7 @@ from tests.faults.forward_proxy import ForwardProxy, forward_proxy
 
 pytestmark = pytest.mark.anyio
 
-PEM = Path(__file__).parents[2] / "svc" / "loopback.pem"  # of 127.0.0.1, by itself, with its key
+PEM = Path(__file__).parents[2] / "svc" / "loopback.pem"  # self-signed for 127.0.0.1, with its key
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 

@@ -42,7 +42,7 @@ async def turn_all(worker: BatchWorker, stage: Stage) -> None:
 
 @pytest.fixture
 async def quiet(world: World, database_url: str, seen: list[Seen]) -> AsyncIterator[Stage]:
-    """A coordinator whose relayer and batch workers do not run: what they would do is done by hand."""
+    """A coordinator without running relayer and batch workers. The test does their steps by hand."""
     async with staged(world, configured(world, database_url), seen, relayer=False) as stage:
         yield stage
 
@@ -209,7 +209,8 @@ async def test_window_that_ends_before_lines_were_posted_ends_them_unposted(worl
 async def test_lines_whose_jobs_end_without_a_result_say_how(batching: Batching, stage: Stage) -> None:
     lines = batching.submitter.lines(3)
     created = await batching.create(*lines)
-    # What would take hours otherwise: a missed window, an expiry that was written down, one that comes with a block.
+    # Bring about quickly what otherwise takes hours: a missed window, a recorded expiry, an expiry that comes with a
+    # block.
     ends = (
         "update jobs set state = 3, ended_because = 4 where job_id = $1",
         "update jobs set state = 3, ended_because = 5 where job_id = $1",
@@ -245,7 +246,7 @@ async def test_dropped_posts_come_back_as_far_as_the_gas_budget_has_room(world: 
         await worker.turn()
         assert await quiet.fetchval(STATES) == ["queued"] * 3
         await quiet.execute(DROP)
-        # Their room is taken by another post meanwhile.
+        # Another post uses up the room in the budget.
         await quiet.execute(BOOK, batching.owner.wallet.address, 150_000, 0)
         await turn_all(worker, quiet)
         assert await quiet.fetchval(STATES) == ["queued", "queued", "dropped"]

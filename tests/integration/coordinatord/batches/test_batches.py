@@ -1,4 +1,4 @@
-"""What the routes of batches answer."""
+"""Responses of the batch routes."""
 
 import anyio
 import httpx

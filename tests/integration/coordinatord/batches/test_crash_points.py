@@ -1,7 +1,7 @@
-"""A batch worker that dies at every place where it waits, and is started again: each line of a batch ends once.
+"""Kill a batch worker at each place where it waits, and restart it. Each line of a batch must end exactly once.
 
-A few batches meet one death after another, until there is no place left. With `CRASH_POINTS=apart` (`make
-crash-points`) each place has a batch of its own, which meets that one death alone.
+By default a few batches meet one crash after another, until all places are covered. With `CRASH_POINTS=apart` (`make
+crash-points`) each place gets a separate batch and a single crash.
 """
 
 import os
@@ -74,7 +74,7 @@ class Scene:
         return deaths
 
     async def _lines(self) -> list[Body]:
-        """Whose container comes along, and whose was uploaded before."""
+        """Return one line with an inline container and one whose container was uploaded before."""
         uploaded = await self.batching.upload_container()
         named = self.batching.submitter.of_container(uploaded.content)
         del named["container"]
@@ -124,7 +124,7 @@ async def scene(on: Stage, world: World) -> Scene:
 async def deaths_until_none(
     scene: Scene, ends: Callable[[Scene, Body, list[str]], Awaitable[None]], status: str
 ) -> int:
-    """Batches, until one went through without a place where nobody died: how many."""
+    """Run batches until one meets no new crash point. Return the number of batches."""
     deaths = [await scene.deaths_of_one(ends, status)]
     while deaths[-1]:
         deaths.append(await scene.deaths_of_one(ends, status))

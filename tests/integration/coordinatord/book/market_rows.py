@@ -19,7 +19,7 @@ async def add_models(connection: Connection, models: int, *, first: int = 1) -> 
 
 
 async def add_providers(connection: Connection, providers: int) -> None:
-    """Listed, allowed every model, with room for more than anybody asks for."""
+    """Add listed providers that may serve every model and have more capacity than any test uses."""
     await connection.execute(
         "insert into providers (provider_id, operator, box_key, listed, allow_all_models, reputation, requested,"
         " ceiling) select n, sha256(n::text::bytea), '\\x02', true, true, 1000, 1000000, 1000000"
@@ -50,10 +50,10 @@ def owner_of(n: int) -> bytes:
 async def add_history(
     connection: Connection, jobs: int, *, models: int, providers: int, owner: bytes = owner_of(0)
 ) -> None:
-    """What a market leaves behind: of ten jobs seven settled, two ended otherwise and one that nobody claimed expired.
+    """Add a typical history: of ten jobs, seven settled, two ended otherwise, and one expired unclaimed.
 
-    Ten a block, of all models and providers alike, half of them of one owner. In bulk, as a first backfill writes them:
-    the indexes come last.
+    Each block holds ten jobs. Models and providers are evenly spread, and one owner has half of the jobs. Rows are
+    written in bulk as in a first backfill, and the indexes are created last.
     """
     await drop_job_indexes(connection)
     await connection.execute(

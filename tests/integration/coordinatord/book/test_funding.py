@@ -1,4 +1,4 @@
-"""Jobs that nobody would be paid for are leased to nobody."""
+"""Jobs whose payment would fail are not leased."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +17,7 @@ from tests.integration.coordinatord.scene.stage import Stage, until
 
 pytestmark = pytest.mark.anyio
 
-SMALL_ONLY = 4000  # between what a job of one unit costs (2,003) and one of a thousand (5,075)
+SMALL_ONLY = 4000  # between the cost of a job of one unit (2,003) and of a thousand units (5,075)
 POLL = "state=Open&model=1&free=5"
 _CANCEL_TYPE = keccak256(b"CancelAuthorization(address authorizer,bytes32 nonce)")
 
@@ -29,7 +29,7 @@ async def chain(stage: Stage) -> AsyncIterator[MarketChain]:
 
 
 async def in_index(stage: Stage, chain: MarketChain) -> None:
-    """The index has seen all that happened on the chain so far."""
+    """Wait until the index has caught up with the chain."""
     head = await chain.web3.eth.block_number
 
     async def ask() -> httpx.Response:
@@ -79,7 +79,7 @@ async def test_jobs_of_an_owner_whose_funds_are_gone_are_left_out_until_they_are
     await transfer(stage, chain, client.address, stranger.address, moved)
     assert await poll(provider, POLL) == [small, funded]
     await transfer(stage, chain, stranger.address, client.address, moved)
-    assert await poll(provider, POLL) == [small, funded]  # nobody looks again before the wait is over
+    assert await poll(provider, POLL) == [small, funded]  # no provider polls again before the wait is over
     await wait_is_over(stage)
     assert await poll(provider, POLL) == [*unfunded, small, funded]
 

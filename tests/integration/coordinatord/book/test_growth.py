@@ -1,4 +1,4 @@
-"""What the past and strangers leave in the tables, and how many rows of it the present looks at."""
+"""Old rows and rows made by strangers: how many of them do current queries read?"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
@@ -36,7 +36,7 @@ READ = (
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """Of one connection: what it has read is known once it says so."""
+    """A database with one connection, so that the connection's own statistics count every row read."""
     async with open_database(database_url, smallest=1, largest=1) as opened:
         async with opened.connection() as connection:
             await migrate(connection)
@@ -116,7 +116,7 @@ async def test_page_of_providers_passes_over_none(database: Database) -> None:
 
 
 async def test_waits_of_expired_jobs_are_dropped_with_their_leases(database: Database) -> None:
-    """Those of jobs whose payment was missing stay as long as the job is open; the index says when it no longer is."""
+    """Waits of jobs without payment stay while the job is open. The index reports when the job closes."""
     async with database.connection() as connection:
         open_jobs = [row["job_id"] for row in await connection.fetch("select job_id from jobs where state = 0 limit 2")]
         await leases_sql.hold_back(connection, open_jobs)

@@ -69,9 +69,9 @@ WALKED: Final[list[dict[str, Any]]] = [
 
 @pytest.mark.parametrize("spread", [1, 60])
 async def test_page_at_any_offset_is_that_stretch_of_the_list(database: Database, spread: int) -> None:
-    """Spread, the ordinals are those of a book so long that its chunks are many, on both levels."""
+    """With `spread`, ordinals are those of a long book with many chunks on both levels."""
     if spread > 1:
-        for ordinal in (f"ordinal * {spread} + 10000000", "ordinal - 10000000"):  # never one that is still taken
+        for ordinal in (f"ordinal * {spread} + 10000000", "ordinal - 10000000"):  # never one still in use
             await database.pool.execute(f"update jobs set ordinal = {ordinal}")  # noqa: S608 - constants
     book = await database.pool.fetch("select * from jobs order by posted_block, posted_log")
     for of, state, before in itertools.product(COUNTED + WALKED, (None, "Settled", "Cancelled"), (None, 1666)):

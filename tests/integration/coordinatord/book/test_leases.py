@@ -1,4 +1,4 @@
-"""Polls against each other, over made-up jobs: whatever the order, a job is leased once (I9)."""
+"""Concurrent polls over generated jobs: in any order, each job is leased once (I9)."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -141,7 +141,7 @@ async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
 
 
 async def offer(connection: Connection, job_id: bytes) -> None:
-    """Offer a job like those of the book, whose post is queued."""
+    """Offer a job like those in the book, with its post still queued."""
     relay = await connection.fetchval(
         "insert into relays (kind, subject, dedupe, target, calldata, priority)"
         " values ('post', $1, $1, '', '', 0) returning id",

@@ -32,7 +32,7 @@ class AllPaid:
 
 @pytest.fixture
 async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
-    """As small as pools are: whoever cannot be served at once has to wait, and is not given up."""
+    """Two processes with the smallest pools, so that excess requests wait in the queue without being dropped."""
     async with AsyncExitStack() as stack:
         pools = [await stack.enter_async_context(open_database(database_url, smallest=2, largest=2)) for _ in range(2)]
         async with pools[0].connection() as connection:
@@ -106,7 +106,7 @@ async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_t
             await add_providers(connection, 1)
             await add_jobs(connection, 6, models=1)
             await connection.execute("insert into asks values (1, 1, 3600, 1000000, 2000000)")
-            # One of another window and two below the ask, before one that meets it; and two bids, last of all.
+            # First a job of another window, then two below the ask, then a match, and two bids last.
             await connection.execute("update jobs set designated = 1 where posted_block <= 4")
             await connection.execute("update jobs set sla_secs = 60 where posted_block = 1")
             await connection.execute("update jobs set rate_in = 999999 where posted_block in (2, 3)")

@@ -132,7 +132,7 @@ WAITING = "/evm/jobs?state=Open&model=1&free=1&wait=30"
 async def test_poll_that_waits_is_answered_with_the_first_job_for_it(
     client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
-    """Two wait: one job is one's, the other's poll goes on."""
+    """Two polls wait. The job answers one of them, and the other continues to wait."""
     answered: dict[str, list[str]] = {}
 
     async def wait(name: str, who: Party, more: str = "") -> None:
@@ -158,7 +158,7 @@ async def test_poll_that_waits_is_answered_with_the_first_job_for_it(
 async def test_provider_that_waits_is_live_until_it_is_answered(client: Party, provider: Party, stage: Stage) -> None:
     seen = "select extract(epoch from clock_timestamp() - seen_at)::float8 from liveness where provider_id = 1"
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(provider.http.get, WAITING)  # without a session it is refused, and nobody is live for it
+        tasks.start_soon(provider.http.get, WAITING)  # refused without a session, so no provider counts as live
         tasks.start_soon(partial(provider.http.get, WAITING, headers=provider.authorization))
         with anyio.fail_after(15):
             while await stage.fetchval(seen) is None:  # noqa: ASYNC110 - the table tells nobody

@@ -1,4 +1,4 @@
-"""Reliability: what the sums say of made-up ends, and what candidates' order makes of it."""
+"""Reliability sums over generated job ends, and the order of candidates that follows from the sums."""
 
 import random
 from collections import defaultdict
@@ -85,7 +85,7 @@ async def test_sums_are_those_of_the_ends_within_the_window_and_follow_what_is_t
             await end(connection, ordinal, provider, because, at=at, secs=secs)
             if at > NOW - RELIABILITY_SECS:
                 lately[ordinal] = (provider, model, because, secs)
-        # What was never claimed, and what ended before ends were timed, is nobody's.
+        # Jobs that were never claimed, or that ended before ends were timed, count for no provider.
         for ordinal in (3, 4):
             lately.pop(ordinal, None)
         await end(connection, 3, 0, CANCELLED, secs=0)
@@ -124,7 +124,7 @@ async def test_equal_prices_go_by_turn_then_by_who_settles_and_counts_are_told(d
         for provider in (1, 2, 3, 4):
             await connection.execute("insert into asks values ($1, 1, 3600, 10, 10)", provider)
             await connection.execute("insert into liveness values ($1, 1, 5, clock_timestamp())", provider)
-        for ordinal in range(10):  # 1 loses half of what it claims, 3 settles all; 2 is new, as is 4, which is dearer
+        for ordinal in range(10):  # 1 loses half of its claims, 3 settles all, 2 is new, and 4 is new and dearer
             await end(connection, ordinal, 1, SETTLED if ordinal % 2 else FAILED, secs=9)
             await end(connection, 10 + ordinal, 3, SETTLED, secs=7)
         await end(connection, 0, 1, RECLAIMED, secs=9)

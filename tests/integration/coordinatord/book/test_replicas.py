@@ -55,7 +55,7 @@ async def until_at(url: str, block: int) -> None:
 
 
 async def answers(stage: Stage, job: str, owner: str) -> dict[str, object]:
-    """Of every read, to what a caller sees: none fails."""
+    """Send every read, and return the responses. None may fail."""
     found: dict[str, object] = {}
     for path in READS:
         target = path.format(job=job, owner=owner)

@@ -97,7 +97,7 @@ class Undone(Exception):
 
 
 async def leased(database: Database, provider: int, model: int) -> set[bytes]:
-    """What the provider's next poll would hold; nothing of it stays."""
+    """Return the jobs that the provider's next poll would lease, and roll back."""
 
     async def body(connection: Connection) -> None:
         free = await connection.fetchval(
@@ -153,7 +153,7 @@ async def test_why_agrees_with_polls_and_candidates(database: Database, book: in
                     codes,
                     fact,
                 )
-            # Nobody who would be handed it is left out.
+            # Every provider that would be leased the job is listed.
             assert {p for p in range(1, PROVIDERS + 1) if job_id in handed[p, job.row.model_id]} <= told.keys()
     assert takes_at_all
 

@@ -1,4 +1,4 @@
-"""The transport against a server that says byte for byte what a test tells it to."""
+"""Run the transport against a server that sends exactly the bytes that a test specifies."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

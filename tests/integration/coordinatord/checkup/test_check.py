@@ -77,7 +77,7 @@ WELL = {
 
 @pytest.fixture(scope="module")
 def shared_anvil(services: Services) -> Iterator[Anvil]:
-    """A chain of these tests' own: the one that all tests share has forgotten the states of its deployment."""
+    """A separate chain for these tests. The shared chain no longer has the states of its deployment."""
     yield from services.run(running_anvil(pick_free(), services.folder("anvil-checked"), services.folder("logs")))
 
 
@@ -204,7 +204,7 @@ async def test_port_where_another_program_listens_is_wrong(well: dict[str, str])
     for body in (b"<h1>It works!</h1>", b" " * (1 << 17)):  # the second is longer than any answer that is read
         async with answering(int(well["PORT"]), body):
             assert "something else answers" in (await looked(well))["port"].detail
-    with socket.socket() as alone:  # which shares its port with nobody
+    with socket.socket() as alone:  # no other socket shares this port
         port = pick_free()
         alone.bind(("127.0.0.1", port))
         alone.listen()

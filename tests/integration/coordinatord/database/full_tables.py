@@ -14,7 +14,7 @@ _DIGEST: Final = "sha256(n::text::bytea)"
 _CALLER: Final = "substr(sha256((n / 2)::text::bytea), 1, 20)"  # who has two of them
 _ADDRESS: Final = "substr(sha256((n % 500)::text::bytea), 1, 20)"
 
-# What the index's tables are not filled with by `market_rows`, and the daemon's own.
+# Rows for the index's tables that `market_rows` leaves empty, and for the daemon's tables.
 FILLED: Final = {
     "events": "(kind, block_number, block_time, happened, job_id, owner, model_id, provider_id, designated, state,"
     f" ended_because, takes_back) select case when n % 5000 = 0 then 7 else 1 end, {_ROWS} - n, 1, {_AGO}, {_DIGEST},"
@@ -26,7 +26,7 @@ FILLED: Final = {
     "ask_times": "select n, n",
     "provider_models": "select n % 1000, n / 1000",
     "allowlist": f"select {_DIGEST}, 1, 'entry'",
-    "reliability": "select n % 1000, n / 1000, n, 0, 0, 1",
+    "reliability": "select n % 1000, n / 1000, n, 0, 0, 1, 1",
     "relay_txs": "(chain_id, account, nonce, target, calldata, gas, priority, purpose, created_at, mined_hash,"
     " block_number, block_hash, lost) select 1, case when n % 2 = 0 then '\\x01'::bytea else '\\x02' end, n, '', '', 1,"
     f" 0, 'relay', {_AGO}, case when n > 10 then {_DIGEST} end, case when n > 10 then n end, {_DIGEST}, n % 3000 = 0",

@@ -1,8 +1,8 @@
-"""SQL statements of the daemon, found in its source: whatever string begins as one does, filled in from the constants
-of its module.
+"""Find the daemon's SQL statements in its source: all strings that start like SQL, with constants of their module
+filled in.
 
-What a function is given or makes is no constant; for such a part, `parts` says in the module's own terms what it may
-be. Portions of rows that are due for removal are found by the calls of `remove_due`.
+Parameters and computed parts of a function are not constants. `parts` lists their possible values, as expressions of
+the module. Statements that remove due rows are found through the calls of `remove_due`.
 """
 
 import ast
@@ -27,7 +27,7 @@ Parts = Mapping[str, Sequence[Mapping[str, str]]]
 
 @attrs.frozen
 class Statement:
-    """`place`: module and function, as in `book.sql.read_page`. `sql` is None where a part of it is not known."""
+    """`place` is module and function, as in `book.sql.read_page`. `sql` is None if some part is unknown."""
 
     place: str
     line: int
@@ -62,7 +62,7 @@ def _filled(expression: ast.expr, scope: dict[str, Any], place: str, given: Mapp
 
 
 def _texts(node: ast.AST, function: str) -> Iterator[tuple[ast.expr, str]]:
-    """Outermost strings, joined ones and sums of them, with the function that they stand in."""
+    """Yield outermost strings, f-strings and concatenations, with the function that contains them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Constant | ast.JoinedStr | ast.BinOp):
             if not isinstance(node, ast.Expr):  # a docstring

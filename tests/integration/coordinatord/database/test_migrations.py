@@ -46,7 +46,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 async def test_database_owner_without_further_rights_migrates(postgres: Postgres) -> None:
-    """As config/postgresql/README.md makes it."""
+    """The role and database of docs/operators/install.md."""
     name = f"owner_{secrets.token_hex(4)}"
     await postgres.execute(f"create role {name} login password 'word'")
     await postgres.execute(f"create database {name} owner {name}")
@@ -122,7 +122,7 @@ async def test_migration_outside_a_transaction_is_repeated_after_a_kill(database
 
 
 async def test_processes_that_start_together_apply_each_migration_once(database_url: str, install: Install) -> None:
-    """A process that waits must not block `create index concurrently` of the one that it waits for."""
+    """A waiting process must not block the `create index concurrently` of the process that it waits for."""
     install(DISTINCT_TABLE, UNIQUE_INDEX)
     applied: list[str] = []
 

@@ -1,9 +1,8 @@
-"""Plans of all statements over a book so long that they matter: none reads the whole of a table that grows, and none
-sorts more than some pages.
+"""Plan all statements over a very long book. No plan reads a growing table completely or sorts more than a few pages.
 
-Statements are found in the source, so that a new one is planned without being named here. They are planned for
-parameters that are not known, as a prepared statement is in the end, with the histories a hundred times as long as the
-tables are filled: what the planner takes for a long table is its statistics.
+Statements are found in the source, so new ones are included automatically. They are planned for unknown parameters, as
+PostgreSQL eventually does for prepared statements. The statistics are scaled to make the histories look a hundred times
+as long as the filled tables.
 """
 
 import json
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 PAGE: Final = 1_000  # rows: the largest page of a list, or a few of them
 TIMES: Final = 100
-# Bounded by what is under way, by a window, by the catalogue or by providers: as long as they are filled.
+# Bounded by work under way, by a window, by the catalogue or by providers. These tables keep their filled size.
 BOUNDED: Final = {
     "allowlist", "ask_times", "asks", "batch_work", "index_blocks", "leases", "liveness", "pending_offers",
     "provider_models", "reliability", "undo_journal", "webhooks",
@@ -58,7 +57,7 @@ PARTS: Final = {
     "chain.relayer.endings_sql.drop_endings": [{"age": "\"interval '86400 seconds'\""}],
     "api.sessions.sessions_sql.drop_expired": [{"table": "'nonces'"}, {"table": "'sessions'"}],
 }
-# Not planned by themselves.
+# Not planned separately.
 UNPLANNED: Final = {
     "api.book.job_pages_sql.page_statement": _PAGES,
     "api.book.job_pages_sql._Listing.bound": _PAGES,
@@ -69,7 +68,7 @@ UNPLANNED: Final = {
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
     "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
 }
-# Indexes of a few rows whatever the table holds: what waits, and what is not paid for or taken in time.
+# Partial indexes with few rows at any table size: waiting, unpaid or overdue rows.
 FEW: Final = {"batches_unreported", "relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}
 # Plans that read or sort more, and why they may.
 _SUMS: Final = "a row for each owner and kind, all of them once a minute"

@@ -80,7 +80,7 @@ async def test_read_that_outlasts_the_end_closes_its_connection(
 
     pool = PreparedPool(connect, 1)
     async with anyio.create_task_group() as tasks:
-        for _ in range(2):  # the second waits for the first one's connection
+        for _ in range(2):  # the second waits for the connection of the first
             tasks.start_soon(pool.reader().fetch, "select pg_sleep(0.3)")
         await begun.wait()
         await pool.end()

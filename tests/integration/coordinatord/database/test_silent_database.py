@@ -17,7 +17,7 @@ from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 pytestmark = pytest.mark.anyio
 
 PATIENCE = 0.3  # seconds for a statement
-GIVEN_UP = 5.0  # within which a caller is told
+GIVEN_UP = 5.0  # limit until a caller gets an error
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ async def test_statements_of_a_silent_database_end_in_their_time_and_the_pool_go
     async with behind_proxy(database_url) as (proxy, database):
         assert await database.transact(write) == 1
         with proxy.black_hole(), anyio.fail_after(GIVEN_UP):
-            for _ in range(3):  # both connections of the pool, and one that would have to be made
+            for _ in range(3):  # both connections of the pool, and one that would be opened
                 with pytest.raises(Retryable) as told:
                     await database.transact(write)
                 assert told.value.kind == "not_ready"

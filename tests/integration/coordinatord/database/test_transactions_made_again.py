@@ -1,4 +1,4 @@
-"""A commit that went through as its connection broke: nobody knows, and the transaction is made once more."""
+"""Retry a transaction whose commit succeeded while its connection broke. The client cannot know that it committed."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

@@ -35,7 +35,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def stage(world: World, database_url: str, seen: list[Seen], clock: Clock) -> AsyncIterator[Stage]:
-    """An instance that has no peer: what it holds it minted."""
+    """An escrow instance without a peer, which generates all its keys."""
     await allow(world)
     config = configured(world, database_url, **MOCK)
     async with staged(world, config, seen, make_escrow=mock_escrow(clock)) as stage:

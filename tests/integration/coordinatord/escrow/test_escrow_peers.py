@@ -1,4 +1,4 @@
-"""Two coordinators as operators run them, each with a process and a socket of its own, over one database."""
+"""Run two coordinators like operators do: as separate processes with separate sockets, over one database."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,7 +48,7 @@ async def test_keys_survive_as_long_as_one_instance_lives_and_are_lost_with_the_
     ports = pick_free(), pick_free()
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     async with instance(world, database_url, ports[1], PEER_URL=urls[0]) as (_, second):
-        # There is nobody to pull from yet.
+        # No peer is running yet to pull keys from.
         assert code(await second.get("/key")) == (503, "escrow_key_unminted")
         client, provider = (
             Party(wallet_of(wallet), Domains.of(book), book.job_registry, second, wallet.box_key) for wallet in wallets

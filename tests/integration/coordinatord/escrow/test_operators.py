@@ -1,4 +1,4 @@
-"""A provider changes hands, and one leaves: what the coordinator makes of it."""
+"""The coordinator's reaction when a provider changes its operator, or deregisters."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The hub: what comes is handed to who follows it, and who comes back misses nothing or is told so."""
+"""The hub delivers events to followers. A follower that returns gets all missed events or a reset."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -154,7 +154,7 @@ async def test_reset_among_what_was_missed_makes_what_was_before_it_moot(databas
 async def test_replay_comes_in_pieces_each_in_its_turn(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """Events that come meanwhile are told once, behind it."""
+    """Events that arrive during the replay are delivered once, after the replay."""
     monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", kept)
     turns = anyio.Semaphore(0)
     before = await append(database, *range(3 * PIECE_EVENTS))

@@ -1,4 +1,4 @@
-"""Jobs before their blocks: what is told of them at each step, what it rests on, and what becomes of it."""
+"""Progress of jobs before their blocks: what is reported at each step, and when it is withdrawn."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -189,7 +189,7 @@ async def test_reorganisation_is_told_and_what_comes_of_it(
 async def test_what_was_answered_202_is_another_process_s_to_send(
     client: Party, stage: Stage, database_url: str
 ) -> None:
-    """The one that took it has ended, before a block and without having sent it."""
+    """The process that accepted the op has ended without sending it. Another process sends it."""
     body = await client.paid()
     async with no_blocks(stage):
         async with staged(stage.world, configured(stage.world, database_url), [], relayer=False) as second:
@@ -208,7 +208,7 @@ async def test_what_was_answered_202_is_another_process_s_to_send(
 async def test_owner_that_cancels_in_the_same_block_is_first_or_pays(
     client: Party, provider: Party, stage: Stage
 ) -> None:
-    """Its cancel was sent before the claim, and what was built on the claim falls with it."""
+    """The owner's cancel was sent before the claim. Everything built on the claim is withdrawn."""
     job = (await client.post())["job_id"]
     async with no_blocks(stage) as running:
         cancelled = running.start(lambda: client.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job)))

@@ -1,4 +1,4 @@
-"""Streams as clients meet them: a job's life told as it happens, resumed, taken back, refused and ended."""
+"""Event streams as clients see them: live, resumed, withdrawn, refused and ended."""
 
 from collections.abc import AsyncIterator
 

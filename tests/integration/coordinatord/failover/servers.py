@@ -125,7 +125,7 @@ async def until_streaming(pair: Pair) -> None:
 
 
 async def until_replayed(pair: Pair) -> None:
-    """Wait until the standby has replayed what the primary has written so far."""
+    """Wait until the standby has replayed everything that the primary has written so far."""
     async with _connected(pair.primary) as primary, _connected(pair.standby) as standby:
         target = await primary.fetchval("select pg_current_wal_lsn()::text")
         with anyio.fail_after(30):
@@ -134,7 +134,7 @@ async def until_replayed(pair: Pair) -> None:
 
 
 async def promote(standby: Postgres) -> None:
-    """As `pg_ctl promote` does, and wait until the standby is a primary. It waits for no standby of its own."""
+    """Promote like `pg_ctl promote`, and wait until the standby is a primary. It has no synchronous standby."""
     await standby.execute("alter system reset synchronous_standby_names")
     await standby.execute("select pg_reload_conf()")
     await standby.execute("select pg_promote(true, 60)")
@@ -165,7 +165,7 @@ def frozen(server: Postgres) -> Iterator[None]:
 
 
 def kill(server: Postgres) -> None:
-    """As a power cut: no process of the server ends by itself."""
+    """Kill the server like a power cut. No process can shut down cleanly."""
     for pid in _processes(server):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -55,7 +55,7 @@ async def test_commit_of_a_cancelled_caller_is_not_cancelled(database: Database,
 
 
 async def test_cancelled_wait_for_the_standby_is_an_error(database: Database, synchronous: Pair) -> None:
-    """PostgreSQL answers COMMIT, with a warning, when somebody cancels the wait."""
+    """PostgreSQL answers COMMIT, with a warning, when an administrator cancels the wait."""
 
     async def cancel() -> None:
         async with database.connection() as connection:

@@ -37,7 +37,7 @@ async def test_standby_is_skipped(synchronous: Pair) -> None:
 
 
 async def test_hanging_primary_does_not_hold_up_its_successor(asynchronous: Pair) -> None:
-    """A pooled connection, a role's and one that waits in a statement are left behind on the old primary."""
+    """Three connections stay on the old primary: a pooled one, a role's, and one that waits in a statement."""
     async with open_database(asynchronous.url, smallest=2, largest=2, statement_timeout=2) as database:
         role = await database.connect()
         assert await _port(role) == asynchronous.primary.port
@@ -67,7 +67,7 @@ async def test_former_primary_that_comes_back_is_refused(asynchronous: Pair) -> 
     async with open_database(asynchronous.url, smallest=1, largest=2) as database:
         await promote(asynchronous.standby)
         successor = await database.connect()
-        assert await _port(successor) == asynchronous.primary.port  # nobody has noticed the promotion
+        assert await _port(successor) == asynchronous.primary.port  # no client has noticed the promotion
         with frozen(asynchronous.primary):
             seen = await database.connect()
             assert await _port(seen) == asynchronous.standby.port

@@ -1,4 +1,4 @@
-"""The first role holder after a promotion moves the ids forward and tells readers of events."""
+"""The first role holder after a promotion moves the ids forward and notifies readers of events."""
 
 import anyio
 import asyncpg

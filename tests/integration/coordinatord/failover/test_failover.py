@@ -1,7 +1,7 @@
-"""Coordinator, provider and clients of every kind at work while the primary is lost and its standby promoted.
+"""Run coordinator, provider and all kinds of clients while the primary fails and its standby is promoted.
 
 After a synchronous failover every promise holds. After an asynchronous one nothing happens twice, nonces and funds are
-right, no answer was false, and what was lost is reported.
+right, no response was false, and losses are reported.
 """
 
 import json
@@ -31,7 +31,7 @@ LINES = 12  # of each batch
 
 
 def _primary_of(pair: Pair) -> str:
-    """URL for the test's own reads, whichever server is the primary."""
+    """Return the URL of the current primary for the test's reads."""
     return f"{pair.url}?target_session_attrs=read-write"
 
 

@@ -15,7 +15,7 @@ from tests.integration.coordinatord.failover.servers import Pair, started_again,
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[4] / "coordinatord" / "OPERATIONS.md"
+PAGE = Path(__file__).parents[4] / "docs" / "operators" / "maintenance.md"
 
 
 def _as_postgres(folder: Path, run_as: str) -> Path:

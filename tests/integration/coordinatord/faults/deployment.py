@@ -1,4 +1,4 @@
-"""Coordinators as their units start them, on a folder that stands for the root of their machine."""
+"""Run coordinators as their systemd units start them, on a folder that represents the machine's root."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import environment, until
 
 PROJECT = Path(__file__).parents[4]
-PAGE = PROJECT / "coordinatord" / "OPERATIONS.md"
+PAGE = PROJECT / "docs" / "operators" / "maintenance.md"
 SECRETS = ("DATABASE_URL", "RELAYER_KEY", "PIN_STORE_KEY", "PIN_STORE_SECRET", "OPERATOR_KEY")
 
 _SPARE: Final = 3
@@ -34,7 +34,7 @@ _SPARE: Final = 3
 
 @attrs.frozen
 class Deployment:
-    """`follow` runs a chapter's blocks one by one, and gives what each printed."""
+    """`follow` runs a chapter's blocks one by one, and returns what each printed."""
 
     root: Path
     shell: PageShell

@@ -1,4 +1,4 @@
-"""All that the system promises of relays, jobs, index and funds, in one check."""
+"""Check all promises about relays, jobs, index and funds at once."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Clients that submit until they are told that their job is posted, and what every one of their answers may be."""
+"""Clients that retry until their job is posted, and the responses that they accept."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import httpx
 
 from tests.integration.coordinatord.scene.party import Body, Party
 
-# What the specification lets a coordinator in trouble answer to a submission.
+# Codes with which the specification lets a failing coordinator answer a submission.
 _RETRYABLE = {"not_ready", "chain_unreachable", "relay_unavailable", "pinner_unavailable"}
 
 
@@ -28,7 +28,7 @@ class Load:
                 turn = first
                 while not await self._once(http, self.urls[turn % len(self.urls)], body):
                     turn += 1
-                    await anyio.sleep(0.1)  # as a client does that was told to try again
+                    await anyio.sleep(0.1)  # as a client does when told to retry
                 self.posted.add(bytes.fromhex(body["job_id"][2:]))
                 self._grown.set()
                 self._grown = anyio.Event()
@@ -41,12 +41,12 @@ class Load:
         try:
             answer = await http.post(f"{url}/v1/jobs", json=body)
         except httpx.TransportError:
-            return False  # nobody there, or no more
+            return False  # coordinator is down
         if answer.status_code == 201:
             self.answers.append((201, None))
             return True
         error = answer.json()["error"]
-        if answer.status_code == 409:  # posted by a request whose answer got lost
+        if answer.status_code == 409:  # posted by a request whose response was lost
             self.answers.append((409, error["code"]))
             return error["code"] == "DuplicateJob"
         self.answers.append((answer.status_code, error["type"]))

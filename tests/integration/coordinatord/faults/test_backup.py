@@ -20,7 +20,7 @@ from tests.integration.coordinatord.scene.stage import until
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 PROJECT = Path(__file__).parents[4]
-PAGE = PROJECT / "coordinatord" / "OPERATIONS.md"
+PAGE = PROJECT / "docs" / "operators" / "maintenance.md"
 SETTINGS = PROJECT / "config" / "postgresql" / "coordinatord.conf"
 
 
@@ -73,7 +73,7 @@ async def test_lost_machine_is_restored_from_its_backup_and_a_lost_database_from
         assert (await client.read_file(uploaded)).status_code == 401
         await client.sign_in()
         assert (await client.read_file(uploaded)).status_code == 404
-        await on.buy()  # the relayer goes on where the chain is
+        await on.buy()  # the relayer continues with the nonces of the chain
 
 
 async def test_every_documented_setting_is_one_that_the_server_takes(postgres: Postgres) -> None:

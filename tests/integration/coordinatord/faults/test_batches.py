@@ -1,4 +1,4 @@
-"""Batches whose workers die, race, and lose the store."""
+"""Batches whose workers crash, race and lose the store."""
 
 from collections.abc import AsyncIterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What a caller asks of the node keeps nobody but callers waiting."""
+"""A caller's slow read of the node delays only callers."""
 
 import anyio
 import httpx
@@ -27,7 +27,7 @@ async def test_strangers_reads_of_a_slow_node_hold_up_neither_the_index_nor_read
             ) as http,
             anyio.create_task_group() as strangers,
         ):
-            with node.fault(Hang("eth_gasPrice")):  # which GET /evm/chain asks for, and nothing else
+            with node.fault(Hang("eth_gasPrice")):  # only GET /evm/chain uses it
                 for _ in range(QUESTIONS):
                     strangers.start_soon(http.get, "/evm/chain")
                 with anyio.fail_after(60):

@@ -42,7 +42,8 @@ def provider(cast: Cast) -> Wallet:
 
 @pytest.fixture
 async def on(world: World, database_url: str, ops: Ops, cast: Cast) -> AsyncIterator[Stage]:
-    """Each op in a transaction of its own: in a shared one, simulation would refuse the second before the block."""
+    """Send each op in a separate transaction. In a shared one, the simulation would reject the second op before the
+    block."""
     async with stage(database_url, world.anvil.rpc_url, coalesce_max=1, index=ops.book) as running:
         running.start(signer(cast.with_role("relayer")[0]))
         yield running

@@ -38,7 +38,7 @@ QUIET_ROUNDS: Final = 3  # without a new place, after which every place has been
 
 @attrs.frozen
 class Watched:
-    """A coordinator whose background tasks are watched. `runs`: how often each was started, and how often it ended."""
+    """A coordinator with watched background tasks. `runs` counts how often each was started and ended."""
 
     stage: Stage
     errors: ForeignErrors
@@ -62,7 +62,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TURN_S", "MIN_PAUSE_S", "MAX_PAUSE_S"):
         monkeypatch.setattr(delivery, name, 0.5)
     monkeypatch.setattr(delivery, "SCHEDULE", [0.5] * len(delivery.SCHEDULE))
-    for module in (files_sql, objects_sql):  # of what a failed upload left: until it may be stored again
+    for module in (files_sql, objects_sql):  # leftovers of a failed upload, until it can be stored again
         monkeypatch.setattr(module, "REMOVAL_LEASE", timedelta(seconds=0.5))
 
 

@@ -31,8 +31,8 @@ CLIENTS, JOBS_EACH = 24, 2
 
 @pytest.fixture
 def tiny_disk() -> Iterator[Path]:
-    """A file system of 24 MiB, where this machine lets us have one. It lies beside pytest's own folders: those are
-    closed to the account that the database server runs as."""
+    """Mount a file system of 24 MiB if this machine allows it. It is outside pytest's folders because the database
+    server's account cannot enter those."""
     with TemporaryDirectory() as directory:
         mount = ("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", directory)
         if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:

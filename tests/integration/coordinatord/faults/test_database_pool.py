@@ -1,4 +1,4 @@
-"""Every connection of the pool is taken by somebody else."""
+"""Other users hold every connection of the pool."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,5 +1,5 @@
-"""A market whose token is like the real ones: behind a proxy, with a blacklist, a pause, and questions to accounts that
-have code. Owners delegate to code (EIP-7702) between their post and its claim."""
+"""A market with a realistic token: behind a proxy, with a blacklist, a pause, and calls to accounts with code. Owners
+delegate to code (EIP-7702) between their post and its claim."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -78,7 +78,7 @@ async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(
     assert await all_violations(database_url, world.anvil.rpc_url, book) == []
     await issuer(world, "unBlacklist", owner)
     before = await read_uint(stage.ground.rpc, book.paytoken, "balanceOf(address)", client.wallet.address)
-    async with connected(world.anvil.rpc_url) as chain:  # sent by somebody else, paid to the party
+    async with connected(world.anvil.rpc_url) as chain:  # sent by an unrelated account, paid to the party
         jobs = at(chain, "JobRegistry", world.market.jobs)
         await chain.send(jobs, world.cast.admin.address, "withdraw", owner)
         await chain.send(jobs, world.cast.admin.address, "withdraw", world.cast.treasury.address)
@@ -108,7 +108,7 @@ async def test_payer_that_delegates_to_code_after_its_post_is_refused_until_it_t
 
 
 async def delegate(chain: MarketChain, world: World, client: Party, code: str) -> None:
-    """A transaction of type 4, paid for by somebody else."""
+    """Send a transaction of type 4, paid for by another account."""
     web3, sender = chain.web3, world.cast.admin
     owner = to_checksum_address(client.address)
     authorization = Account.sign_authorization(

@@ -1,8 +1,8 @@
-"""Thousands of providers poll one coordinator, each over a connection of its own, while others go about their business:
-ten thousand with `make soak-pollers`, as many as leave room for the other tests in `make test`.
+"""Thousands of providers poll one coordinator over separate connections while other clients work. `make soak-pollers`
+runs ten thousand. `make test` runs as many as leave room for the other tests.
 
-What has to hold: every poll is answered 200, no connection is lost, no job is given to two providers (I9), submissions
-and reads meanwhile succeed, jobs that are posted reach a poller, and memory is bounded by the number of pollers.
+Promises: every poll is answered 200, no connection is lost, no job goes to two providers (I9), submissions and reads
+succeed, posted jobs reach a poller, and memory is bounded by the number of pollers.
 """
 
 import json
@@ -36,7 +36,7 @@ POLLERS, JOBS = int(os.environ.get("POLLERS", "2000")), 12
 PAUSE = POLLERS / 500  # seconds between a provider's polls: five hundred a second in all
 MEMORY_OF_ONE = 64 * 1024  # bytes of the coordinator's, for a poller with its connection
 _BESIDES = 1000  # descriptors that are for something else
-FIRST = 1_000_000  # the crowd's lowest provider id: far from those of the chain
+FIRST = 1_000_000  # lowest provider id of the crowd, far from those of the chain
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ _ADDRESS_CACHE_S: Final = 10.0  # how long the coordinator reuses a node's addre
 
 @pytest.fixture
 async def account(postgres: Postgres) -> AsyncIterator[str]:
-    """A database user of the coordinator's own, whose access a test can take away."""
+    """A database user for the coordinator alone, whose access a test can revoke."""
     name = f"coordinator_{secrets.token_hex(6)}"
     await postgres.execute(f"create role {name} superuser login password '{_PASSWORD}'")
     yield name
@@ -58,7 +58,7 @@ def _as_account(database_url: str, account: str) -> str:
 
 
 async def end_sessions(postgres: Postgres, account: str) -> None:
-    """End the account's sessions, apart from the one that does it."""
+    """End the account's sessions except the current one."""
     sessions = f"pg_stat_activity where usename = '{account}' and pid <> pg_backend_pid()"
     await postgres.execute(f"select pg_terminate_backend(pid) from {sessions}")  # noqa: S608 - a name of ours
 

@@ -1,4 +1,4 @@
-"""A real pin store that dies, loses objects and runs out of disk; and one that lies about what it keeps."""
+"""A real pin store that dies, loses objects, fills its disk, or lies about its contents."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def own_stage(world: World, database_url: str, data: Path, logs: Path) -> AsyncIterator[Stage]:
-    """A coordinator with a pin store of its own."""
+    """A coordinator with a separate pin store."""
     async with running_cid_store(pick_free(), data, logs) as pins:
         own = attrs.evolve(world, pins=pins)
         async with staged(own, configured(own, database_url), []) as stage:
@@ -74,7 +74,7 @@ async def test_store_killed_and_started_again_costs_a_retry_and_no_relay(
         async with started_again(stage.world.pins):
             assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
             for job in (first["job_id"], body["job_id"]):
-                assert await stage.stored(f"containers/{job[2:]}")  # I7: what was kept before is kept still
+                assert await stage.stored(f"containers/{job[2:]}")  # I7: earlier content is still stored
         assert await all_violations(database_url, world.anvil.rpc_url, book) == []
 
 

@@ -1,4 +1,5 @@
-"""The token's issuer stops everything, or shuts one account out: claims are refused, every exit goes on by credit."""
+"""The token's issuer pauses the token or blacklists an account. Claims are refused, and every exit continues as
+credit."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,4 +1,4 @@
-"""A coordinator of two nodes, as operators run it: one dies, the market goes on, and metrics name it by its host."""
+"""A coordinator with two nodes, as operators run it. One node dies, the market continues, and metrics name the host."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The coordinator is told to stop while many requests are in flight."""
+"""SIGTERM stops the coordinator while many requests are in flight."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ async def test_sigterm_under_load_is_unready_first_finishes_every_request_and_ex
                 posts.append(await http.post("/v1/jobs", json=body))
 
             async def read() -> None:
-                """Until nobody listens any more."""
+                """Read until the port is closed."""
                 while True:
                     try:
                         answer = await readers.get("/readyz")

@@ -40,8 +40,8 @@ def silent_upload(party: Party) -> bytes:
 async def refused_beside_a_silent_one(
     party: Party, connected: Callable[[], Awaitable[SocketStream]]
 ) -> tuple[SocketStream, httpx.Response]:
-    """A silent upload over a connection of its own, and the answer to an upload beside it. On a slow machine the silent
-    one may be over before the other comes: then there is another."""
+    """Upload next to a silent upload, and return the response. On a slow machine the silent upload may end first, and
+    then another one is started."""
     while True:
         silent = await connected()
         await silent.send(silent_upload(party))

@@ -1,4 +1,4 @@
-"""Two coordinators on one database: the one that holds all roles is killed while clients submit to both."""
+"""Kill the coordinator that holds all roles while clients submit to it and to a second one on the same database."""
 
 from collections.abc import Callable
 

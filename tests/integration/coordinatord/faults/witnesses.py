@@ -1,10 +1,10 @@
-"""Clients of every kind at work through a fault, and every promise checked by what they saw.
+"""Clients of every kind that work through a fault, and check every promise against what they saw.
 
     async with at_work(world, book, party_at, folder, database_url) as witnesses:
         ...  # the fault
     assert await witnesses.violations() == []
 
-A request that gets no answer, or a retryable refusal, is sent again. Any other refusal is kept in `refused`.
+A request without an answer, or with a retryable refusal, is sent again. Any other refusal is kept in `refused`.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -74,7 +74,7 @@ class Witnesses:
     sessions: list[str] = attrs.field(factory=list)
     refused: list[str] = attrs.field(factory=list)
 
-    # --- what they do -------------------------------------------------------------------------------------
+    # --- clients ---------------------------------------------------------------------------------------------
 
     async def open_sessions(self) -> None:
         """Sign in again and again, so that the fault meets nonces and sessions."""
@@ -164,7 +164,7 @@ class Witnesses:
                 return (await self._get(path, {}, {"authorization": f"Bearer {token}"})).status_code
             await anyio.sleep(_PAUSE_S)
 
-    # --- what is promised ---------------------------------------------------------------------------------
+    # --- promises --------------------------------------------------------------------------------------------
 
     async def end(self) -> None:
         """Wait until every batch and every relay has ended, and every job was answered as final. The pollers must have
@@ -276,10 +276,9 @@ async def at_work(
     coordinators_database_url: str | None = None,
     times: int = 1,
 ) -> AsyncIterator[Witnesses]:
-    """Run a coordinator, svcd, buyers and witnesses until the block ends. Then wait until all that they began has
-    ended.
+    """Run a coordinator, svcd, buyers and witnesses until the block ends. Then wait until all orders have ended.
 
-    `database_url` is the test's own way to the database. `times`: of how many faults the orders must outlast.
+    The test itself uses `database_url`. Orders must outlast `times` faults.
     """
     await install_audits(database_url)
     write_ahead = WriteAhead(database_url)

@@ -1,4 +1,4 @@
-"""Uploads through the routes: what is answered, what is kept, and for how long."""
+"""Upload routes: responses, stored content, and retention."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any

@@ -76,7 +76,7 @@ async def test_expiry_is_taken_where_it_is_the_retention_and_refused_with_it_whe
     batch = await sdk.batches.create(**terms, output_expires_after={"anchor": "created_at", "seconds": kept})
     assert batch.status == "validating"
     count = await stage.fetchval("select count(*) from files where purpose = 'batch'")
-    assert count == 1  # nothing is left of what was refused
+    assert count == 1  # nothing of the refused upload is left
 
 
 async def test_client_pages_cancels_and_reads_errors(sdk: openai.AsyncOpenAI, batching: Batching) -> None:

@@ -1,4 +1,4 @@
-"""What common/OPENAI.md promises of OpenAI's client for Python, row by row, from the page's own text.
+"""OpenAI's client for Python does what docs/developers/openai.md says, row by row.
 
 The same rows through the client for Node: `make strangers`.
 """
@@ -18,7 +18,7 @@ from tests.integration.coordinatord.scene.stage import Stage
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[4]
-PAGE = (ROOT / "common" / "OPENAI.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "developers" / "openai.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 LINES = b'{"url": "/v1/responses"}\n'
 

@@ -196,7 +196,7 @@ async def test_killed_upload_is_cleaned_by_the_janitor_and_nothing_else_is(
         row = await connection.fetchrow("select id, upload_id from files where cid is null")
     assert row is not None
     uploads.queries.add((row["id"], f"uploadId={row['upload_id']}"))
-    await sweep(files)  # it may still be alive, for all that is known
+    await sweep(files)  # the upload may still be running, as far as the sweep knows
     assert await fetchval(files, "select count(*) from files") == 2
     await files.database.pool.execute("update files set expires_at = clock_timestamp() where cid is null")
     await sweep(files)

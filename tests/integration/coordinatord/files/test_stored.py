@@ -1,4 +1,4 @@
-"""Sums of what is stored, and how long content without a result is kept, in the tables alone."""
+"""Sums of stored sizes, and retention of content without a result, in the tables alone."""
 
 from collections.abc import AsyncIterator
 

@@ -1,8 +1,8 @@
-"""The market in memory, which svcd's tests trust, held against a real coordinator: one conversation with both.
+"""Compare the in-memory market of svcd's tests with a real coordinator, through one conversation with both.
 
-A provider says the same to either, from signing in to the ends of its jobs, the wrong things among it. Each answer must
-have the same status, the same error, the same members with values of the same kind; and where a value decides what a
-provider does, the same value.
+A provider sends both the same requests, from signing in to the ends of its jobs, including invalid ones. Each response
+must have the same status, the same error, and the same members with values of the same type. Values that a provider
+acts on must be equal.
 """
 
 import re
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.anyio
 
 MODEL, WINDOW = 1, 600
 RESPONSE: Final = SecretKey(b"\x66" * 32)
-# Members whose values decide something.
+# Members that a provider acts on.
 TELLING: Final = frozenset({"state", "ended_because", "ok", "reason", "published", "object", "purpose", "status"})
 Answer = Callable[[], Awaitable[httpx.Response]]
 
 
 @attrs.frozen
 class Side:
-    """`post`: a client's order for this container; its job's id. `escrow`: whose key open bids are sealed to."""
+    """`post` posts a client's order for a container and returns the job's id. `escrow` holds the key for open bids."""
 
     provider: Party
     provider_id: int
@@ -158,7 +158,7 @@ async def settling(side: Side) -> None:
 
 
 async def failing(side: Side) -> None:
-    """An open job, whose key the escrow releases; it is failed all the same."""
+    """An open job that the provider fails although the escrow has released its key."""
     provider = side.provider
     container = provider.container(to=side.escrow)
     elsewhere = provider.container(to=RESPONSE.public)

@@ -1,4 +1,4 @@
-"""What a coordinator writes to its log, at its most talkative, holds no secret of its own or of anybody."""
+"""A coordinator's log contains no secrets, even at the most verbose level."""
 
 import json
 from collections.abc import Callable

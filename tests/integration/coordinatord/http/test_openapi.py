@@ -1,4 +1,4 @@
-"""/openapi.json holds: requests made from it get answers that it describes, and none is a failure of ours."""
+"""Send requests generated from /openapi.json. It must describe every response, and none may be an internal error."""
 
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
@@ -30,7 +30,7 @@ async def _document(stage: Stage) -> Schema:
 
 
 def _judge(document: Schema, operation: Schema, answer: Any) -> None:
-    """The answer is one that the operation describes, headers and body."""
+    """Check that the operation describes the headers and body of the response."""
     described = operation["responses"].get(str(answer.status_code))
     assert described is not None, f"{answer.status_code} is not described: {answer.text}"
     for name, reference in described["headers"].items():

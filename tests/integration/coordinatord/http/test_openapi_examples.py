@@ -20,14 +20,15 @@ from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.escrows import MOCK, allow
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
-from tests.openapi.__main__ import COMMON
+from tests.openapi.__main__ import OPENAPI
 
 pytestmark = pytest.mark.anyio
 
-# Values of the operator's or the market's own, of whatever shape.
+# Values of any shape, defined by the operator or the market.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-# Of an op that is no settle, a model that has none, a job that is not claimed or has not ended.
+# Of an op that is no settle, a model that has none, a job that is not claimed or has not ended, a provider without
+# settled jobs or bundles.
 OMITTED = {
     "terms",
     "result_cid",
@@ -37,6 +38,8 @@ OMITTED = {
     "reclaimable_block",
     "ended_at",
     "pending",
+    "units_per_sec",
+    "largest_bundle",
 }
 
 
@@ -63,7 +66,7 @@ def shape(value: Any, at: str = "") -> Any:
 
 
 def alike(shown: Any, got: Any) -> bool:
-    """Nothing stands for anything: members may be null, and lists empty."""
+    """Compare shapes. Members may be null and lists empty."""
     if shown is None or got is None or shown == [] or got == []:
         return True
     if isinstance(shown, dict) and isinstance(got, dict) and "rests_on" in shown:  # a step: what else is known differs
@@ -78,7 +81,7 @@ def alike(shown: Any, got: Any) -> bool:
 
 @attrs.define
 class Replay:
-    """The document's examples, and those that were replayed."""
+    """The document's examples, and the names of those already replayed."""
 
     document: Body
     http: httpx.AsyncClient
@@ -95,7 +98,7 @@ class Replay:
         )
 
     def url(self, name: str) -> str:
-        """The operation's address with its own examples, these with what stands for them here."""
+        """Return the operation's URL, with example values replaced by real ones."""
         path, _, operation = self.operation(name)
         values = {one["name"]: str(one["example"]) for one in operation["parameters"] if "example" in one}
         values = {each: self.real.get(value, value) for each, value in values.items()}
@@ -104,7 +107,7 @@ class Replay:
         return f"{path}?{'&'.join(f'{each}={value}' for each, value in values.items())}"
 
     async def ask(self, name: str, example: str = "example", body: Body | None = None, **more: Any) -> Any:
-        """Send the request of an example; its answer is one of those that are shown."""
+        """Send the request of an example. Check that the response is one of those shown."""
         _, method, operation = self.operation(name)
         if body is not None:
             content = operation["requestBody"]["content"]["application/json"]["examples"]
@@ -143,7 +146,7 @@ async def test_every_example_is_replayed(
     stage: Stage, world: World, client: Party, provider: Party, batching: Batching
 ) -> None:
     document: Body = (await stage.http.get("/openapi.json")).json()
-    assert document == json.loads((COMMON / "openapi.json").read_text("utf-8"))
+    assert document == json.loads((OPENAPI).read_text("utf-8"))
     me = (await stage.http.get("/evm/providers")).json()["providers"]
     provider_id = next(each["provider_id"] for each in me if each["operator"] == provider.address)
     of_provider = Replay(document, stage.http, provider.authorization, {worked_order.OWNER: provider.address})
@@ -184,7 +187,7 @@ async def _registries(replay: Replay, provider: Party, provider_id: str) -> None
 
 
 async def _a_job(replay: Replay, of_provider: Replay, client: Party, provider: Party) -> str:
-    """A job that is settled in the end, one that fails, and one that is cancelled."""
+    """Create three jobs: one settles, one fails, one is cancelled."""
     await replay.ask("postJob", "probe", {"model_id": 1, "sla_secs": 3600, "units_in": 11, "units_out": 64})
     body = await client.paid()
     extra = ("auth_sig", "amount", "container")

@@ -1,4 +1,4 @@
-"""A migrated database of one's own, and the index as values to compare."""
+"""A migrated database per test, and the index as comparable values."""
 
 from collections.abc import AsyncIterator
 
@@ -21,7 +21,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def connection(database: Database) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """A connection like the one that holds the indexer's role."""
+    """A connection like that of the indexer's role holder."""
     opened = await database.connect()
     yield opened
     await opened.close()

@@ -7,12 +7,12 @@ import asyncpg
 from coordinatord.chain.indexer.undo_sql import UNDOABLE
 
 Rows = dict[str, list[tuple[Any, ...]]]
-# What is kept of the jobs' own rows: to be the same, it must be right.
+# Sums of the job rows. They match a fresh replay only if they are correct.
 _SUMS = {"job_counts": ("list", "key", "bits", "chunk", "state"), "owner_sums": ("owner", "model_id")}
 
 
 async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
-    """Every table that the chain fills, what is counted of them, and the position, each in the order of its key."""
+    """Return all tables filled from the chain, their counts, and the position, each sorted by key."""
     tables: dict[str, tuple[str, ...]] = {**UNDOABLE, **_SUMS, "index_position": ("only_row",)}
     return {
         table: [

@@ -73,7 +73,7 @@ class Moves:
         await self._jobs(owner.address, "post", *arguments)
 
     async def sent_post(self) -> bytes:
-        """A post that nobody waits for to be mined; its transaction's hash."""
+        """Send a post without waiting for its block. Return the transaction hash."""
         owner, arguments = await self._order()
         contract = at(self.chain, "JobRegistry", self.world.market.jobs)
         sent = await contract.functions.post(*arguments).transact({"from": owner.address, "gas": 1_000_000})

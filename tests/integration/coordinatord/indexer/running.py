@@ -27,7 +27,7 @@ class Running:
         self.moved.set()
 
     async def until_at(self, block: int) -> None:
-        """Returns when the index has told that it moved, and stands at `block`, ready to be read."""
+        """Wait until the index has announced `block` and is ready to be read."""
         with anyio.fail_after(60):
             while True:
                 async with self.database.connection() as connection:

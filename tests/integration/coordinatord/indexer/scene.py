@@ -1,4 +1,4 @@
-"""The market with someone who moves in it, an index of it, and what the index must agree with."""
+"""A market with simulated activity, an index of it, and checks that the index agrees with the contracts."""
 
 import random
 from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ class Scene:
         assert indexed == await index_rows(self.connection)
 
     async def check_registries(self) -> None:
-        """The index says what the registries say."""
+        """Check that the index agrees with the registries."""
         chain, market = self.moves.chain, self.world.market
         jobs = at(chain, "JobRegistry", market.jobs).functions
         for row in await self.connection.fetch("select * from jobs"):

@@ -1,4 +1,4 @@
-"""The event log tells what became of every job: whoever follows it knows at each block what the index knows."""
+"""The event log reports every job's changes. A follower knows at each block exactly what the index knows."""
 
 import random
 from typing import TypeAlias
@@ -24,12 +24,12 @@ from tests.integration.coordinatord.indexer.test_journal import follower
 pytestmark = pytest.mark.anyio
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-Told = tuple[str, int, int | None]  # name of the event, its block, and the block of what it takes back
+Told = tuple[str, int, int | None]  # name of the event, its block, and the block of the event that it takes back
 
 
 @attrs.define
 class Reader:
-    """Someone who follows the log as PROTOCOL.md has it, and reads the index again after a reset."""
+    """Someone who follows the log as docs/protocol describes it, and reads the index again after a reset."""
 
     connection: Connection
     last: int
@@ -48,7 +48,7 @@ class Reader:
 
     async def read(self) -> None:
         rows = await self.connection.fetch("select * from events where id > $1 order by id", self.last)
-        unknown: set[bytes] = set()  # jobs whose state before what was taken back is not known here
+        unknown: set[bytes] = set()  # jobs whose state before a reorg is not known here
         for row in rows:
             self.last = row["id"]
             if row["kind"] == EventKind.RESET:
@@ -95,7 +95,7 @@ async def test_events_folded_are_the_states_of_all_jobs_after_any_forks(
     journal_blocks: int,
     forks: list[tuple[int, int, bool]],
 ) -> None:
-    """Forks within the journal are told by taking back; those below it, and bulk, by a reset."""
+    """Forks within the journal are reported as events taken back. Deeper forks, and bulk, are reported as a reset."""
     await forget(connection)
     chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
     reader = await Reader.from_here(connection)
@@ -160,7 +160,7 @@ async def test_reorganisation_takes_back_the_newest_event_first_and_tells_the_ne
         ("claimed", 2, 2),
         ("cancelled", 3, None),
     ]
-    market.chain.fork(2)  # what was taken back once is not taken back again
+    market.chain.fork(2)  # an event is taken back only once
     market.chain.mine()
     market.chain.mine()
     since = await connection.fetchval("select max(id) from events")

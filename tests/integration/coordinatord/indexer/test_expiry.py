@@ -1,4 +1,5 @@
-"""Jobs that nobody claims: the index marks them when their time is over, and takes the mark back with the block."""
+"""The index marks unclaimed jobs as expired when their time is over, and removes the mark when a reorg drops the
+block."""
 
 from unittest.mock import AsyncMock
 
@@ -23,7 +24,7 @@ from tests.integration.coordinatord.indexer.test_journal import follower
 
 pytestmark = pytest.mark.anyio
 
-LAST = 4  # the block at whose time the job may still be claimed
+LAST = 4  # last block at whose time the job may be claimed
 OPEN, EXPIRED = (0, 0), (3, 5)
 POSTED = contract_events.JobPosted(
     b"\x07" * 32, b"\xaa" * 20, 1, b"\xcc" * 32, 60, rate_in=1, rate_out=1, units_in=1, units_out=1, designated=0,
@@ -46,7 +47,7 @@ class Market:
         return cls(connection, chain, follower(Source(chain.rpc(), DECODER), journal_blocks))
 
     async def at(self, height: int) -> tuple[int, int]:
-        """How the job stands in the index of the chain at that height."""
+        """Return the job's state in the index of the chain at this height."""
         while self.chain.height < height:
             self.chain.mine()
         await self.indexer.catch_up(self.connection)

@@ -1,4 +1,4 @@
-"""The journal is exact: whatever was applied and undone, the tables are those of a fresh replay."""
+"""The journal is exact: after any blocks and reorgs, the tables equal those of a fresh replay."""
 
 import random
 
@@ -64,7 +64,7 @@ async def test_index_after_any_forks_equals_a_fresh_replay(
             histories.append(history)
         if seen:
             await indexer.catch_up(connection)
-    # A chain that ends below all that the journal holds looks like a node that is behind, until it has grown.
+    # A chain shorter than the journal looks like a node that is behind, so let it grow first.
     while chain.height <= 20 + sum(growth for _, growth, _ in forks):
         chain.mine()
     await indexer.catch_up(connection)

@@ -1,7 +1,7 @@
-"""A node that fails or lies, through the proxy: the index stops where it is, and goes on when the node is well.
+"""A node fails or lies, through the proxy. The index stops, and continues when the node has recovered.
 
-Each fault is applied to a market that moves on meanwhile. The index must not move past what it could check, must
-not change, and must end equal to the registries' own account.
+The market stays active during each fault. The index must not move past checked blocks, must not change, and must end
+equal to the registries.
 """
 
 import time

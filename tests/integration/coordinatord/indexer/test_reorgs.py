@@ -1,4 +1,4 @@
-"""Reorganisations of the real chain: afterwards the index is a fresh replay's, and says what the registries say."""
+"""Reorgs of a real chain. Afterwards the index equals a fresh replay and agrees with the registries."""
 
 from typing import Final
 

@@ -1,5 +1,5 @@
-"""An index of several nodes, one of which dies, lags, lies or sits on another branch: what two tell alike is taken, no
-event is lost, and none is believed of one."""
+"""An index with several nodes, one of which dies, lags, lies or follows another branch. Only what two nodes agree on is
+accepted, and no event is lost."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -63,7 +63,7 @@ def dropped_log(_params: Any, logs: Any) -> Any:
 
 
 def another_payer(_params: Any, logs: Any) -> Any:
-    """The second topic of each log replaced: events about others than those that they happened to."""
+    """Replace the second topic of each log, so that events name the wrong accounts."""
     return [{**log, "topics": [log["topics"][0], "0x" + "00" * 31 + "07", *log["topics"][2:]]} for log in logs]
 
 
@@ -75,7 +75,7 @@ ALTERED: tuple[Fault, ...] = (Rewrite("eth_getLogs", another_payer),)
 
 
 def lagging(blocks: int) -> Rewrite:
-    """A node whose head is so many blocks old: the number alone, which is what it is judged by."""
+    """A node whose head number is that many blocks old. Lag is measured by this number alone."""
 
     def older(params: Any, block: Any) -> Any:
         return {**block, "number": hex(int(block["number"], 16) - blocks)} if params[0] == "latest" else block
@@ -106,7 +106,7 @@ def contradicted(node: int, on: Several) -> float:
 
 
 async def until_caught_up(on: Several, connection: Connection, tries: int = 8) -> None:
-    """As the follower goes on: errors are waited out."""
+    """Follow the chain like the follower, and retry after errors."""
     for _ in range(tries):
         try:
             await on.follower.catch_up(connection)

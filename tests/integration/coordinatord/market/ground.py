@@ -40,7 +40,7 @@ class Ground:
 
     @property
     def terms(self) -> MarketTerms:
-        """Whose owner is somebody else than the deployer."""
+        """Terms whose owner is not the deployer."""
         return MarketTerms(
             chain_id=CHAIN_ID,
             token=self.token.address,
@@ -107,14 +107,15 @@ def created(node: Web3, key: LocalKey, name: str, *arguments: object, chain_id: 
     return Contract(name, sender.addresses([step])[name])
 
 
-# A chain as a public one is, with a token of somebody else.
+# A public chain, with a token that an unrelated account deployed.
 
 PUBLIC_CHAIN: Final = 4242
 
 
 @contextmanager
 def public_chain(folder: Path) -> Iterator[str]:
-    """As a public chain is: blocks by the clock, of 60 million gas, transactions capped, somebody else's first."""
+    """Start a chain like a public one: timed blocks of 60 million gas, capped transactions, and earlier transactions of
+    another account."""
     url = f"http://{LOOPBACK}:{(port := pick_free())}"
     rules = ("--hardfork", "osaka", "--gas-limit", "60000000", "--enable-tx-gas-limit", "--block-time", "0.3")
     place = ("--host", LOOPBACK, "--port", str(port), "--chain-id", str(PUBLIC_CHAIN), "--mnemonic", MNEMONIC)
@@ -126,7 +127,7 @@ def public_chain(folder: Path) -> Iterator[str]:
 
 
 def issued_token(node: Web3, cast: Cast) -> str:
-    """A token that no part of the product knows: behind an upgradable proxy, with a name and version of its own."""
+    """Deploy a token unknown to the product, behind an upgradable proxy, with an unusual name and version."""
     maker, proxy_admin, issuer = key_of(cast.admin), cast.treasury.address, cast.admin.address
     implementation = created(node, maker, "IssuedToken", chain_id=PUBLIC_CHAIN)
     proxy = created(node, maker, "IssuedTokenProxy", implementation.address, proxy_admin, chain_id=PUBLIC_CHAIN)

@@ -1,4 +1,5 @@
-"""Administration of a market, by a key and as calldata for a multisig: the same calls, or why there are none."""
+"""Administer a market with a key and as calldata for a multisig. Both make the same calls or give the same reason for
+none."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +25,7 @@ class Office:
     ground: Ground
     book: AddressBook
     rpc_url: str
-    read: Callable[[], str]  # what was printed
+    read: Callable[[], str]  # reads the printed output
 
     def run(self, *words: str) -> str:
         """The command's output."""
@@ -66,7 +67,7 @@ def office(ground: Ground, anvil: Anvil, capsys: pytest.CaptureFixture[str]) -> 
     return Office(ground, book, anvil.rpc_url, lambda: capsys.readouterr().out)
 
 
-# Each in the state that those before it left, with what the chain must say then.
+# Each deed starts in the state after the previous ones. The last member is the state expected on the chain.
 DEEDS: list[tuple[list[str], int, Callable[[MarketState], object], object]] = [
     (["list-provider", "1"], 1, lambda m: m.listings[0].listed, True),
     (["delist-provider", "1"], 1, lambda m: m.listings[0].listed, False),

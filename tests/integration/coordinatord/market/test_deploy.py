@@ -1,4 +1,4 @@
-"""Deployments on a real chain: whole ones, killed ones, and those that must not begin."""
+"""Deployments on a real chain: complete, killed, and refused before the start."""
 
 import json
 import os
@@ -37,8 +37,8 @@ class Killed(BaseException):
 
 
 class MortalProvider(RetryingProvider):
-    """Kills the run that broadcasts a transaction for the first time before the node has it, and the one that
-    broadcasts it for the second time after. `others`: these go through at once."""
+    """Kill the run before its first broadcast of a transaction, and after the second broadcast of the same one. The
+    first `others` transactions pass."""
 
     def __init__(self, url: str, others: int) -> None:
         super().__init__(url)

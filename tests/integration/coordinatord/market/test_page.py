@@ -1,4 +1,4 @@
-"""The page MARKET.md, followed to the letter: its shell blocks, on a fresh chain with the rules of today."""
+"""The shell blocks of docs/operators/market.md work in order on a fresh chain."""
 
 import json
 import os
@@ -19,7 +19,8 @@ from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, key_of, public_chain, rpc, send
 
-PAGE = Path(__file__).parents[4] / "coordinatord" / "MARKET.md"
+PAGE = Path(__file__).parents[4] / "docs" / "operators" / "market.md"
+MARKET_FILE_PAGE = PAGE.with_name("first-market.md")
 ETHER = 10**18
 
 
@@ -28,7 +29,7 @@ def blocks_of(page: Path) -> list[str]:
 
 
 class Shell:
-    """Runs one block after another in the same folder; what a block exports or sets is there for the next."""
+    """Runs blocks one after another in the same folder, and keeps exports and variables between blocks."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.state = folder, folder.parent / "state.sh"
@@ -79,9 +80,10 @@ def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_acce
 
 
 def follow(shell: Shell, node: Web3, cast: Cast) -> dict[str, str]:
-    """The page from its first block to its last; what each command of interest printed. Between blocks happens what
-    the page says that others do: funds arrive, a provider registers itself."""
-    blocks = blocks_of(PAGE)
+    """Follow the page from its first block to its last. Return what each command of interest printed. Between blocks,
+    do what the page expects of other people: send funds, register a provider."""
+    variables, deployer, *rest = blocks_of(PAGE)
+    blocks = [variables, deployer, *blocks_of(MARKET_FILE_PAGE), *rest]
     assert len(blocks) >= 10
     printed = {}
     for block in blocks:

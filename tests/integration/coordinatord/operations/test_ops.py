@@ -235,7 +235,8 @@ async def test_trouble_on_the_way_of_an_op(
 async def test_another_result_for_a_settle_under_way_waits_until_that_has_ended(
     client: Party, provider: Party, stage: Stage
 ) -> None:
-    """The content id is not signed: who copies the signature must not get another result mined beside it."""
+    """The signature does not cover the content id. A client that copies the signature must not get another result
+    settled."""
     job = (await client.post())["job_id"]
     assert (await provider.run(provider.claim(job))).status_code == 201
     settle = provider.settle(job, result=base64_of(b"the result"))

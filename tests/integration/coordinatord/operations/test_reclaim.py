@@ -1,4 +1,4 @@
-"""Overdue jobs end by themselves, once."""
+"""Overdue jobs are reclaimed once, without any request."""
 
 from collections.abc import AsyncIterator
 

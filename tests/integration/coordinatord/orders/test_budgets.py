@@ -26,7 +26,7 @@ Refusal = tuple[int, str, str, bool]
 
 @pytest.fixture
 def stage_settings() -> dict[str, object]:
-    """Two posts fit by estimate while they are under way, and what they really used leaves no room for a third."""
+    """Estimates leave room for two posts under way. The gas actually used leaves no room for a third."""
     return {
         "gas": {
             "posts": 300_000,
@@ -43,7 +43,7 @@ def stage_settings() -> dict[str, object]:
 
 @pytest.fixture
 async def newcomer(stage: Stage) -> Party:
-    """A wallet that nobody has seen before."""
+    """Return a wallet without any history."""
     return await wallet_with(stage, 1_000_000)
 
 
@@ -110,7 +110,7 @@ async def booked_by_kind(stage: Stage) -> set[str]:
 
 
 async def gas_of_the_relayer(stage: Stage) -> int:
-    """What the chain says that its transactions used."""
+    """Return the gas that the relayer's transactions used, as recorded on the chain."""
     total = 0
     async with stage.ground.database.connection() as connection:
         rows = await connection.fetch("select mined_hash from relay_txs where mined_hash is not null")

@@ -1,4 +1,4 @@
-"""Every check that an order fails, told at once, and nothing done about it."""
+"""A preflight reports all failed checks at once, and changes nothing."""
 
 import time
 

@@ -1,5 +1,4 @@
-"""The relayer's account loses its role, and is given it again: nobody is told that it was his fault, and nothing is
-lost meanwhile."""
+"""The relayer's account loses its role and gets it back. No caller is blamed, and no op is lost."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -83,7 +82,7 @@ async def test_post_that_waits_in_the_queue_while_the_role_is_taken_is_not_refus
     paid = await client.paid()
     await granted(False)
     await until(lambda: stage.http.get("/readyz"), 503)
-    stage.relaying._role = None  # nobody refuses at the door
+    stage.relaying._role = None  # submissions are accepted although the role is gone
     with stage.node.answering(passing_trial):
         refused = await stage.http.post("/v1/jobs", json=paid)
     assert_may_be_repeated(refused)
@@ -104,7 +103,7 @@ async def test_settle_outlives_the_queue_timeout_without_role(
     await granted(False)
     await until(lambda: stage.http.get("/readyz"), 503)
 
-    # Whatever frees money without the role goes on.
+    # Ops that free money need no role, and continue.
     assert (await provider.run(provider.fail(other))).status_code == 201
     assert (await stage.http.post(f"/v1/jobs/{third}/cancel", json=client.cancel(third))).status_code == 200
     assert_may_be_repeated(await provider.run(provider.settle(job, result=base64_of(b"inline"))))

@@ -1,6 +1,6 @@
-"""A coordinator as a process of its own, for programs of other people to speak with over sockets.
+"""A coordinator as a separate process, for third-party programs that connect over sockets.
 
-The modules here are no `test_*.py`: `make peers` names them, and nobody else runs them.
+Modules here are not named `test_*.py`, so only `make peers` runs them.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -72,5 +72,5 @@ async def seller(served: Served) -> Party:
 
 @pytest.fixture
 def held(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Says what was held, for the table that `make peers` prints."""
+    """Record what was checked, for the table that `make peers` prints."""
     return lambda words: record_property("held", words)

@@ -29,7 +29,7 @@ def served_settings() -> dict[str, object]:
 
 
 async def _prepared(served: Served, owner: Party, seller: Party) -> dict[str, Any]:
-    """Requests with true signatures, by operation, in the order in which they hold; and ids of what is there."""
+    """Return validly signed requests by operation, in the order in which they succeed, and ids of existing objects."""
     provider = served.world.market.provider_ids[served.world.cast.with_role("provider")[0].address]
     await owner.sign_in()
 
@@ -64,7 +64,7 @@ async def _prepared(served: Served, owner: Party, seller: Party) -> dict[str, An
     }
 
 
-# What stands in the place of each path's parameter.
+# Values for the path parameters.
 _KNOWN = {
     "/v1/models/{name}": "models",
     "/evm/models/{id}/prices": "numbers",

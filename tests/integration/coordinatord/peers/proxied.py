@@ -1,4 +1,4 @@
-"""config/nginx before a coordinator, whose answers come through it as they are: uploads, streams, waits, refusals."""
+"""The documented nginx configuration passes uploads, streams, waits and refusals of a coordinator through unchanged."""
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -48,7 +48,7 @@ async def through(proxy: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def buyer(owner: Party, through: httpx.AsyncClient) -> Party:
-    """The owner, whose requests go through the proxy."""
+    """The owner, with requests sent through the proxy."""
     return attrs.evolve(owner, http=through)
 
 
@@ -131,7 +131,7 @@ async def test_callers_behind_the_proxy_are_told_apart_and_a_429_says_when_to_co
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.headers["x-svc-retryable"] == "true"
         assert refused.json()["error"]["type"] == "busy"
-        # What a caller claims of himself in front of the proxy's own word does not help.
+        # An address that the caller puts before the proxy's entry has no effect.
         claimed = await busy.get("/healthz", headers={"x-forwarded-for": "203.0.113.9"})
         assert claimed.status_code == 429
         assert (await other.get("/healthz")).status_code == 200

@@ -1,4 +1,4 @@
-"""viem and ethers as the wallets of a market: what they sign is settled on the chain, and what we sign they verify."""
+"""viem and ethers as wallets of a market. The chain accepts their signatures, and they verify ours."""
 
 import random
 import re
@@ -35,7 +35,7 @@ def signer(request: pytest.FixtureRequest) -> Iterator[Library]:
 
 
 class _Signing:
-    """A wallet that has nothing but a library and the page: what it signs is not made by our code."""
+    """A wallet built only from a library and the documentation, without our signing code."""
 
     def __init__(self, signer: Library, chain: dict[str, Any], wallet: DevWallet) -> None:
         self.signer, self.deployment, self.wallet = signer, Deployment(chain), wallet
@@ -151,7 +151,7 @@ def _deployment(draw: random.Random) -> tuple[Domains, Deployment]:
 
 
 def _spellings(signature: bytes) -> dict[str, bytes]:
-    """Of one signature, those that are none of ours: they name the same key, or nearly, and must not be taken."""
+    """Return invalid spellings of a valid signature. They recover the same key, or nearly, and must be rejected."""
     r, s, v = signature[:32], int.from_bytes(signature[32:64], "big"), signature[64]
     return {
         "high s": r + (ORDER - s).to_bytes(32, "big") + bytes((55 - v,)),
@@ -165,8 +165,8 @@ def _spellings(signature: bytes) -> dict[str, bytes]:
     }
 
 
-# What libraries take as well, and the contracts and we do not: a caller who verifies with one of them has to check the
-# form himself. A change of theirs is seen here.
+# Spellings that libraries accept, but the contracts and we reject. Callers who verify with these libraries must check
+# the form first. This test fails when a library changes.
 _LENIENT: Final = {
     "viem": {"v 0 or 1", "high s"},
     "ethers": {"v 0 or 1", "64 bytes"},  # r and s with the parity in their first bit: EIP-2098

@@ -1,4 +1,4 @@
-"""Typed data as common/PROTOCOL.md writes it down, in the form that wallets take. Nothing of the programs is asked."""
+"""Typed data from docs/protocol/formats.md alone, in the form that wallets take."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.integration.coordinatord.peers.conftest import ROOT
 Typed = dict[str, Any]
 Fields = list[dict[str, str]]
 
-_PAGE: Final = (ROOT / "common" / "PROTOCOL.md").read_text("utf-8").split("\n## Typed data\n")[1].split("\n## ")[0]
+_PAGE: Final = (ROOT / "docs/protocol/formats.md").read_text("utf-8").split("\n## Typed data\n")[1].split("\n## ")[0]
 _STRUCT: Final = re.compile(r"(\w+)\(([^)]*)\)")
 
 
@@ -90,7 +90,7 @@ class Library:
         return str(answer["said"])
 
     def accepts(self, address: str, signature: str, typed: Typed) -> bool:
-        """False also where it throws, as both do about what is no signature at all."""
+        """Verify a signature. Both libraries throw on malformed ones, which counts as False."""
         return self.ask("verify", address=address, signature=signature, typed=typed).get("said") is True
 
 

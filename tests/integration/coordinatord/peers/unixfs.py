@@ -1,4 +1,5 @@
-"""ipfs-unixfs-importer beside our content ids: of files alone, and of files that a coordinator took."""
+"""Compare our content ids with those of ipfs-unixfs-importer, for plain files and for files uploaded to a
+coordinator."""
 
 import base64
 import json
@@ -85,7 +86,7 @@ def test_files_of_every_shape_have_the_same_id_and_are_read_back_from_the_blocks
 
 
 def test_blocks_by_the_importers_own_defaults_are_read_back_and_a_changed_one_is_not(imported: Import) -> None:
-    """Whatever profile a gateway's owner imported with: a file is proved by its tree."""
+    """A gateway's owner may import with any profile. A file is verified by its tree."""
     content = random.Random(22).randbytes(600_000)
     theirs = imported(content, 0, 0)
     assert len(theirs["blocks"]) > 1

@@ -1,4 +1,4 @@
-"""A whole coordinator over plain S3 and over Kubo: orders, uploads, results, batches, and what the janitor removes."""
+"""A complete coordinator over plain S3 and over Kubo: orders, uploads, results, batches and the janitor's removals."""
 
 import os
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ async def test_what_the_chain_names_is_served_by_its_content_id(
 async def test_refused_content_is_removed_and_another_s_under_the_same_id_stays(
     stage: Stage, server: PlainS3 | KuboNode, client: Party, provider: Party, rival: Party
 ) -> None:
-    """A stranger brings a settled result as an upload of its own, which the janitor removes."""
+    """A stranger uploads the bytes of a settled result, and the janitor removes that upload."""
     job = str((await client.post())["job_id"])
     assert (await provider.run(provider.claim(job))).status_code == 201
     settled = await provider.run(provider.settle(job, result=base64_of(b"the sealed result")))

@@ -171,8 +171,8 @@ async def test_plain_bucket_is_a_gateway_and_nothing_else_is_left_in_it(store: P
 
 @pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
 async def test_keys_of_one_content_that_come_and_go_at_once_never_lose_it(store: PinStore) -> None:
-    """Whoever stands with a key at the end has its content. Meanwhile a server may break off an answer, when another
-    key has the same content written anew."""
+    """Every key that exists at the end has its content. During the test, a server may cut off a response because
+    another key writes the same content again."""
     content = os.urandom(300)
 
     async def come_and_go(name: str) -> None:

@@ -16,7 +16,7 @@ from tests.integration.coordinatord.relayer.ops import Ops, signer
 
 @pytest.fixture
 def write_ahead(services: Services, database_url: str) -> Iterator[WriteAhead]:
-    """On in every test of a relayer: one that sends what it has not stored fails it."""
+    """Check in every relayer test that each sent transaction was stored first."""
     oracle = WriteAhead(database_url)
     yield oracle
     found = services.portal.call(oracle.found)
@@ -26,7 +26,7 @@ def write_ahead(services: Services, database_url: str) -> Iterator[WriteAhead]:
 
 @pytest.fixture
 def anvil(services: Services, anvil: Anvil, write_ahead: WriteAhead) -> Iterator[Anvil]:
-    """The node behind a proxy that has the oracle look at whatever is sent to it, by whichever way and process."""
+    """The node behind a proxy that shows every sent transaction to the oracle, from any process."""
     for proxy in services.run(rpc_proxy(anvil.rpc_url, write_ahead)):
         yield attrs.evolve(anvil, rpc_url=proxy.url)
 

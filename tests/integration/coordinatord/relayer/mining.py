@@ -25,7 +25,7 @@ async def mining_by_hand(anvil: Anvil) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        with anyio.CancelScope(shield=True):  # the chain is other tests' too, however this one ends
+        with anyio.CancelScope(shield=True):  # other tests share the chain, so restore it after any error
             await anvil.call("evm_setAutomine", True)
             await anvil.call("anvil_dropAllTransactions")
             await anvil.call("anvil_setNextBlockBaseFeePerGas", base_fee)  # a snapshot does not bring it back
@@ -57,7 +57,7 @@ async def money_moves(world: World, owner: Wallet) -> None:
 
 
 async def authorization_cancelled(world: World, domains: Domains, owner: Wallet, job: str) -> None:
-    """The payment of a job, by its owner, ahead of what the relayer has in the pool."""
+    """The owner cancels a job's payment before the relayer's pending transactions are mined."""
     nonce = bytes.fromhex(job[2:])
     message = keccak256(_CANCEL_TYPE + bytes(12) + owner.address + nonce)
     signature = owner.sign(digest(domains.token.separator, message))

@@ -1,4 +1,4 @@
-"""A relayer with all that it stands on, and the services' face of it, in this process."""
+"""A relayer with its dependencies and the services' interface to it, in this process."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ from devnet.anvil import CHAIN_ID, Anvil
 UNLIMITED: Final = GasPolicy(
     posts=0, work=0, upkeep=0, unlisted_upkeep=0, newcomers=0, per_settled=0, hourly_percent=100
 )
-# Without an index beside a test: this says that it is ahead of every block, so that nobody waits for it.
+# Pretend that an index is ahead of every block, so that tests without an index do not wait for one.
 _INDEX_FAR_AHEAD = (
     "insert into index_position (block_number, block_hash, block_time) values (1000000000, '', 0)"
     " on conflict do nothing"
@@ -165,7 +165,7 @@ async def submit(connection: Connection, relay: NewRelay, *, max_depth: int = 10
 
 
 def relay_into(on: Stage, outcomes: list[object]) -> Callable[[NewRelay], Awaitable[None]]:
-    """For a task: the relay of an op, whose outcome is added."""
+    """Relay an op in a task, and append the outcome."""
 
     async def relay(op: NewRelay) -> None:
         outcomes.append(await on.relaying.relay(op))

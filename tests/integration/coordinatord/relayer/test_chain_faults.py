@@ -1,4 +1,4 @@
-"""What the chain does to transactions that are already signed."""
+"""Chain events that affect signed transactions."""
 
 import anyio
 import pytest
@@ -206,7 +206,7 @@ async def test_a_reorg_deeper_than_blocks_are_remembered_gets_identical_bytes_ag
 async def test_a_shared_transaction_that_reverts_as_a_whole_is_taken_apart(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
 ) -> None:
-    """The account is no relayer any more: nobody may share a transaction, and anybody may send the ops themselves."""
+    """The account has lost its role. Shared transactions revert, but any account may send the ops individually."""
     outcomes: list[object] = []
     call = selector("setRelayer(address,bool)") + encode(address(relayer_wallet.address), boolean(False))
     admin, registry = world.cast.admin.address, world.market.providers

@@ -135,9 +135,7 @@ async def test_a_rival_claim_and_a_settle_handed_over_too_early_hold_up_nobody_e
         on.start(relayer_wallet)
         await until_pooled(world.anvil)
         await world.anvil.call("evm_mine")
-        await on.until(
-            "select count(*) > 0 from relays where state = 'mined'"
-        )  # what is signed by then waits for the next
+        await on.until("select count(*) > 0 from relays where state = 'mined'")  # later ops wait for the next one
         await mine_until_ended(on, world.anvil)
         assert await on.fetchval(_ENDS) == (
             "post mined, claim mined, claim refused NotOpen, settle mined, post mined, settle mined, claim mined"

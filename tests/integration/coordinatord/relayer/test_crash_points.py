@@ -1,8 +1,8 @@
-"""The relayer dies at every place where it waits, and is started again: each op is relayed once, whatever a node says.
+"""Kill the relayer at each place where it waits, and restart it. Each op is relayed once, whatever the node answers.
 
-A few ops meet one death after another, until there is no place left; where the node does not just take the bytes, from
-their sending on. With `CRASH_POINTS=apart` (`make crash-points`) each place has an op of its own, which meets that one
-death alone, under more answers.
+By default a few ops meet one crash after another, until all places are covered. If the node rejects the bytes, the
+crashes begin at their broadcast. With `CRASH_POINTS=apart` (`make crash-points`) each place gets a separate op and a
+single crash, under more node answers.
 """
 
 import os
@@ -98,7 +98,7 @@ class Scene:
 
     @contextmanager
     def _first_sending(self) -> Iterator[Callable[[], Awaitable[None]]]:
-        """The answer is in force; to be run beside: what ends it, once it was given."""
+        """Start the fault. Yield a task that ends the fault after its first answer."""
         before = self.proxy.seen(SEND)
         with ExitStack() as answering:
             if self.answer is not None:
@@ -138,7 +138,7 @@ async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
     async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, patience=0.3) as on:
         scene = Scene(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], relayer_wallet, points)
         deaths = [await scene.deaths_of(ops.post(client))]
-        while deaths[-1]:  # until an op went through without a place where nobody died
+        while deaths[-1]:  # until one op meets no new crash point
             deaths.append(await scene.deaths_of(ops.post(client)))
         places = [line for place in points.met for line in place]
         assert [

@@ -1,4 +1,4 @@
-"""An account that another one replaced: what it sent is seen through, and it sends nothing new."""
+"""A replaced relayer account finishes its pending transactions and sends nothing new."""
 
 import anyio
 import pytest
@@ -30,7 +30,7 @@ async def test_replaced_account_is_followed_to_its_end_and_the_new_one_sends_wha
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until(BROADCAST, 1)
             relaying.cancel()
-            await world.anvil.call("anvil_dropAllTransactions")  # only whoever follows it sends it again
+            await world.anvil.call("anvil_dropAllTransactions")  # only a process that follows the account rebroadcasts
             on.start(relayer_wallet, replacements_only=True)
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until("select count(*) = 1 from relays where state = 'queued'")

@@ -1,4 +1,4 @@
-"""What is relayed while money is short or fees are high: exits, as long as there is any gas for them."""
+"""Relaying with low funds or high fees. Exits continue while there is any gas."""
 
 import anyio
 import pytest
@@ -31,7 +31,7 @@ async def refused(on: Stage, *relays: NewRelay) -> list[str | None]:
 
 
 async def cost_of(world: World, gas: int) -> str:
-    """Funds for this much gas, at what is offered for it on this chain."""
+    """Return the cost of this much gas at the fees currently offered."""
     told = await world.anvil.call("eth_feeHistory", "0x1", "latest", [])
     return hex(gas * (2 * int(told["baseFeePerGas"][-1], 16) + GWEI))
 

@@ -1,4 +1,4 @@
-"""What transactions of many ops plan to use, beside what they use and what the chain lets one use."""
+"""Planned gas of transactions with many ops, compared with the gas used and with the chain's limits."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from tests.invariants.relays import relay_violations
 pytestmark = pytest.mark.anyio
 
 MANY = 64
-MAX_PLANNED = BLOCK_GAS_LIMIT * 15 // 100  # so that a full block uses 85 % of its gas, whatever fits last
+MAX_PLANNED = BLOCK_GAS_LIMIT * 15 // 100  # so that a full block uses 85 % of its gas
 
 
 @attrs.frozen
@@ -89,7 +89,8 @@ async def test_a_relay_that_starves_goes_again_with_more_gas_and_refuses_no_op(
     *,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The chain's token is dearer than the table says. The second relay is planned by what the first one taught."""
+    """The chain's token costs more gas than the table says. The second relay's plan uses the cost measured in the
+    first."""
     monkeypatch.setitem(GAS, RelayKind.POST, OpGas(150_000, 25_000))
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
@@ -142,7 +143,7 @@ async def test_chains_are_one_transaction_within_the_plan(
 async def test_ops_of_many_wallets_fit_the_plan(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet
 ) -> None:
-    """Each client and each provider has slots of its own, and the first look at each is dear."""
+    """Each client and each provider has separate storage slots, and the first access of each is expensive."""
     providers, clients = ([signer(wallet) for wallet in world.cast.with_role(role)] for role in ("provider", "client"))
     for wallet in world.cast.with_role("provider"):
         await with_room_for_many_claims(world, wallet.address)

@@ -1,4 +1,4 @@
-"""Gas of real transactions in the books: all of it, once, whatever is reorganised."""
+"""The books contain all gas of real transactions exactly once, also after reorgs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Gas bookings, and what they leave for the next request, in the tables alone."""
+"""Gas bookings and the budget that they leave for the next request, in the tables alone."""
 
 import itertools
 from collections.abc import AsyncIterator

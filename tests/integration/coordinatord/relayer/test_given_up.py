@@ -1,4 +1,5 @@
-"""Transactions that no node takes, and endpoints that take none: nothing waits behind them, nobody waits for long."""
+"""Transactions that no node accepts, and endpoints that accept nothing. Other ops do not wait, and callers wait only
+briefly."""
 
 import anyio
 import pytest
@@ -77,7 +78,7 @@ async def test_endpoint_that_serves_no_sending_is_named_to_callers(
                     await on.relaying.relay(op)
                 assert (refused.value.kind, refused.value.code) == ("relay_unavailable", code)
             assert await on.fetchval("select count(*) from relay_txs") == 1
-        assert isinstance(await on.relaying.relay(post), RelayMined)  # joins what is sent again
+        assert isinstance(await on.relaying.relay(post), RelayMined)  # joins the op that is already retried
         states = await on.fetchval("select array_agg(state::text order by id) from relays")
         assert states == ["mined", "dropped"]
         await nothing_is_broken(on)

@@ -53,7 +53,7 @@ class Scene:
                 await kill_9(process)
 
     async def finish(self) -> None:
-        """A new relayer ends what the killed one began."""
+        """Start a new relayer, which finishes the killed one's work."""
         async with relayer_process(self.database_url, self.proxy.url, self.key):
             while not self.outcomes:
                 await self.world.anvil.call("evm_mine")

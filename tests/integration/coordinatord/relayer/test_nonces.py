@@ -1,4 +1,4 @@
-"""Nonces of ours that others use, and nonces that the chain gives back."""
+"""Nonces of the relayer's account that another process uses, or that a reorg frees."""
 
 import anyio
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def lose_the_nonce(on: Stage, anvil: Anvil, account: str) -> object:
-    """A transaction from elsewhere is mined in place of ours, and the relayer has seen it; its hash."""
+    """Mine a foreign transaction with our nonce, wait until the relayer has seen it, and return its hash."""
     await anvil.call("anvil_dropAllTransactions")
     nonce = await anvil.call("eth_getTransactionCount", account, "latest")
     foreign = await anvil.call("eth_sendTransaction", {"from": account, "to": account, "nonce": nonce})
@@ -86,7 +86,7 @@ async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_
 
 
 async def send_in_place(anvil: Anvil, raw: str) -> None:
-    """Have the pool hold these bytes and no others of their nonce, whatever is on its way to it."""
+    """Replace pending transactions with this nonce in the pool by these bytes."""
     with anyio.fail_after(60):
         while True:
             await anvil.call("anvil_dropAllTransactions")
@@ -181,7 +181,7 @@ async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
 async def test_a_nonce_that_is_lost_and_given_back_twice_is_closed_by_the_same_self_transfer(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """With the fees as they were, signing it anew gives the same bytes."""
+    """With unchanged fees, signing again gives the same bytes."""
     account, anvil = hexed(relayer_wallet.address), world.anvil
     async with (
         mining_by_hand(anvil),
@@ -241,7 +241,7 @@ async def test_a_node_that_lags_behind_the_count_of_another_makes_no_nonce_look_
     *,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of many nodes behind one endpoint, one that has the block tells the head, and one that has not tells the rest."""
+    """Of several nodes behind one endpoint, a current node reports the head, and a lagging node answers the rest."""
     monkeypatch.setattr(in_flight, "RECEIPTS_LAG", 0.1)
     behind = (
         Rewrite("eth_getBlockByNumber", lambda _, block: {**block, "transactions": []}),

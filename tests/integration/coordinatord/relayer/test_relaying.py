@@ -1,4 +1,4 @@
-"""Ops through the outbox to the chain, and what each caller hears."""
+"""Ops go through the outbox to the chain, and callers get their outcomes."""
 
 import anyio
 import attrs
@@ -238,6 +238,6 @@ async def test_a_request_cancelled_before_it_is_written_is_not_relayed(
             callers.start_soon(on.relaying.submit, ops.post(client))
             await on.until("select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted")
             with anyio.move_on_after(0.1):
-                await on.relaying.submit(ops.post(client))  # waits for the first one's transaction
+                await on.relaying.submit(ops.post(client))  # waits for the first op's transaction
         await on.relaying.submit(ops.post(client))
         assert await on.fetchval("select count(*) from relays") == 2

@@ -1,4 +1,4 @@
-"""An account without its role in the midst of others, and one that loses it with transactions under way."""
+"""One account without its role among others, and one that loses the role while transactions are pending."""
 
 import anyio
 import pytest

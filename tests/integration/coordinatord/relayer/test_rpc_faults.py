@@ -1,5 +1,5 @@
-"""What the endpoint does to us: no answers, errors, lies. Before broadcast callers may try again; after it nothing
-but the one stored transaction is ever sent."""
+"""Faults of the endpoint: no answers, errors, lies. Callers may retry before the broadcast. After it, only the stored
+transaction is sent again."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress

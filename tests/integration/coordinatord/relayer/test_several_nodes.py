@@ -1,5 +1,4 @@
-"""A relayer with several nodes, one of which dies, lags or lies: every op is mined once, in one transaction, whatever
-one node says."""
+"""A relayer with several nodes, one of which dies, lags or lies. Every op is mined once, in one transaction."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -152,7 +151,7 @@ async def test_a_node_that_lags_is_left_before_anything_is_decided_by_it(
 async def test_a_nonce_is_not_given_up_while_another_node_counts_it_as_free(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """A node that claims that somebody else used the nonce would have the op sent for a second time."""
+    """If the relayer believed the lying node that the nonce is used, it would send the op a second time."""
     outcomes: list[object] = []
     count = Rewrite("eth_getTransactionCount", lambda _params, count: hex(int(count, 16) + 1))
     async with behind_proxies(world, database_url, 2) as (on, (first, _)), mining_by_hand(world.anvil):

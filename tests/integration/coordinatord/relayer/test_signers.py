@@ -1,5 +1,5 @@
-"""The relayer's account signed for by a keystore, by a program and by a signer over HTTP, on a real chain; and signers
-that are away, slow or wrong: nothing of theirs is stored or sent, the op waits, and goes when the signer is well."""
+"""The relayer's account with a keystore, a signing program and an HTTP signer, on a real chain. While a signer is down,
+slow or wrong, nothing is stored or sent, and the op waits until the signer recovers."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def by_program(tmp_path: Path, key: str, world: World) -> dict[str, object]:
 
 
 def by_http(_tmp_path: Path, _key: str, world: World) -> dict[str, object]:
-    """The node signs, which has the keys of its accounts: the method and its answer are those of a signer."""
+    """The node, which has its accounts' keys, acts as the HTTP signer: its method and response match."""
     return {
         "RELAYER_SIGNER_URL": world.anvil.rpc_url,
         "RELAYER_ACCOUNT": world.cast.with_role("relayer")[0].address,

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: what was signed is sent at once, and its transaction commits afterwards."""
+    """Plant the fault: send signed bytes at once, and commit their transaction afterwards."""
     sign = intake.sign_planned
 
     async def sign_and_send(
@@ -61,7 +61,7 @@ async def test_a_broadcast_before_the_commit_is_found_and_named(
         send_inside_the_transaction(on, monkeypatch)
         with proxy.fault(*([] if fault is None else [fault])):
             on.start(relayer_wallet)
-            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)  # nothing else would tell
+            assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)  # no other check would notice
         sent = await on.fetchval(
             "select '0x' || encode(hash, 'hex') || ' (nonce ' || nonce || ')'"
             " from relay_tx_versions v join relay_txs t on t.id = v.tx_id"

@@ -69,7 +69,7 @@ class Batching:
         return await self.owner.http.post(f"/v1/batches/{batch_id}/cancel", headers=self.owner.authorization)
 
     async def until(self, batch_id: str, **wanted: Any) -> Body:
-        """Until the batch has these members (`counts` stands for its request counts)."""
+        """Wait until the batch has these members. `counts` means its request counts."""
         batch: Body = {}
         with anyio.fail_after(60):
             while any(batch.get(name) != value for name, value in wanted.items()):

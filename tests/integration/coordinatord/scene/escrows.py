@@ -69,7 +69,7 @@ def custody_of(stage: Stage) -> MockCustody:
 
 
 async def allow(world: World, status: int = 1, release: int = RELEASE) -> None:
-    """What the market's admin says of the instances of a release."""
+    """Set a release's status, as the market's admin does."""
     async with connected(world.anvil.rpc_url) as chain:
         providers = at(chain, "ProviderRegistry", world.market.providers)
         measurement = mock_measurement(release)

@@ -1,4 +1,4 @@
-"""A transport that stands in front of a service and answers in its place when told to."""
+"""A transport that intercepts requests to a service and can answer them itself."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ class Faults(httpx.AsyncBaseTransport):
 
 
 def node_transport(client: httpx.AsyncClient, url: str) -> Transport:
-    """What the chain's client speaks through, over a client that has `Faults`."""
+    """Return the transport of the chain's client, over an HTTP client that has `Faults`."""
 
     async def post(body: bytes) -> tuple[int, bytes]:
         try:

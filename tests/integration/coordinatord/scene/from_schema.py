@@ -52,7 +52,7 @@ def _objects(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def strayed(schema: Schema) -> st.SearchStrategy[Any]:
-    """Values that the schema allows, one in ten times something else."""
+    """Generate values that match the schema, and in one of ten cases values that do not."""
     return st.integers(0, 9).flatmap(lambda n: values(schema) if n else _JUNK)
 
 

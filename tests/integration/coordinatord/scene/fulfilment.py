@@ -1,4 +1,4 @@
-"""What a provider does for one job: claims it, opens it, turns the text round, settles."""
+"""A provider's work for one job: claim it, decrypt it, reverse the text, settle."""
 
 import base64
 
@@ -29,7 +29,7 @@ async def fulfil(stage: Stage, provider: Party, account: DevWallet, job: str) ->
 
 
 async def _opened(stage: Stage, provider: Party, account: DevWallet, job: str) -> bytes:
-    """With the provider's own key, or for an open bid with what the escrow releases."""
+    """Decrypt with the provider's key, or for an open bid with the key that the escrow releases."""
     row = (await stage.http.get(f"/evm/jobs/{job}")).json()
     async with httpx.AsyncClient(trust_env=False) as gateway:
         container = (await gateway.get(f"{stage.world.pins.gateway}/ipfs/{row['task_cid']}")).content

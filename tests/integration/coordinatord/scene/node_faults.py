@@ -1,4 +1,4 @@
-"""Lies of the node, told per JSON-RPC call: the calls that a rule names are answered with an error."""
+"""Faults of the node per JSON-RPC call: calls that match a rule are answered with an error."""
 
 import json
 from collections.abc import Callable

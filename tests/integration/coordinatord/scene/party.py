@@ -1,4 +1,4 @@
-"""Those who talk to the coordinator, and what they sign."""
+"""Clients and providers of the coordinator, and their signatures."""
 
 import itertools
 import secrets
@@ -73,7 +73,8 @@ class Party:
         return seal(recipient, 31337, self.registry, self.wallet.address, payload)
 
     def order(self, container: bytes | None = None, **changed: Any) -> Body:
-        """A signed order; changed fields are signed too, except `job_id`, `owner` and `signature`."""
+        """Return a signed order. Overridden fields are covered by the signature, except `job_id`, `owner` and
+        `signature`."""
         c = commit(container).c if container is not None else secrets.token_bytes(32)
         terms: Body = {
             "c": c,

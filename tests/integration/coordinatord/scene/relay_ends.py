@@ -1,6 +1,6 @@
-"""Ends of relays that are hard to bring about on a real chain, returned by stand-ins for `submit` and `wait`.
+"""Relay outcomes that are hard to produce on a real chain, returned by fakes of `submit` and `wait`.
 
-How the relayer comes to each of them is shown by its own tests; here it is how callers hear of them.
+The relayer's tests show how each outcome arises. These tests show how callers learn about the outcome.
 """
 
 from collections.abc import Callable

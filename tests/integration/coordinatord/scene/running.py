@@ -1,4 +1,4 @@
-"""The coordinator as operators run it: a process of its own."""
+"""The coordinator as a separate process, like operators run it."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""`@shows(route, status, code)`: what a test demonstrates, checked against the answers that it got."""
+"""`@shows(route, status, code)` names a response that a test demonstrates. It is checked against the responses
+received."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -48,7 +49,7 @@ def is_shown(answer: Seen, route: str, status: int, code: str | None) -> bool:
 
 
 def _pattern(route: str) -> str:
-    """`{name}` stands for one segment, `{name...}` for the rest."""
+    """Return a pattern in which `{name}` matches one segment and `{name...}` the rest."""
     return "".join(
         ".+" if part.endswith("...}") else "[^/]+" if part.startswith("{") else re.escape(part)
         for part in re.split(r"(\{[^}]*\})", route)

@@ -1,7 +1,7 @@
-"""Every (route, status, code) that the specification gives for the routes that this coordinator serves.
+"""Every (route, status, code) that the specification lists for this coordinator's routes.
 
-An error whose code is null goes by its type; an answer that is no error envelope goes by None. A test that shows one
-says so with `@shows`; a test fails when one is shown by none.
+An error with a null code is listed by its type, and a response without an error envelope by None. A test marks the
+responses that it demonstrates with `@shows`. Unmarked rows fail a test.
 """
 
 from typing import Final

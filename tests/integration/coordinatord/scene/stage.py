@@ -120,9 +120,12 @@ async def staged(
     connection_wait: float = 60,
     make_escrow: Callable[[Dependencies], AbstractAsyncContextManager[Escrow | None]] | None = None,
 ) -> AsyncIterator[Stage]:
-    """`relayer=False`: what is queued stays queued. `sweeps`: the janitor runs; else tests call `Stage.sweep`.
-    `connection_wait`: seconds for a connection of the pool. The escrow is the configured one unless one is made; what
-    it does beside requests is left to the test."""
+    """Run a coordinator in this process.
+
+    With `relayer=False`, queued ops stay queued. With `sweeps`, the janitor runs. Otherwise tests call `Stage.sweep`.
+    `connection_wait` limits the wait for a pooled connection, in seconds. `make_escrow` replaces the configured escrow.
+    Tests run the escrow's background work themselves.
+    """
     node, store = Faults(), Faults()
     async with (
         httpx.AsyncClient(transport=node, timeout=30) as node_client,
@@ -209,7 +212,7 @@ def configured_escrow(ground: Dependencies) -> AbstractAsyncContextManager[Escro
 
 
 async def until(ask: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
-    """Ask until the answer has this status: the index tells nobody but those who ask."""
+    """Repeat the request until the response has this status. The index sends no notices, so polling is the only way."""
     with anyio.fail_after(60):
         while (answer := await ask()).status_code != status:  # noqa: ASYNC110 - there is no event to wait for
             await anyio.sleep(0.02)

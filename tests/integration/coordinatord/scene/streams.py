@@ -16,7 +16,7 @@ from tests.integration.coordinatord.scene.stage import Seen, Stage
 
 @attrs.frozen
 class Message:
-    """`data` is None for what is told without: the id to begin with, and heartbeats, as comments."""
+    """`data` is None for messages without data: the initial id, and heartbeats, which are comments."""
 
     name: str
     id: str
@@ -46,7 +46,7 @@ class Stream:
         return Message(lines.get("event", ""), lines.get("id", ""), None if data is None else json.loads(data))
 
     async def ended(self) -> str:
-        """What is left until the end of the body."""
+        """Read the rest of the body."""
         with anyio.fail_after(30):
             pieces = self._pieces = self._pieces or self.response.aiter_text()
             async for piece in pieces:

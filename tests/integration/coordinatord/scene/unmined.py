@@ -1,4 +1,4 @@
-"""Scenes without blocks: requests that run while a test looks at what the coordinator makes of them."""
+"""Scenes without blocks: requests wait while a test inspects their effects."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

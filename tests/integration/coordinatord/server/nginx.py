@@ -1,4 +1,5 @@
-"""nginx as it is documented, on loopback: the one that NGINX names, that `make programs` fetched, or the system's."""
+"""nginx with the documented configuration, on loopback. Uses the binary named by NGINX, the one that `make programs`
+fetched, or the system's."""
 
 import os
 import re

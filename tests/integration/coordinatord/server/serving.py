@@ -1,4 +1,4 @@
-"""A server over every layer of the API with a few routes of its own, and clients that write what they like to it."""
+"""A server with every layer of the API and a few test routes, and clients that send arbitrary bytes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -113,7 +113,7 @@ class Raw:
         await self.stream.send(data)
 
     async def rest(self) -> bytes:
-        """All that comes until the server ends the connection."""
+        """Read until the server closes the connection."""
         received = bytearray()
         with anyio.fail_after(60):
             try:
@@ -182,7 +182,7 @@ def _stack(routes: list[Route], bodies: BodyReader, uploads: UploadReader) -> AS
         uploads,
         BlockCache(Standing(Snapshot(1, b"", 1))),
     )
-    # Callers are told apart as behind a proxy: by what the request says.
+    # Identify callers by the forwarded header, as behind a proxy.
     proxies = frozenset({LOOPBACK})
     app = CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), proxies)
     return RequestMiddleware(Cors(app, _ORIGINS), _ORIGINS)

@@ -1,4 +1,4 @@
-"""Responses of the server, compared with those that h11 writes for the same messages of an application."""
+"""Compare the server's responses with those that h11 writes for the same application messages."""
 
 import contextlib
 from functools import partial
@@ -60,7 +60,7 @@ class Heard:
 
 
 async def _told(answers: list[Answer], request: bytes) -> bytes:
-    """All that a connection says to this request, and to a last one that it may take after it."""
+    """Return the bytes answered to this request, and to a second one if the connection accepts one."""
     stop, told = anyio.Event(), b""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -230,7 +230,7 @@ async def test_pipelined_requests_are_not_read_without_end() -> None:
 
 
 async def test_answer_before_the_body_is_there_says_that_no_other_request_is_taken() -> None:
-    """A client that kept the connection would send its next request in vain: the body's rest is never read."""
+    """The rest of the body is never read, so a request that reused the connection would get no answer."""
     told = await _told([(401, [LENGTH], [b"{}"])], REQUESTS["POST of a body that never comes"])
     assert told.startswith(b"HTTP/1.1 401 ")
     assert b"\r\nconnection: close\r\n" in told.lower()
@@ -284,4 +284,4 @@ async def test_stream_of_small_pieces_that_nobody_reads_is_ended_before_much_is_
             await stream.send(REQUESTS["GET"])
             with anyio.fail_after(30):
                 await ended.wait()
-    assert sent < 64 << 20  # what the buffers of two sockets take
+    assert sent < 64 << 20  # limited by the buffers of two sockets

@@ -1,4 +1,4 @@
-"""Clients that send or read as slowly as they can, and what they cost everybody else."""
+"""Clients that send or read as slowly as possible, and their cost to other clients."""
 
 from collections.abc import Awaitable, Callable
 
@@ -54,7 +54,7 @@ async def attacked(served: Served, clients: anyio.abc.TaskGroup, attack: Attack,
 async def test_hundreds_of_slow_clients_do_not_keep_an_honest_one_waiting(attack: Attack) -> None:
     async with serving(PATIENT, grace=0) as served, anyio.create_task_group() as clients:
         await attacked(served, clients, attack, MANY if attack is not no_reading else MANY // 10)
-        with anyio.fail_after(60):  # whoever waited for them would wait until they are cut off
+        with anyio.fail_after(60):  # waiting for the slow clients would take until their timeout
             for _ in range(20):
                 await served.hello()
         clients.cancel_scope.cancel()

@@ -130,7 +130,7 @@ async def test_thousands_of_idle_connections_of_one_machine_do_not_delay_a_probe
 
 
 async def ended(connections: list[socket.socket]) -> int:
-    """How many of them the server closed, once it has come to rest."""
+    """Count the connections that the server has closed, once the number is stable."""
     closed: set[socket.socket] = set()
     with anyio.fail_after(60):
         while True:

@@ -86,7 +86,7 @@ async def test_signature_that_is_not_the_addresss_is_401(stage: Stage, client: P
     ):
         answer = await stage.http.post("/auth/session", json=body | wrong)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_signature"), wrong
-    assert (await stage.http.post("/auth/session", json=body)).status_code == 200  # nobody used the nonce up
+    assert (await stage.http.post("/auth/session", json=body)).status_code == 200  # the nonce is still unused
 
 
 @shows("POST /auth/session", 403, "not_registered")

@@ -68,7 +68,7 @@ async def test_session_that_is_evicted_here_is_not_found_any_more(database: Data
 
 
 async def test_transaction_made_again_finds_the_session_that_it_opened(database: Database) -> None:
-    """Its commit went through as the connection broke: nobody knew, and the nonce is used up."""
+    """The commit succeeded while the connection broke. The retry finds the nonce used."""
     token_hash = await opened(database, 1)
 
     async def again(connection: Connection) -> list[int | None]:

@@ -36,7 +36,7 @@ HOSTILE: Final = '<img src=x onerror="document.title=1"><script>document.title=2
 
 @attrs.frozen
 class Market:
-    """A coordinator of its own process, and those who talk to it."""
+    """A coordinator in a separate process, with its clients and providers."""
 
     coordinator: Coordinator
     client: Party
@@ -101,7 +101,7 @@ async def at_peace(browser: Browser, market: Market, *, expected: Callable[[str]
 
 
 def absent(fault: str) -> bool:
-    """Chromium tells the console of every 403 and 404, also of those that only say that there is no such thing."""
+    """Return whether the console message is about an expected 403 or 404. Chromium logs all of them."""
     return "status of 40" in fault and any(path in fault for path in ("/why", "/evm/events"))
 
 
@@ -239,7 +239,7 @@ async def test_the_page_is_used_with_the_keyboard_alone(market: Market, browser:
     await browser.ask("evaluate", "document.querySelector('tbody a').focus()")
     await market.client.post()
     await browser.see("tbody tr:nth-child(2) .badge", "Open")
-    assert job[:8] in await browser.ask("focused")  # renewed, and nobody was thrown out
+    assert job[:8] in await browser.ask("focused")  # the session was renewed without a new login
 
 
 @LONG

@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback: keeps what comes, and answers as it is told."""
+"""A webhook receiver on loopback that stores requests and answers as the test sets."""
 
 import asyncio
 import ssl

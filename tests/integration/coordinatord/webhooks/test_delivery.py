@@ -1,4 +1,5 @@
-"""Deliveries to a real receiver: what comes, how often, and what is kept of it. Time is moved in the tables."""
+"""Deliveries to a real receiver: their content, retries and records. Tests shift times in the tables instead of
+waiting."""
 
 import asyncio
 import json
@@ -190,7 +191,7 @@ async def change_batch(database: Database, batch_id: str, owner: bytes, *changes
 
 
 async def test_each_change_of_a_batch_is_reported_once(database: Database) -> None:
-    """Changes of more than a day ago, when webhooks were off, have no message. Neither have those of other owners."""
+    """Changes from more than a day ago, when webhooks were off, get no message. Nor do other owners' changes."""
     await added(database, "https://hooks.example.org")
     written = "select array_agg(convert_from(body, 'utf8')::json #>> '{data,status}' order by id) from webhook_messages"
     await change_batch(database, "batch_a", OWNER, "in_progress", "cancelling")
@@ -417,7 +418,7 @@ async def test_secrets_open_under_a_newer_key_that_stands_first_and_wait_while_n
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """Of localhost, by itself; its key is beside it."""
+    """Create a self-signed certificate for localhost, with its key next to it."""
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -434,7 +435,7 @@ async def test_https_is_verified(database: Database, certificate: Path) -> None:
     async with receiving(tls=served, host="localhost") as receiver:
         await added(database, receiver.url)
         await append(database, 1)
-        async with delivering(database):  # nobody vouches for it
+        async with delivering(database):  # no authority vouches for the certificate
             await until(database, "select failing_since is not null and last_status is null from webhooks")
         assert receiver.got == []
         await pass_time(database, 300)

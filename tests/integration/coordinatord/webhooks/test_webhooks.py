@@ -23,7 +23,7 @@ from tests.programs.found import node
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[4] / "coordinatord/WEBHOOKS.md"
+PAGE = Path(__file__).parents[4] / "docs/developers/webhooks.md"
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ async def test_what_cannot_be_added_is_refused(client: Party, stage: Stage) -> N
         ("POST", "/v1/webhooks/x/test"),
     ):
         assert (await stage.http.request(method, path, json={"url": url})).status_code == 401
-    async with anyio.create_task_group() as tasks:  # the ceiling holds for those that come together, too
+    async with anyio.create_task_group() as tasks:  # the limit also covers concurrent requests
         for _ in range(14):
             tasks.start_soon(lambda: stage.http.post("/v1/webhooks", json={"url": url}, headers=client.authorization))
     assert await stage.fetchval("select count(*) from webhooks") == 10

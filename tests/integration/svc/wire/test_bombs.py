@@ -1,4 +1,4 @@
-"""Answers that unfold to any size, or that never end, from whoever a client asks."""
+"""Responses to a client that decompress to any size, or never end."""
 
 from collections.abc import AsyncIterator, Iterator
 

@@ -43,7 +43,7 @@ Behaviour = Callable[[Stream], Awaitable[None]]
 
 
 async def received(stream: Stream, until: bytes = b"\r\n\r\n") -> bytes:
-    """What was sent, up to the end of a head; empty when the client has closed."""
+    """Return the bytes up to the end of a head. Empty if the client has closed."""
     data = b""
     while until not in data and (piece := await stream.receive_some(65_536)):
         data += bytes(piece)
@@ -79,7 +79,7 @@ async def serving(*behaviours: Behaviour, tls: ssl.SSLContext | None = None) -> 
             server.connections += 1
             spoken: Stream = stream if tls is None else trio.SSLStream(stream, tls, server_side=True)
             async with stream:
-                with suppress(trio.BrokenResourceError, ssl.SSLError):  # the client's end of it is what is looked at
+                with suppress(trio.BrokenResourceError, ssl.SSLError):  # the test looks only at the client's end
                     await behaviour(spoken)
 
         (listener,) = await nursery.start(partial(trio.serve_tcp, handle, 0, host="127.0.0.1"))
@@ -280,7 +280,7 @@ async def test_address_that_is_not_of_http_is_refused() -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """Of 127.0.0.1, signed by itself, with its key."""
+    """Create a self-signed certificate for 127.0.0.1, with its key."""
     path = tmp_path / "server.pem"
     path.write_text(CERTIFICATE, encoding="ascii")
     return path

@@ -17,7 +17,7 @@ from tests.faults.forward_proxy import ForwardProxy, forward_proxy
 
 pytestmark = pytest.mark.anyio
 
-PEM = Path(__file__).parents[1] / "loopback.pem"  # of 127.0.0.1, by itself, with its key
+PEM = Path(__file__).parents[1] / "loopback.pem"  # self-signed for 127.0.0.1, with its key
 
 
 @pytest.fixture(params=["asyncio", "trio"])

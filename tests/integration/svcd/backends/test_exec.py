@@ -178,7 +178,7 @@ async def test_an_orphan_that_left_the_group_with_the_pipes_does_not_hold_a_fini
     os.kill((await until_written(tmp_path / "pids"))[1], signal.SIGKILL)
 
 
-# What a program can do with a file and with svcd's own process, as the names of what worked.
+# Try what a program could do to a file and to svcd's process, and print what succeeded.
 REACHES = """
 import json, os, subprocess, sys
 def works(act):
@@ -203,7 +203,7 @@ print(json.dumps({"output": [name for name, act in tried.items() if works(act)]}
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A key where svcd's keys are: in a folder of its own."""
+    """Create a key where svcd keeps its keys, in a separate folder."""
     folder = tmp_path / "credentials"
     folder.mkdir()
     (folder / "wallet.key").write_text("secret")

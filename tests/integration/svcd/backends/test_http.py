@@ -20,7 +20,7 @@ Script = dict[str, list[Reply | None]]
 
 @asynccontextmanager
 async def backend(script: Script, **entries: object) -> AsyncIterator[tuple[Backend, ModelServer]]:
-    """One whose server has a list of replies for each request, the last one for ever."""
+    """A backend whose server has a list of replies per request. The last reply repeats."""
 
     def answer(asked: Asked) -> Reply | None:
         replies = script.get(f"{asked.method} {asked.path}", [Reply.of({}, 404)])

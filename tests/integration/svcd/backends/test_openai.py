@@ -23,7 +23,7 @@ def chunk(text: str) -> dict[str, object]:
 
 @asynccontextmanager
 async def backend(*replies: Reply | None, **entries: object) -> AsyncIterator[tuple[Backend, ModelServer]]:
-    """One that gets these replies in turn, the last one for ever."""
+    """A backend that gets these replies in order. The last reply repeats."""
     waiting = list(replies)
 
     def answer(_: Asked) -> Reply | None:

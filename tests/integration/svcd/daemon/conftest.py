@@ -1,5 +1,5 @@
-"""The real daemon between a real coordinator and its chain. These tests run on asyncio, as what they hold the daemon
-against does; the daemon is a process of its own."""
+"""The real daemon with a real coordinator and its chain. Tests use asyncio because the coordinator does. The daemon is
+a separate process."""
 
 import json
 from collections.abc import AsyncIterator

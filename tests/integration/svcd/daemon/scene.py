@@ -123,7 +123,7 @@ class Scene:
 
     @property
     def result_key(self) -> PublicKey:
-        return PublicKey(self.world.cast.demo_provider.box_key)  # a key whose secret these tests have
+        return PublicKey(self.world.cast.demo_provider.box_key)  # a key whose private half the tests have
 
     async def ended(self, job: str) -> dict[str, Any]:
         async def over() -> bool:

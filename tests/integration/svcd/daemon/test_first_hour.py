@@ -1,4 +1,4 @@
-"""The page's first hour of a provider, typed at a terminal against a market: it prints what the page shows."""
+"""Type the page for new providers into a terminal, with a market running. It must print what the page shows."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ from tests.integration.svcd.daemon.scene import Scene, until
 
 pytestmark = pytest.mark.anyio
 
-PAGE: Final = Path(__file__).parents[4] / "svcd" / "README.md"
+PAGE: Final = Path(__file__).parents[4] / "docs" / "providers" / "quickstart.md"
 MODEL: Final = "demo/text-small"
 SHOWN: Final = {
     "coordinator": "https://coordinator.example",
@@ -55,7 +55,7 @@ VOLATILE: Final = (
 
 @attrs.frozen
 class Typed:
-    """A command of the page, with what it prints; answers to its questions stand behind them."""
+    """One command of the page, its expected output, and the answers to its questions."""
 
     command: str
     printed: str
@@ -118,7 +118,7 @@ def model_server() -> Iterator[str]:
 
 @attrs.define
 class FirstHour:
-    """A provider's folder, and the addresses that stand for those of the page."""
+    """A provider's folder, and the real addresses that replace those on the page."""
 
     scene: Scene
     folder: Path
@@ -126,7 +126,7 @@ class FirstHour:
     running: "subprocess.Popen[bytes] | None" = None
 
     def typed(self, one: Typed) -> str:
-        """What the terminal showed."""
+        """Type one command. Return what the terminal showed."""
         shown = [self._real(one.command), *one.printed.splitlines()]
         asked = [line for line in shown[1:] if re.match(r"\d/6 |send it\?", line)]
         answers = [self._real(found[1] or "") for line in asked if (found := re.search(r":(?: (\S*))?$", line))]

@@ -97,7 +97,7 @@ async def test_killed_inside_a_bundle_it_repeats_no_finished_item(scene: Scene) 
 
 
 async def _named_in(scene: Scene, call: str, job: str) -> str:
-    """What tells a job's call from those of others."""
+    """Return the part of a job's call that identifies the job."""
     match call:
         case "fetch":
             return str((await scene.row(job))["svc"]["task_cid"])

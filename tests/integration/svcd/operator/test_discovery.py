@@ -1,4 +1,4 @@
-"""Model servers told apart by the lists that they serve."""
+"""Identify model servers by the lists that they serve."""
 
 import pytest
 

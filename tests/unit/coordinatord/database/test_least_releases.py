@@ -8,7 +8,7 @@ import pytest
 from common.daemon.process import RELEASE
 from coordinatord.storage.database.migration import migrations, release_order
 
-PAGE = Path(__file__).parents[4] / "coordinatord" / "OPERATIONS.md"
+PAGE = Path(__file__).parents[4] / "docs" / "operators" / "maintenance.md"
 MIGRATIONS = migrations()
 # By release: first and last of its migrations, and the least release that runs on them.
 TABLE = [

@@ -1,8 +1,9 @@
 """A peer's answer, and everything that somebody on the way could make of it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
+import anyio
 import httpx
 import pytest
 
@@ -14,6 +15,7 @@ from common.escrow import HandedKey, content
 from common.escrow_evidence import mock_measurement, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
+from coordinatord.api.escrow import peer
 from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
 from coordinatord.api.escrow.keys import KeyPair, seal_secret
@@ -109,6 +111,9 @@ async def test_request_is_bound_to_its_channel_and_signed_by_the_first_operator(
         ),
         pytest.param(lambda request: handed(request, keys_sealed="AB=="), id="base64 that is not canonical"),
         pytest.param(lambda _: httpx.Response(200, content=b"not JSON"), id="no JSON"),
+        pytest.param(lambda _: httpx.Response(200, content=b'{"keys_sealed": "\xff"}'), id="no UTF-8"),
+        pytest.param(lambda _: httpx.Response(200, content=b'{"a": ' + b"[" * 9999), id="deep nesting"),
+        pytest.param(lambda _: httpx.Response(403, content=b'{"error": {"message": "\xff"}}'), id="garbled error"),
         pytest.param(lambda _: httpx.Response(200, content=bytes(5 << 20)), id="an endless answer"),
         pytest.param(lambda _: httpx.Response(503, headers={"x-svc-retryable": "true"}), id="trouble"),
         pytest.param(lambda _: httpx.Response(302, headers={"location": "http://elsewhere/"}), id="a redirection"),
@@ -131,3 +136,16 @@ async def test_peer_that_does_not_answer_brings_nothing() -> None:
         raise httpx.ConnectError("refused")
 
     assert await pull(unreachable) == NoKeys("the peer does not answer: ConnectError", final=False)
+
+
+async def test_answer_that_trickles_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "_PULL_TIMEOUT_S", 0.05)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await anyio.sleep(0.01)
+
+    with anyio.fail_after(10):
+        pulled = await pull(lambda _: httpx.Response(200, content=trickle()))
+    assert pulled == NoKeys("the peer answers too slowly", final=False)

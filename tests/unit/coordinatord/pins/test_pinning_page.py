@@ -8,7 +8,7 @@ import pytest
 from coordinatord.run.config import read_config
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
-PAGE = (Path(__file__).parents[4] / "coordinatord" / "PINNING.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "operators" / "stores.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"```sh\n# example: (\w+)\n(.*?)```", PAGE, re.DOTALL))
 
 

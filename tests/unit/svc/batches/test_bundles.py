@@ -9,10 +9,13 @@ import pytest
 from common.bundle import ItemResult, bundle_output, bundle_units, read_bundle
 from common.envelope import ResultBody
 from common.pricing.units import Units
+from common.refusal import Refused
 from common.sealed_result import seal_result
 from svc.batches.results import BatchResult
 from svc.client import Client
+from svc.core.bundles import UNMEASURED_ITEMS, BundleLimits, limits_for, read_sizes
 from svc.errors import OrderRefused
+from svc.records import Ask, Reliability
 from svc.vouching import MarketRemembered
 from tests.unit.svc.batches import test_batches
 from tests.unit.svc.batches.test_batches import REGISTRY, batch, opened, submissions
@@ -221,3 +224,25 @@ async def test_charge_above_the_delivered_units_is_reported(coordinator: FakeCoo
     with pytest.warns(MarketRemembered, match="was charged 10 units for 9 delivered ones: avoid provider"):
         found = await read(coordinator, (DONE, FAILED, NOT_RUN), more_units=1)
     assert found[0].result is not None
+
+
+def test_more_jobs_than_a_batch_has_are_malformed() -> None:
+    assert read_sizes({"svc-lines": "2*50000"}) == (2,) * 50_000
+    for runs in ("2*50001", "2*50000 1", " ".join(["9*99999"] * 40)):
+        with pytest.raises(Refused):
+            read_sizes({"svc-lines": runs})
+
+
+@pytest.mark.parametrize(
+    ("largest", "speed", "limits"),
+    [
+        (-3, None, BundleLimits(1)),
+        (10**9, -1, BundleLimits(UNMEASURED_ITEMS)),
+        (500, 10**400, BundleLimits(500, 10**400 * 3600 // 2)),
+    ],
+    ids=["no items", "no speed", "no float"],
+)
+def test_absurd_announcements_give_possible_limits(largest: int, speed: int | None, limits: BundleLimits) -> None:
+    reliability = Reliability(1, 1, 0, 0, 1, speed)
+    ask = Ask(7, 1, 3600, 1, 2, largest_bundle=largest, reliability=reliability)
+    assert limits_for(ask, None) == limits

@@ -1,10 +1,14 @@
 import time
+from collections.abc import AsyncIterator
 from email.utils import formatdate
 
+import anyio
 import attrs
+import httpx
 import pytest
 
 from svc import errors
+from svc.core.clock import ServerClock
 from svc.core.retries import RetryPolicy
 from svc.errors import (
     AuthenticationFailed,
@@ -17,6 +21,8 @@ from svc.errors import (
     PinnerUnavailable,
     SvcError,
 )
+from svc.wire.transport import Transport
+from tests.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing
 
 pytestmark = pytest.mark.anyio
@@ -206,6 +212,35 @@ async def test_pages_that_lead_nowhere_or_hold_something_else_are_an_internal_er
     with pytest.raises(InternalError):
         await coordinator.client().market.asks(limit=None)
     assert len(coordinator.asked) == 1
+
+
+async def test_answer_that_trickles_is_given_up() -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        while anyio.current_time() < began + 10_000:
+            yield b" "
+            await anyio.sleep(50)
+
+    began = anyio.current_time()
+    answering = StreamedTransport(lambda _: httpx.Response(200, content=trickle()))
+    async with httpx.AsyncClient(transport=answering, base_url="http://coordinator") as http:
+        with pytest.raises(ConnectionFailed, match="within the time"):
+            await Transport(http, ServerClock(), RetryPolicy(most=0)).get("/v1/models", dict[str, object])
+
+
+async def test_answer_of_countless_values_is_not_parsed(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, Answer(200, b'{"values": [' + b"[]," * (1 << 18) + b"0]}"))
+    with pytest.raises(InternalError, match="JSON values"):
+        await coordinator.client().models.get("demo/text")
+
+
+@pytest.mark.parametrize("value", [b'"\xff"', b"[" * 9999 + b"]" * 9999], ids=["no UTF-8", "deep nesting"])
+async def test_unreadable_json_is_an_internal_error(coordinator: FakeCoordinator, value: bytes) -> None:
+    coordinator.tell(ROUTE, Answer(200, b'{"id": ' + value + b', "more": ' + value + b"}"))
+    with pytest.raises(InternalError):
+        await coordinator.client().models.get("demo/text")
+    coordinator.tell("GET /evm/asks", Answer(200, b'{"asks": [{"provider_id": ' + value + b"}]}"))
+    with pytest.raises(InternalError):
+        await coordinator.client().market.asks()
 
 
 async def test_pages_without_an_end_are_not_kept(coordinator: FakeCoordinator) -> None:

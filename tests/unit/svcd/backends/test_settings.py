@@ -72,11 +72,11 @@ def test_text_routes_stream_unless_told_otherwise_and_a_slash_at_the_end_of_the_
     assert (chat.streams, embeddings.streams, chat.root) == (True, False, "http://127.0.0.1:8000")
 
 
-def test_the_readmes_examples_are_read(tmp_path: Path) -> None:
+def test_examples_of_the_reference_are_read(tmp_path: Path) -> None:
     (tmp_path / "llama-key").write_text("sk-123")
-    readme = (Path(__file__).parents[4] / "svcd/README.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/providers/reference.md").read_text()
     tables = [
-        tomllib.loads(text)["model"] for text in re.findall(r"```toml\n(\[model.backend\].*?)```", readme, re.DOTALL)
+        tomllib.loads(text)["model"] for text in re.findall(r"```toml\n(\[model.backend\].*?)```", page, re.DOTALL)
     ]
     kinds = [read_backend(table["backend"], {"CREDENTIALS_DIRECTORY": str(tmp_path)}) for table in tables]
     assert [type(kind).__name__ for kind in kinds] == ["OpenAISettings", "HttpSettings", "ExecSettings"]

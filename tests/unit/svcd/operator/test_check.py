@@ -241,7 +241,7 @@ async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) ->
 
 
 async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
-    market = Market(lambda: START, others_asks={(1, 600): (50, 1000)})
+    market = Market(lambda: START, others_asks={(1, 600): (50, 1000)}, largest_bundle=500)
     findings = await examined(market, tmp_path / "state")
     rows = {row.what: row.result for row in findings if row.what != "node"}
     assert rows == dict.fromkeys(
@@ -256,6 +256,7 @@ async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_
             "listed",
             "capacity",
             "box key",
+            "bundles",
             "other daemons",
             "model demo/text",
             "kind of demo/text",
@@ -268,6 +269,11 @@ async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_
     )
     assert check_summary(findings) == "nothing is wrong; 1 unknown"
     assert os.listdir(tmp_path) == []
+
+
+async def test_missing_announcement_of_bundles_is_a_fact(tmp_path: Path) -> None:
+    (row,) = [row for row in await examined(Market(lambda: START), tmp_path) if row.what == "bundles"]
+    assert (row.result, row.remedy) == (None, "announce them: svcd identity")
 
 
 async def test_facts_and_unknown_rows_are_neither_right_nor_wrong(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from common.bundle import BundleItem, bundle_input
 from svcd.journal.journal import JOURNAL_FILE
 from tests.fakes.market import Market
 from tests.fakes.market_answers import Script
@@ -24,17 +25,22 @@ pytestmark = pytest.mark.trio
 
 @attrs.frozen
 class Way:
-    """`served`: what the gateway has in place of the container. `steps`: places that no run may leave out."""
+    """`served`: what the gateway has in place of the container. `steps`: places that no run may leave out.
+
+    `items`: number of items of a bundle, which all complete.
+    """
 
     served: bytes | None
     end: tuple[str, str | None]
     state: int
     steps: tuple[str, ...]
+    items: int = 0
 
 
 ALWAYS: Final = ("claimer", "pipeline")
 WAYS: Final = {
     "settled": Way(None, ("settled", None), 2, (*ALWAYS, "opener", "runner", "sealer", "settler")),
+    "bundle": Way(None, ("settled", None), 2, (*ALWAYS, "opener", "runner", "bundle_run", "sealer", "settler"), 3),
     "failed": Way(b"\x01" * 200, ("failed", "commitment_mismatch"), 3, (*ALWAYS, "failer")),
 }
 
@@ -61,6 +67,13 @@ def watch_journal(market: Market, journal: Path, jobs: Sequence[str], unwritten:
     market.always |= {op: watched(op) for op in BEFORE}
 
 
+def _posted(market: Market, way: Way) -> str:
+    if not way.items:
+        return market.post(served=way.served)
+    items = [BundleItem({"input": f"{n}", "max_tokens": 9}) for n in range(way.items)]
+    return market.post(market.container(market.envelope(bundle_input(items)).encode()))
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_provider_that_dies_wherever_it_waits_ends_each_job_once(
     way: str, autojump_clock: MockClock, market: Market, start: Start, tmp_path: Path
@@ -72,7 +85,7 @@ async def test_a_provider_that_dies_wherever_it_waits_ends_each_job_once(
     unwritten: list[str] = []
     watch_journal(market, tmp_path / "state" / JOURNAL_FILE, jobs, unwritten)
     while not jobs or crash.died_at is not None:  # until one met no place where nobody died
-        jobs.append(market.post(served=expected.served))
+        jobs.append(_posted(market, expected))
         crash.died_at = None
         with trio.CancelScope() as crash.scope:
             async with start() as running:
@@ -81,6 +94,8 @@ async def test_a_provider_that_dies_wherever_it_waits_ends_each_job_once(
         if crash.died_at is not None:
             async with start() as running:
                 assert await running.end_of(jobs[-1]) == expected.end, crash.died_at
+                if expected.items:
+                    assert running.opened(jobs[-1]).usage["completed"] == expected.items, crash.died_at
     assert unwritten == []
     assert Counter(market.jobs[job]["state"] for job in jobs) == {expected.state: len(jobs)}
     assert len(jobs) == len(crash.points.met) + 1 > 30
