@@ -2,7 +2,8 @@
 
     python -m tests.faults.next_release serve
 
-The migrations do what OPERATIONS.md allows beside processes of this release: new tables, columns and indexes.
+The migrations do what docs/contributors/migrations.md allows beside processes of this release: new tables, columns and
+indexes.
 """
 
 from typing import Final
