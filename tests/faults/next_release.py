@@ -2,7 +2,7 @@
 
 python -m tests.faults.next_release serve
 
-The migrations make only changes that OPERATIONS.md allows while processes of this release run: new tables, columns and
+The migrations do what docs/contributors/migrations.md allows beside processes of this release: new tables, columns and
 indexes.
 """
 

@@ -41,12 +41,13 @@ class WriteAhead:
                 self._unasked |= fresh
 
     async def found(self) -> list[str]:
-        """Return a description of each violation at the end. Empty if there is none."""
+        """Return a description of each violation at the end, and close the connection to the database."""
         async with self._turn:
             if self._unasked and not await self._ask(self._unasked):
                 unasked = f"I10: {len(self._unasked)} transactions could not be looked up: the database is away"
                 return [*self.violations, unasked]
             self._unasked = {}
+            await self.aclose()
         return list(self.violations)
 
     async def aclose(self) -> None:
