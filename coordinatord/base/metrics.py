@@ -135,6 +135,11 @@ database_replay_lag = Gauge(
     ["server"],
     registry=REGISTRY,
 )
+database_promotions = Counter(
+    "coordinatord_database_promotions_total",
+    "Promotions of a standby that this process noticed when it began a role",
+    registry=REGISTRY,
+)
 replica_reads = Counter(
     "coordinatord_replica_reads_total",
     "Reads that a standby was asked for: answered, or left to the primary because it was behind or failed",
@@ -166,13 +171,12 @@ node_contradicted = Counter(
     ["node"],
     registry=REGISTRY,
 )
-nodes_disagree = Gauge(
-    "coordinatord_nodes_disagree",
-    "1 while something waits because nodes contradict each other: the index, or receipts",
+nodes_agreed = Gauge(
+    "coordinatord_nodes_agreed",
+    "Nodes that agreed on the last indexed blocks or receipts. 0: they contradict each other, and these wait",
     ["of"],
     registry=REGISTRY,
 )
-nodes_agreed = Gauge("coordinatord_nodes_agreed", "Nodes that agreed on the last indexed blocks", registry=REGISTRY)
 signer_failing = Gauge(
     "coordinatord_signer_failing", "1 while the last requested signature failed", ["account"], registry=REGISTRY
 )

@@ -63,7 +63,7 @@ _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
     exit_codes={0: "done", 1: "failed, or a row is WRONG", 2: "wrong command line"},
 )
 def market() -> None:
-    """Deploy, verify and administer a market's contracts. See MARKET.md."""
+    """Deploy, verify and administer a market's contracts. See docs/operators/market.md."""
 
 
 def _command(name: str, about: str, body: Callable[[Options, Web3], None], *options: Decorator) -> click.Command:

@@ -129,8 +129,7 @@ class CheckedSource:
             answer = await self._ask(present[0], ask)
             if isinstance(answer, Retryable):
                 raise answer
-            metrics.nodes_disagree.labels("index").set(0)
-            metrics.nodes_agreed.set(1)
+            metrics.nodes_agreed.labels("index").set(1)
             return answer
         heard: list[tuple[_Witness, T]] = []
         failed: list[Retryable] = []
@@ -151,8 +150,7 @@ class CheckedSource:
     def _note_agreement(
         self, heard: Sequence[tuple[_Witness, T]], taken: T, key: Callable[[T], _Comparable], what: str
     ) -> None:
-        metrics.nodes_disagree.labels("index").set(0)
-        metrics.nodes_agreed.set(2)
+        metrics.nodes_agreed.labels("index").set(2)
         for witness, answer in heard:
             if key(answer) == key(taken):
                 witness.strayed = 0
@@ -199,7 +197,7 @@ def _majority(heard: Sequence[tuple[_Witness, T]], key: Callable[[T], _Comparabl
 def _undecided(heard: Sequence[tuple[_Witness, T]], failed: Sequence[Retryable], what: str) -> Retryable:
     if len(heard) < 2:
         return failed[0]
-    metrics.nodes_disagree.labels("index").set(1)
+    metrics.nodes_agreed.labels("index").set(0)
     names = " and ".join(witness.node.name for witness, _ in heard)
     return Disagreement("chain_unreachable", f"{names} contradict each other about {what}: waiting until they agree")
 

@@ -40,7 +40,7 @@ async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
             answered = True
             contradicted |= any(wanted[tx_hash] != other_receipt for tx_hash, other_receipt in found.items())
             if found == wanted:
-                metrics.nodes_disagree.labels("receipts").set(0)
+                metrics.nodes_agreed.labels("receipts").set(2)
                 return list(receipts)
         if contradicted or anyio.current_time() >= until:
             break
@@ -48,7 +48,7 @@ async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
     if not answered:
         log.warning("receipts unconfirmed by a second node", receipts=len(receipts))
         return list(receipts)
-    metrics.nodes_disagree.labels("receipts").set(1)
+    metrics.nodes_agreed.labels("receipts").set(0)
     problem = "reports different receipts than" if contradicted else "lacks the receipts of"
     raise Retryable("chain_unreachable", f"another node {problem} the relayer's node: waiting until two agree")
 

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from common.api.events import EventKind
+from coordinatord.base import metrics
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.epoch import SYSTEM_IDENTIFIER, TIMELINE
 from coordinatord.storage.database.transactions import transaction
@@ -49,4 +50,5 @@ async def begin_term(connection: Connection) -> None:
             await connection.execute(_MOVE_SEQUENCES, _SEQUENCE_STEP)
             await connection.execute(_APPEND_RESET)
     if promoted:
+        metrics.database_promotions.inc()
         log.warning("database promoted", timeline=row["timeline"], before=before["timeline"])

@@ -111,7 +111,7 @@ function problems(m) {
     if (needed !== null && each.value < needed) found.push(`${each.labels.account} is below its reserve: send it native coin. Until then it relays only exits and cancels.`);
   }
   if (m.one("coordinatord_relay_fees_above_ceiling") === 1) found.push("Fees are above RELAY_MAX_FEE_GWEI: exits wait, the rest is refused.");
-  if (m.one("coordinatord_nodes_disagree") === 1) found.push("Nodes contradict each other. The log names them.");
+  if (m.all("coordinatord_nodes_agreed").some((each) => each.value === 0)) found.push("Nodes contradict each other. The log names them.");
   for (const each of m.all("coordinatord_node_up")) if (each.value === 0) found.push(`Node ${each.labels.node} does not answer.`);
   return found;
 }

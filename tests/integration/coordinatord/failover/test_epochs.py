@@ -5,6 +5,7 @@ import asyncpg
 import pytest
 
 from common.api.events import EventKind
+from coordinatord.base.metrics import REGISTRY
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.terms_sql import begin_term
@@ -37,12 +38,18 @@ async def _resets(connection: Connection) -> list[tuple[int, int]]:
     return [(row["id"], row["block_number"]) for row in rows]
 
 
+def _promotions() -> float:
+    return REGISTRY.get_sample_value("coordinatord_database_promotions_total") or 0.0
+
+
 async def test_ids_of_lost_rows_are_not_used_again(asynchronous: Pair) -> None:
+    counted = _promotions()
     async with open_database(asynchronous.url, smallest=1, largest=2) as database:
         await _hold_once(database)
         async with database.connection() as connection:
             await connection.execute(_POSITION)
             resets = await _resets(connection)
+        assert _promotions() == counted
         await until_replayed(asynchronous)
         await cut_replication(asynchronous.standby)
         lost = 0
@@ -57,6 +64,7 @@ async def test_ids_of_lost_rows_are_not_used_again(asynchronous: Pair) -> None:
             assert reset[0] > lost
             assert reset[1] == 7
             assert await connection.fetchval("select last_value from relays_id_seq") >= _STEP
+        assert _promotions() == counted + 1
 
 
 async def test_term_on_a_database_that_was_restored_elsewhere_is_a_new_epoch(database_url: str) -> None:

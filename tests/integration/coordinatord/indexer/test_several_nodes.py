@@ -133,10 +133,10 @@ async def test_of_two_that_differ_neither_is_believed_and_both_are_named(
                 with pytest.raises(Disagreement) as waiting:
                     await on.follower.catch_up(connection)
         assert all(node.name in waiting.value.message for node in on.nodes.all)
-        assert REGISTRY.get_sample_value("coordinatord_nodes_disagree", {"of": "index"}) == 1
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"}) == 0
         assert await index_rows(connection) == before
         await on.follower.catch_up(connection)
-        assert REGISTRY.get_sample_value("coordinatord_nodes_disagree", {"of": "index"}) == 0
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"}) == 2
     await scene.check()
 
 
@@ -170,13 +170,13 @@ async def test_one_of_two_that_fails_is_waited_for_then_left_out_and_asked_again
         with on.proxies[dead].fault(fault):
             await until_caught_up(on, connection)
             await scene.check_registries()
-            assert REGISTRY.get_sample_value("coordinatord_nodes_agreed") == 1
+            assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"}) == 1
         await scene.play(2, 2)
         on.clock.now += 300
         for node in on.nodes.all:
             await node.rpc.call("eth_chainId")  # as the watch would find it back
         await until_caught_up(on, connection)
-        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed") == 2
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"}) == 2
     await scene.check()
 
 

@@ -116,9 +116,9 @@ async def test_of_two_nodes_one_that_lies_about_a_receipt_ends_no_relay_until_th
                 assert states in (["signed"], ["mined"])  # mined only by the word of both
                 if lie is LIES[0]:
                     assert states == ["signed"]
-                    assert REGISTRY.get_sample_value("coordinatord_nodes_disagree", {"of": "receipts"}) == 1
+                    assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "receipts"}) == 0
         await mined_once(on, world, outcomes)
-        assert REGISTRY.get_sample_value("coordinatord_nodes_disagree", {"of": "receipts"}) == 0
+        assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "receipts"}) == 2
 
 
 @pytest.mark.parametrize("lie", LIES, ids=NAMES)

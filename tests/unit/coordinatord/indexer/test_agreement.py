@@ -80,8 +80,7 @@ class World:
 
         monkeypatch.setattr(agreement, "Source", source)
         self.source = CheckedSource(Nodes(self.nodes), DECODER, lambda: self.now)
-        metrics.nodes_disagree.labels("index").set(7)
-        metrics.nodes_agreed.set(7)
+        metrics.nodes_agreed.labels("index").set(7)
 
     async def _nothing(self, _: bytes) -> tuple[int, bytes]:
         raise AssertionError("asked past its source")
@@ -107,14 +106,14 @@ def gauge(name: str, **labels: str) -> float | None:
     return metrics.REGISTRY.get_sample_value(f"coordinatord_{name}", labels)
 
 
-def shown() -> tuple[float | None, float | None]:
-    return gauge("nodes_disagree", of="index"), gauge("nodes_agreed")
+def agreed() -> float | None:
+    return metrics.REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"})
 
 
 async def test_one_node_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 31337)
     assert await world.source.chain_id() == 31337
-    assert shown() == (0, 1)
+    assert agreed() == 1
     world.tell(gone("alone"))
     for _ in range(5):  # and asked for ever
         with pytest.raises(Retryable, match="alone"):
@@ -134,14 +133,14 @@ async def test_two_that_agree_are_enough_and_asked_at_once(monkeypatch: pytest.M
         told.meets = meet
     assert await world.source.chain_id() == 1
     assert world.asked == [1, 1, 0]
-    assert shown() == (0, 2)
+    assert agreed() == 2
 
 
 async def test_two_that_differ_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 1, 2)
     with pytest.raises(Disagreement, match=r"^n0 and n1 contradict each other about the chain id: waiting"):
         await world.source.chain_id()
-    assert shown() == (1, 7)
+    assert agreed() == 0
 
 
 @pytest.mark.parametrize(("answers", "asked"), [((1, 2, 2, 2), [1, 1, 1, 0]), ((1, gone(), 1, 1), [1, 1, 1, 0])])
