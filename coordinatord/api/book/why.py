@@ -31,7 +31,7 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 WhyShape: TypeAlias = why.Why
 
-_KEPT_S: Final = 1.0  # an answer serves all requests for so long, unless the index moves
+_KEPT_S: Final = 1.0  # seconds that an answer is cached, unless the index moves
 _MAX_KEPT_ANSWERS: Final = 4096
 _MAX_READS: Final = 1  # an answer about an open job takes PostgreSQL about 20 ms
 _MAX_WAITING: Final = 64

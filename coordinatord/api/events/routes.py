@@ -46,7 +46,7 @@ STORED: Final = Reply(
 
 @attrs.frozen(slots=True)
 class BeforeBlocks:
-    """Answers callers that prefer `respond-async`, before the block of their op."""
+    """Responds to callers that prefer `respond-async` before their op is mined."""
 
     progress: ProgressHub
 
@@ -64,7 +64,7 @@ EVENT_STREAM: Final = "text/event-stream"
 STREAM_HEADERS: Final[Headers] = (
     (b"content-type", EVENT_STREAM.encode()),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep them until its buffer is full
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers events
 )
 LAST_EVENT_ID: Final = "last-event-id"
 _AFTER: Final = Parameter(Decimal(63), "continue after the event of this id: the events since come first, or `reset`")

@@ -51,7 +51,7 @@ def _check_examples() -> dict[str, object]:
 
 
 def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
-    """Pass a body on unread, because its faults are the answer."""
+    """Pass the body on unchecked, because its faults are part of the response."""
     return values
 
 

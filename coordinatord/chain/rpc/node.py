@@ -127,7 +127,7 @@ class Node:
 
 
 def turned_away(status: int, answer: bytes) -> bool:
-    """Return True for an answer that only says that the endpoint does not serve us, or not now."""
+    """Return True if the endpoint rejected the client (unauthorised or rate-limited) without a verdict on the call."""
     if status in _REJECTED_STATUSES:
         return True
     if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):

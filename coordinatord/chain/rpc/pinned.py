@@ -47,8 +47,7 @@ class PinnedRpc(Rpc):
         """Route every request within the block to the same node.
 
         A decision that `leads` may change the node before it begins. It first waits for running decisions to end, and
-        others
-        wait for it, so that no decision mixes the views of two nodes.
+        others wait for it, so that no decision mixes the views of two nodes.
         """
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._door)

@@ -57,8 +57,7 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
 
 
 async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
-    """Run all calls in one request. A revert is a value. Raise Retryable for any other error, with the view's own code
-    or
+    """Run all calls in one request. A revert is a value. Raise Retryable for any other error, with the view's code, or
     with `code` for plain calls and for the request as a whole.
     """
     try:

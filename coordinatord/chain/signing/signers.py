@@ -1,6 +1,5 @@
 """Transaction signers: a key in memory or an external program, and the checks of external signatures. Used by the
-market
-command and the relayer.
+market command and the relayer.
 
 Errors begin with the option or variable at fault, and contain no key.
 """
