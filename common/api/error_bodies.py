@@ -29,7 +29,7 @@ class ErrorBody(Shape, frozen=True):
     message: ErrorMessage
     type: Annotated[ErrorType, said("class of the error", "invalid_request_error")]
     param: Annotated[str | None, said("request field at fault, dotted where it is nested, or null")]
-    code: Annotated[str | None, said("the error's name within its type, or null where the type tells it alone")]
+    code: Annotated[str | None, said("the error's name within its type, or null if the type is enough")]
 
 
 class Error(Shape, frozen=True):

@@ -105,9 +105,9 @@ class JobList(Shape, frozen=True):
 class JobCounts(Shape, frozen=True):
     """How many jobs there are, by state."""
 
-    open: Annotated[Digits, said("jobs that nobody has claimed yet", "12")]
+    open: Annotated[Digits, said("jobs that no provider has claimed yet", "12")]
     claimed: Annotated[Digits, said("jobs that a provider works on", "3")]
-    settled: Annotated[Digits, said("jobs whose result is there, and paid for", "985")]
+    settled: Annotated[Digits, said("jobs with a delivered and paid result", "985")]
     cancelled: Annotated[Digits, said("jobs that ended without a result", "7")]
     as_of_block: Digits
 

@@ -294,9 +294,7 @@ class FailedCheck(Shape, frozen=True):
         str, said("sentence for a person; may change at any time", "signature does not recover to owner")
     ]
     param: Annotated[str | None, said("member at fault, or null", "signature")]
-    code: Annotated[
-        str | None, said("the error's code, or null where `param` tells it alone", "invalid_order_signature")
-    ]
+    code: Annotated[str | None, said("the error's code, or null if `param` is enough", "invalid_order_signature")]
     remedy: Annotated[str, said("remedy, for a person", "sign these very values, in the domain of GET /evm/chain")]
 
 

@@ -58,7 +58,7 @@ class JobProgress(Shape, Generic[N], frozen=True):
     steps: Annotated[
         tuple[ProgressStep[N], ...], said("its ops in their order, each once: as it happened, or else as it stands")
     ]
-    block: Annotated[N, said("block that the index stands at", "43")]
+    block: Annotated[N, said("last indexed block", "43")]
 
 
 class ProvisionalJob(JobProgress[Digits], frozen=True):

@@ -26,7 +26,7 @@ class BatchChange(Shape, frozen=True):
 
     id: Annotated[str, said("id of the batch", BATCH_ID)]
     status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
-    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it goes on")]
+    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it is running")]
     output_file_id: str | None
     error_file_id: str | None
 

@@ -12,10 +12,10 @@ from common.api.states import JobStateNumber
 # Reasons that affect all providers, in the order of the response.
 OF_THE_JOB: Final[Mapping[str, str]] = {
     "model_disabled": "cancel it; order a model that is `enabled` (GET /v1/models)",
-    "escrow_key_lost": "cancel it; seal and order anew",
-    "authorization_used": "cancel it; seal and order anew",
+    "escrow_key_lost": "cancel it; seal and order again",
+    "authorization_used": "cancel it; seal and order again",
     "unfunded": "add to the owner's balance, or cancel other open jobs",
-    "held_back": "wait: it is offered again by itself",
+    "held_back": "wait: it is offered again automatically",
 }
 # Reasons that affect one provider, in the order of the response: permanent ones first.
 OF_A_PROVIDER: Final[Mapping[str, str]] = {
@@ -100,7 +100,7 @@ class WhyFields(Shape, Generic[N], frozen=True):
     state: JobStateNumber
     verdict: Annotated[
         str,
-        shapes.said("what is the matter, in a word", "price"),
+        shapes.said("verdict in one word", "price"),
         Meta(extra_json_schema={"enum": list(_VERDICTS)}),
     ]
     said: Annotated[

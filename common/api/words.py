@@ -98,7 +98,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "requested": Word("jobs at a time that it last asked for (`request_capacity`)", "8"),
     "active_jobs": Word("jobs that it holds claimed", "0"),
     "asks": Word("asks of listed providers"),
-    "floors": Word("lowest rates by model and window; each rate is the lowest by itself"),
+    "floors": Word("lowest rates by model and window; each rate is the lowest of its kind"),
     "providers": Word("providers by id"),
     "entries": Word("entries of the escrow allowlist"),
     "entry": Word("what was published with the entry", {}),
@@ -117,12 +117,12 @@ WORDS: Final[Mapping[str, Word]] = {
     "head_block": Word("newest block that the coordinator's node has", "45"),
     "block_time_ms": Word("how often the coordinator looks at the chain, in milliseconds", 2000),
     "windows": Word(
-        "windows that the market takes, in seconds: an order's `sla_secs` must be one of them; absent while the index"
+        "windows that the market accepts, in seconds: an order's `sla_secs` must be one of them; absent while the index"
         " is not ready: then the answer to the order tells",
         [3600, 86400],
     ),
     "gateway_url": Word(
-        "address of a gateway for containers and results, as {gateway}/ipfs/{cid}; absent where none is told",
+        "address of a gateway for containers and results, as {gateway}/ipfs/{cid}; absent if it is not configured",
         "https://gateway.example",
     ),
     # Sessions and the escrow.
@@ -196,6 +196,6 @@ WORDS: Final[Mapping[str, Word]] = {
     "data": Word("the objects"),
     # Readiness.
     "ready": Word("true while the index may be read", True),
-    "cursor": Word("block that the index stands at, or null", "45"),
+    "cursor": Word("last indexed block, or null", "45"),
     "lag": Word("head_block − cursor, or null; negative where the node is behind", "0"),
 }

@@ -114,7 +114,9 @@ def _domain(node: Web3, token: Contract, terms: MarketTerms) -> TokenDomain:
         told_name, told_version = _told_domain(node, token)
         name, version = name or told_name, version or told_version
     if not name or not version:
-        raise Fatal("token: it does not tell the name and version of its signing domain: set token_name, token_version")
+        raise Fatal(
+            "token: it does not report the name and version of its signing domain: set token_name, token_version"
+        )
     return TokenDomain(name, version)
 
 

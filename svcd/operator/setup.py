@@ -41,7 +41,7 @@ def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
     """Ask at the terminal. Without one, return the proposal, or raise `Fatal` if there is none."""
     if not sys.stdin.isatty():
         if proposed is None:
-            raise Fatal(f"{flag} must be given: there is no terminal to ask at")
+            raise Fatal(f"{flag} must be given: there is no terminal to prompt at")
         return proposed
     while True:
         try:
@@ -217,7 +217,7 @@ def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedM
         elsewhere = [floor for (each, _), floor in market.floors.items() if each == model.model_id]
         for window in market.windows:
             floor = market.floors.get((model.model_id, window)) or min(elsewhere, default=None)
-            known = "floor of the book" if floor else "nobody asks yet"
+            known = "floor of the book" if floor else "no asks yet"
             rate_in, rate_out = floor or (unit // 10 or 1, unit // 5 or 1)
             proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out
             shown = " / ".join(f"{rate / unit:g}" for rate in proposed[model.name, window])

@@ -30,7 +30,7 @@ def _check(asset: Asset) -> None:
     try:
         picture = measure(asset.content)
     except Untold as untold:
-        raise WorkFailed("media_input_refused", f"{asset.param} is no picture that can be measured: {untold}") from None
+        raise WorkFailed("media_input_refused", f"{asset.param} is not a picture of known size: {untold}") from None
     if picture.several:
         raise WorkFailed("media_input_refused", f"{asset.param} holds several frames; a still is paid for")
     # By area: a picture that its metadata turns by 90° is declared as it is shown and measured as it is stored.

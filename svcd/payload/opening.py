@@ -31,7 +31,7 @@ def check_units(modality: Modality, model_input: Mapping[str, object], *, units_
     except Refused as refusal:
         raise WorkFailed("units_in_short", str(refusal)) from None
     if needed > units_in:
-        raise WorkFailed("units_in_short", f"the input comes to {needed} units, the order pays for {units_in}")
+        raise WorkFailed("units_in_short", f"the input has {needed} units, the order pays for {units_in}")
 
 
 def _check_media(modality: Modality, model_input: Mapping[str, object], units_in: int, units_out: int) -> None:

@@ -127,7 +127,7 @@ async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook
     try:
         deployment = await retry(partial(read_deployment, transport), on=Unavailable, max_s=_MAX_WAIT_S, report=report)
     except Refused as malformed:
-        raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
+        raise Fatal(f"{config.coordinator_url} is not a coordinator: {malformed}") from None
     if config.addresses is not None:
         found = config.addresses.differences(deployment)
         if found:

@@ -182,7 +182,7 @@ class EventRoutes:
                 tag="Jobs",
                 about="Read a job with the ops that are under way, before their blocks",
                 details=(
-                    "Each step says what it rests on. A settle that is stored names the result, which can be fetched,"
+                    "Each step names its evidence. A settle that is stored names the result, which can be fetched,"
                     " opened and used from then on. It is provisional until its block, and a later answer shows when it"
                     " failed. Only the chain decides: check it later, because a provisional answer may be wrong."
                 ),

@@ -138,7 +138,7 @@ class OperationRoutes:
                 path="/evm/simulate/claim",
                 id="simulateClaim",
                 tag="Provider operations",
-                about="Tell whether the chain would let this provider claim this job",
+                about="Check whether the chain would accept this provider's claim of this job",
                 details="Costs nothing. Payment, signature and time are not looked at.",
                 handler=self.simulate_claim,
                 body=Body.of(SimulateBody),

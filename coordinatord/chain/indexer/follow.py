@@ -107,7 +107,7 @@ class IndexFollower:
             else:
                 self._contradictions = 0
                 if self._stalled is not None:
-                    log.info("index goes on", block=self._position and self._position.block_number)
+                    log.info("index resumed", block=self._position and self._position.block_number)
                     self._stalled = None
             await self._wake.wait(self._settings.block_time_ms / 1000)
 

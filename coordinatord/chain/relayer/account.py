@@ -172,7 +172,7 @@ class RelayerAccount:
         if count <= self.nonce_floor + len(self.pending) + MAX_UNKNOWN:
             self.pool_end = max(self.pool_end, count)
         else:
-            log.warning("pending nonces not believed", count=count, used=self.nonce_floor)
+            log.warning("pending nonce count ignored", count=count, used=self.nonce_floor)
 
     async def read_balance(self, rpc: Rpc) -> None:
         """Read the latest balance, which can grow without a new block."""

@@ -88,7 +88,7 @@ class Node:
         rest = min(_MAX_REST_S, 2.0 ** min(self._failures - FAILURES, 6)) if self.away else 0.0
         self._rests_until = self._clock() + rest
         if self.away and not was_away:
-            log.warning("node away", node=self.name)
+            log.warning("node unreachable", node=self.name)
             metrics.node_up.labels(self.name).set(0)
 
     def answered(self) -> None:

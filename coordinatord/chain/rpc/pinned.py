@@ -82,5 +82,5 @@ class PinnedRpc(Rpc):
     def _change(self) -> None:
         node = self._better()
         if node is not None:
-            log.warning("relayer goes on with another node", node=node.name, before=self._node.name)
+            log.warning("relayer node changed", node=node.name, before=self._node.name)
             self._node, self._failed = node, 0

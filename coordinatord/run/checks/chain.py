@@ -58,7 +58,7 @@ class ChainLook:
                     async for row in look(rpc, serving.head):
                         yield row
                 except (Retryable, RpcError) as error:
-                    yield wrong(name, str(error), "the node refuses what a coordinator has to ask: take another")
+                    yield wrong(name, str(error), "use a node that serves this request")
 
     async def _contracts(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         remedy = "write the addresses of this market into the address book, as `coordinatord market deploy` does"

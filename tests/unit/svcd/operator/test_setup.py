@@ -103,7 +103,7 @@ def test_six_questions_whose_proposals_make_a_configuration(init: Init, tmp_path
     text, image = config.models
     assert (config.coordinator_url, config.gateways, config.addresses) == (URL, (GATEWAY,), BOOK)
     assert text.asks == {600: AskRates(70, 90), 3600: AskRates(50, 1)}  # the floors
-    assert image.asks == {600: AskRates(100_000, 200_000), 3600: AskRates(100_000, 200_000)}  # nobody asks yet
+    assert image.asks == {600: AskRates(100_000, 200_000), 3600: AskRates(100_000, 200_000)}  # no asks yet
     assert isinstance(text.backend, OpenAISettings)
     assert (text.backend.base_url, text.backend.models) == (VLLM.url, {"demo/text": "org/Text"})
     assert isinstance(text.load, PrometheusSettings)
@@ -244,7 +244,7 @@ def test_market_that_tells_no_gateway_is_asked_for_one(init: Init, market: Marke
 def test_without_a_terminal_proposals_stand_and_what_has_none_names_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert ask_at_terminal("prices", "100", "--price-percent") == "100"
-    with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to ask at"):
+    with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to prompt at"):
         ask_at_terminal("address", None, "--coordinator")
 
 
