@@ -161,7 +161,7 @@ class ErrorDetails(Shape, frozen=True):
     job_id: Annotated[
         Bytes32 | None,
         said(
-            "id that the line named, or null where the line was refused before that was read; GET /v1/jobs/{id} tells"
+            "the line's id, or null if the line was rejected before its id was read; GET /v1/jobs/{id} tells"
             " whether it ever was a job",
             "0x" + "0a" * 32,
         ),

@@ -23,7 +23,7 @@ class KnownError:
 
 
 TX_HASH: Final = "receipt_timeout"
-"""Type of the error whose code is the transaction's hash."""
+"""Type of the error that has the transaction's hash as its code."""
 
 _AGAIN: Final = "send the same again, later"
 _SIGN: Final = "sign the values that you send, in the domain of GET /evm/chain, with the wallet they name"
@@ -57,7 +57,7 @@ UNCODED: Final[Mapping[int | str, KnownError]] = {
         " the first",
         "correct what `message` names",
     ),
-    404: _typed("not_found", "there is no such object, or it is another owner's", "check the id and its owner"),
+    404: _typed("not_found", "the object does not exist, or belongs to another owner", "check the id and its owner"),
     405: _typed("invalid_request_error", "the path has no such method", "use one that the header `allow` names"),
     408: _typed("invalid_request_error", "the body did not arrive in time", "send it faster, or in a smaller body"),
     409: _typed(
@@ -116,7 +116,7 @@ _CODED: Final = (
     ),
     _invalid(
         "unknown_container",
-        "`container_cid` is no live `input` upload of the owner's",
+        "`container_cid` is not a live `input` upload of the owner",
         "upload the container (again: an unused upload is gone after 300 s)",
     ),
     _invalid("too_short", "the container has fewer than 122 bytes", "send a whole container"),
@@ -153,7 +153,7 @@ _CODED: Final = (
     _invalid("invalid_completion_window", "`completion_window` is not 1h or 24h", "send one of them"),
     _invalid(
         "invalid_input_file",
-        "`input_file_id` is no live `batch` upload of this address",
+        "`input_file_id` is not a live `batch` upload of this address",
         "upload the lines (again: an unused upload is gone after 300 s)",
     ),
     _invalid(
@@ -174,7 +174,7 @@ _CODED: Final = (
     _invalid("result_ambiguous", "there are `result` and `result_cid`", "send one of them"),
     _invalid(
         "unknown_result",
-        "`result_cid` is no live `result` upload of this session's address",
+        "`result_cid` is not a live `result` upload of this session's address",
         "upload the result (again: an unused upload is gone after 300 s)",
     ),
     _denied("provider_mismatch", "the signer operates another provider", "name the signer's own provider id"),

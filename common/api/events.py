@@ -85,4 +85,4 @@ class EventsReset(Shape, frozen=True):
     """A gap in the events: read again what you follow."""
 
     id: EventId
-    event: Annotated[Literal["reset"], said("that there are events which are not told", "reset")]
+    event: Annotated[Literal["reset"], said("that there are events which were not sent", "reset")]

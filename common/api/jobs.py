@@ -166,7 +166,7 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     reclaimable_block: ReclaimableBlock[N] = None
     cost: Annotated[
         Omittable[N],
-        said("what the client paid in all for a settled job: provider + fee + gas_fee, in base units", "2012"),
+        said("the client's total payment for a settled job: provider + fee + gas_fee, in base units", "2012"),
     ] = None
     cost_parts: Annotated[Omittable[CostPartsShape[N]], said("parts of that cost")] = None
 

@@ -86,9 +86,7 @@ class ProviderFields(Shape, Generic[N], frozen=True):
     provider_id: N
     operator: Address
     box_key: Bytes32 | None
-    evidence: Annotated[
-        Any, said("evidence as published: its JSON, its bytes as hex where they are none, or null", None)
-    ]
+    evidence: Annotated[Any, said("published evidence: its JSON, otherwise its bytes as hex, or null", None)]
     listed: bool
     reputation: N
     allow_all_models: bool
@@ -194,7 +192,7 @@ class AllowlistStatus(enum.IntEnum):
 AllowlistStatusNumber = Annotated[
     int,
     meanings(
-        "what the market's admin says of such instances",
+        "note of the market's admin on such instances",
         AllowlistStatus.ALLOWED,
         {
             AllowlistStatus.NOT_LISTED: "nothing, or no more",

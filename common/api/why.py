@@ -21,9 +21,9 @@ OF_THE_JOB: Final[Mapping[str, str]] = {
 OF_A_PROVIDER: Final[Mapping[str, str]] = {
     "not_listed": "order of a listed provider",
     "model_not_allowed": "order of a provider that may run the model",
-    "designated": "none, for an order that is meant for one provider; else cancel it and order anew",
-    "no_ask": "cancel it; order of a provider that asks for the model (GET /evm/asks)",
-    "window": "cancel it; order with a window that it asks for",
+    "designated": "none for an order to one provider; otherwise cancel it and order again",
+    "no_ask": "cancel it; order from a provider with an ask for the model (GET /evm/asks)",
+    "window": "cancel it; order with a window that it has an ask for",
     "price": "cancel it; order at its rates, or above",
     "not_live": "wait until it polls again, or cancel and order of another",
     "full": "wait until one of its jobs has ended",
@@ -112,7 +112,7 @@ class WhyFields(Shape, Generic[N], frozen=True):
     providers: Annotated[
         tuple[WhyProvider[N], ...],
         shapes.said(
-            "of an open job: providers that poll or ask for its model, those that could take it first; at most 50"
+            "of an open job: up to 50 providers that poll for its model or have an ask for it, able ones first"
         ),
     ]
     would_help: Annotated[

@@ -61,7 +61,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "svc": Word("members that this market adds to the object"),
     "error": Word("the error"),
     # Sums of an owner's jobs.
-    "priced": Word("jobs whose rates are whole numbers", "1"),
+    "priced": Word("jobs with whole-number rates", "1"),
     "escrowed": Word("sum of the caps of these jobs, in base units of the payment token", "14"),
     "by_model": Word("the same sums for each model that was ordered"),
     # Quotes.
@@ -101,7 +101,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "floors": Word("lowest rates by model and window; each rate is the lowest of its kind"),
     "providers": Word("providers by id"),
     "entries": Word("entries of the escrow allowlist"),
-    "entry": Word("what was published with the entry", {}),
+    "entry": Word("text published with the entry", {}),
     # The deployment.
     "chain_id": Word("chain id (EIP-155), the one of every signing domain", 31337),
     "contracts": Word("addresses of the contracts: compare them with an address book that you trust"),
@@ -172,9 +172,9 @@ WORDS: Final[Mapping[str, Word]] = {
     "completion_window": Word("`1h` or `24h`: the batch ends that long after its creation", "1h"),
     "metadata": Word("up to 16 pairs of strings of the owner's own; stored in plaintext", {"run": "7"}),
     "output_file_id": Word(
-        "file of the lines that settled; null until the end, or where there is none", worked_order.FILE_ID
+        "file of the settled lines; null until the batch ends, or if no line settled", worked_order.FILE_ID
     ),
-    "error_file_id": Word("file of all other lines; null until the end, or where there is none", None),
+    "error_file_id": Word("file of all other lines; null until the batch ends, or if there are no such lines", None),
     "created_at": Word("time of the creation, in Unix seconds", 1800000000),
     "finalizing_at": Word("time at which every line had ended, in Unix seconds, or null", 1800000070),
     "completed_at": Word("time at which the files were written, in Unix seconds, or null", 1800000071),

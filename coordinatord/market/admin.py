@@ -148,7 +148,7 @@ class Admin:
             return Action(ZERO, (), "no registry's ownership is offered to anybody")
         if len(heirs) > 1:
             raise Fatal(
-                f"the registries are offered to different accounts ({', '.join(sorted(heirs))}): offer them anew"
+                f"the registries are offered to different accounts ({', '.join(sorted(heirs))}): offer them again"
             )
         offered = [self._contracts()[name] for name in REGISTRIES if pending[name] != ZERO]
         return Action(heirs.pop(), tuple(c.call(f"{c.name}: accept ownership", "acceptOwnership") for c in offered))

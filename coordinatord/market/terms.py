@@ -121,7 +121,7 @@ def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
     if terms.gas_fee > terms.max_gas_fee:
         raise Refused(f"gas_fee must not be above max_gas_fee, {terms.max_gas_fee}", "gas_fee")
     if terms.treasury == terms.token:
-        raise Refused("treasury must not be the token: what is paid there is lost", "treasury")
+        raise Refused("treasury must not be the token: payments to it are lost", "treasury")
     return terms
 
 

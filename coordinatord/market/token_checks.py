@@ -78,7 +78,7 @@ def _authorisations(node: Web3, token: Contract, domain: Domain) -> Iterator[Che
     for function, hashed in (("receiveWithAuthorization", receive), ("transferWithAuthorization", transfer)):
         good, bad = (_calldata(token, function, message, payer.sign(one)) for one in (hashed, keccak256(hashed)))
         yield compared(f"token: {function} as signed", _tried(node, token, good, payee), "taken")
-        yield compared(f"token: {function} as nobody signed it", _refused(node, token, bad, payee), "refused")
+        yield compared(f"token: {function} with a wrong signature", _refused(node, token, bad, payee), "refused")
     stolen = _calldata(token, "receiveWithAuthorization", message, payer.sign(receive))
     yield compared("token: receiveWithAuthorization sent by another", _refused(node, token, stolen, another), "refused")
 

@@ -70,7 +70,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
             "Show the wallet's balance, and how much of it open jobs may spend.",
         ),
         ("config", "config:config", "Show and change the settings in profiles."),
-        ("doctor", "doctor", "Check everything that a job needs, and say how to fix what is wrong."),
+        ("doctor", "doctor", "Check everything that a job needs, and show how to fix problems."),
         (
             "market",
             "known_markets:market",

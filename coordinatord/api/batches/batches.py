@@ -122,7 +122,7 @@ class BatchService:
             return earlier
         upload = await files_sql.find(connection, new.input_file_id, new.owner)
         if upload is None or upload.purpose != "batch":
-            raise Refused("there is no such batch upload", "input_file_id", "invalid_input_file")
+            raise Refused("the batch upload does not exist", "input_file_id", "invalid_input_file")
         created = await batches_sql.create(connection, attrs.evolve(new, lines=upload.lines))
         if created is None:  # another process has just created a batch with this key
             earlier = await self._earlier(connection, new)

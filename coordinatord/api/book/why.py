@@ -74,7 +74,7 @@ class WhyReads:
                 return snapshot, (job, await why_sql.read_providers(connection, job, self.liveness_ms))
 
         if self._turns.statistics().tasks_waiting >= _MAX_WAITING:
-            raise Retryable("busy", "too many requests ask why jobs are unclaimed", retry_after=1)
+            raise Retryable("busy", "too many concurrent requests for reasons why jobs are unclaimed", retry_after=1)
         async with self._turns:
             _, read = await self.reads.lists.read(facts)
         if read is None:  # the job's state changed after its row was read

@@ -12,7 +12,7 @@ from coordinatord.api.files.foreign_lines import LONGEST_HELD, check_line
 
 MOST_LINES: Final = limits.BATCH_LINES
 BLANK: Final = b" \t\r"
-"""A line of nothing else is blank. Other white space is none to JSON either: such a line is a malformed one."""
+"""A line of only these bytes is blank. JSON has no other white space, so a line with any other is malformed."""
 # Bytes split into lines at a time, because line objects take many times their size.
 _SPLIT_BYTES: Final = 1 << 16
 

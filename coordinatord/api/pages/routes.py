@@ -125,7 +125,7 @@ class HistoryRoutes:
 
 
 _TAG: Final = "Page"
-_KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of what the caller has")}
+_KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of the caller's cached response")}
 
 
 @attrs.frozen(slots=True)

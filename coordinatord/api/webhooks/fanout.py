@@ -55,7 +55,7 @@ def test_message(webhook_id: str) -> NewMessage:
 def job_message(event: LoggedEvent) -> JobMessage:
     sent = event_of(event)
     if not isinstance(sent, JobEvent):
-        raise AssertionError("a reset is no event of a job")
+        raise AssertionError("a reset is not a job's event")
     kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
     return JobMessage(kind, _rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 

@@ -125,7 +125,7 @@ class ChainLook:
         )
         await account.read(rpc, await latest_block(rpc))
         if role.missing is None:
-            yield wrong("relayer role", f"the registries do not tell of {address}", "are they this release's?")
+            yield wrong("relayer role", f"the registries have no event of {address}", "are they this release's?")
         elif role.missing:
             remedy = f"its owner gives it: coordinatord market admin grant-relayer {address}"
             yield wrong("relayer role", f"{address} has none in {', '.join(role.missing)}", remedy)

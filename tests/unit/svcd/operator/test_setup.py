@@ -167,7 +167,7 @@ def test_slots_are_what_the_servers_run_at_a_time(init: Init, monkeypatch: pytes
         ("--model", ["demo/none", "demo/text=other", "demo/text=other"], "the market has no model 'demo/none'"),
         ("--slots", ["some", "3", "3"], "'some': the jobs at a time must be a whole number"),
         ("--price-percent", ["cheap", "90", "90"], "'cheap': prices must be a percentage"),
-        ("--wallet", ["/none/such", "new", "new"], "/none/such is no file"),
+        ("--wallet", ["/none/such", "new", "new"], "/none/such is not a file"),
     ],
 )
 def test_mistaken_answer_is_said_and_asked_again(
@@ -224,7 +224,7 @@ def test_only_model_of_a_market_and_a_server_belong_together(init: Init, market:
         ({"models": ("demo/none",)}, "the market has no model 'demo/none'; it has demo/text, demo/image"),
         ({"models": ("demo/text=none",)}, "demo/text: no server has 'none'; there are vLLM at http"),
         ({"servers": ("http://127.0.0.1:1",)}, "no list of models at http://127.0.0.1:1: start the model server"),
-        ({"wallet": "/none/such"}, "/none/such is no file: the wallet must be `new`, `keystore` or the path"),
+        ({"wallet": "/none/such"}, "/none/such is not a file: the wallet must be `new`, `keystore` or the path"),
     ],
 )
 def test_answer_that_cannot_be_is_told_and_no_configuration_written(
