@@ -144,7 +144,7 @@ class UploadForm:
         if part.name != "file":
             raise _unexpected(part)
         if part.filename is None:
-            raise Refused("the file part must carry a filename", "file")
+            raise Refused("the file part must have a filename", "file")
         return _plain_name(part.filename)
 
     async def pieces(self) -> AsyncIterator[bytes]:

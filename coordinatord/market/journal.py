@@ -79,7 +79,7 @@ def opened(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Fatal(f"another run is at work on {path}: let it end, or end it") from None
+            raise Fatal(f"another run is using {path}: wait for it, or stop it") from None
         run = json.loads(json.dumps(run))  # with JSON's types, like the file's
         yield _read(path, run) if path.exists() else DeploymentJournal(path, run)
     finally:

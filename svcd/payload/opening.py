@@ -57,7 +57,7 @@ def committed(spool: Spool, c: bytes) -> Committed:
     except Refused as refusal:
         raise _failed(refusal, "bad_container") from None
     if found.c != c:
-        raise WorkFailed("commitment_mismatch", "the container is not the one that the order names")
+        raise WorkFailed("commitment_mismatch", "the container does not match the order's commitment")
     return found
 
 

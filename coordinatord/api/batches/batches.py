@@ -149,7 +149,7 @@ class BatchService:
             if after is not None:
                 place = await batches_sql.place_of(connection, after, owner)
                 if place is None:
-                    raise Refused("after names no batch of yours", "after")
+                    raise Refused("after is not the id of one of your batches", "after")
             snapshot, found = await batches_sql.read_page(connection, owner, place, limit + 1)
         return Page(snapshot, found[:limit], has_more=len(found) > limit)
 

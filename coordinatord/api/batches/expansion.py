@@ -151,7 +151,7 @@ class Expansion:
         posts = await to_thread.run_sync(_posts_of, allowed, cids)
         relay_ids = await posts_sql.insert(connection, self.registry.address, posts, allowances)
         if relay_ids is None:
-            raise Retryable("busy", "the owner's budget was taken up by another request")
+            raise Retryable("busy", "another request used up the owner's budget")
         await objects_sql.release_many(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
         return [_record_of(one, relays) for one in allowed]

@@ -104,6 +104,6 @@ def explained(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) ->
 
 def _moved(row: JobRow, snapshot: Snapshot) -> WhyShape:
     if row.state == JobState.OPEN:  # a reorg came between two reads
-        raise Retryable("not_ready", "the job is changing at this moment; ask again", retry_after=1)
+        raise Retryable("not_ready", "the job is changing now; try again", retry_after=1)
     verdict, said = verdict_on_moved(row)
     return why.Why(hex_of(row.job_id), row.state, verdict, said, (), (), str(snapshot.block_number))

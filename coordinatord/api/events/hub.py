@@ -106,7 +106,7 @@ class EventHub:
     def newest(self) -> int:
         """Return the newest id in memory. Raise Retryable before the first read of the log."""
         if not self._recent:
-            raise Retryable("not_ready", "events are not read yet", retry_after=1)
+            raise Retryable("not_ready", "the event log is not loaded yet", retry_after=1)
         return self._recent[-1].id
 
     async def _is_known(self, after: int) -> bool:

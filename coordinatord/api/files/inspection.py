@@ -92,7 +92,7 @@ class LineInspection:
                 self._end_line()
             self._add(last)
         if self._lines > MOST_LINES:
-            raise Refused(f"a batch file has at most {MOST_LINES} lines that are not blank", "file", "too_many_lines")
+            raise Refused(f"a batch file has at most {MOST_LINES} non-blank lines", "file", "too_many_lines")
 
     def _add(self, part: bytes) -> None:
         if self._too_long:

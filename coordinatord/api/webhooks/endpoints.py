@@ -141,7 +141,7 @@ class WebhookEndpoints:
             if endpoint.disabled_at is not None:
                 raise Refused("the webhook is disabled; remove it, and add it again", None, "webhook_disabled")
             if tested:
-                raise Retryable("busy", "a test of this webhook waits already; read its last attempt", retry_after=15)
+                raise Retryable("busy", "a test of this webhook is waiting; read its last attempt", retry_after=15)
             await fanout_sql.write(connection, [message])
             return message.message_id
 

@@ -251,7 +251,7 @@ class IndexFollower:
     async def stall(self, connection: Connection, error: Retryable) -> None:
         """Log an error of `catch_up` once. Rebuild the index after several contradictions in a row."""
         if self._stalled != error.message:
-            log.warning("index stalls", reason=error.message, code=error.code)
+            log.warning("index stalled", reason=error.message, code=error.code)
             self._stalled = error.message
         if not isinstance(error, Contradiction):
             return

@@ -93,7 +93,7 @@ class Node:
 
     def answered(self) -> None:
         if self.away:
-            log.info("node back", node=self.name)
+            log.info("node recovered", node=self.name)
             metrics.node_up.labels(self.name).set(1)
         self._failures = 0
 

@@ -94,7 +94,7 @@ def is_true(answer: bytes | Reverted) -> bool:
 def unreadable(error: RpcError, code: str) -> Retryable:
     """Return the Retryable for a node that answered a read with an error."""
     if error.meaning is Meaning.RATE_LIMITED:
-        return Retryable("relay_unavailable", "the RPC endpoint limits our requests", "rate_limited")
+        return Retryable("relay_unavailable", "the RPC endpoint rate-limits requests", "rate_limited")
     return Retryable("relay_unavailable", f"the chain could not be read: {error}", code)
 
 
