@@ -24,7 +24,7 @@ class BatchErrors(Shape, frozen=True):
 
 
 class RequestCounts(Shape, frozen=True):
-    """How many lines there are, and how they ended."""
+    """Numbers of lines by outcome."""
 
     completed: Annotated[int, said("lines whose jobs settled", 1)]
     failed: Annotated[int, said("lines that were skipped, or whose jobs ended without a result", 0)]
@@ -156,7 +156,7 @@ class LineError(Shape, frozen=True):
 
 
 class ErrorDetails(Shape, frozen=True):
-    """Where the line stands, and the job that it named."""
+    """State of a line, and its job."""
 
     job_id: Annotated[
         Bytes32 | None,

@@ -39,7 +39,7 @@ class Error(Shape, frozen=True):
 
 
 class ModelNotFoundBody(Shape, frozen=True):
-    """The one error that is specified without `param` and without the header `x-svc-retryable`."""
+    """Error that the specification defines without `param` and without the header `x-svc-retryable`."""
 
     message: ErrorMessage
     type: Annotated[Literal["not_found"], said("class of the error", "not_found")]

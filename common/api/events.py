@@ -20,7 +20,7 @@ from common.api.states import (
 
 
 class EventKind(enum.IntEnum):
-    """As the coordinator's table numbers them; on the wire they are the names in lower case."""
+    """Kinds of events, with the numbers of the coordinator's table. The API uses the names in lower case."""
 
     POSTED = 0
     CLAIMED = 1

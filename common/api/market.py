@@ -15,7 +15,7 @@ Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number an
 
 
 class ModelDetails(Shape, Generic[N], frozen=True):
-    """What orders need of a model."""
+    """Data of a model that orders need."""
 
     model_id: N
     enabled: bool
@@ -55,7 +55,7 @@ class ModelList(Shape, frozen=True):
 
 
 class Reliability(Shape, Generic[N], frozen=True):
-    """How the jobs that a provider claimed ended recently. A new provider has low counts."""
+    """Outcomes of a provider's recently claimed jobs. A new provider has low counts."""
 
     window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_SECS))]
     settled: Annotated[N, said("jobs that it settled", "12")]
@@ -286,7 +286,7 @@ class QuoteFields(Shape, Generic[N, Zero], frozen=True):
 
 
 class FailedCheck(Shape, frozen=True):
-    """A check that an order fails, as posting it would answer."""
+    """Failed check of an order, with the error that posting the order would return."""
 
     message: Annotated[
         str, said("sentence for a person; may change at any time", "signature does not recover to owner")

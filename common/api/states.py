@@ -21,7 +21,7 @@ def meanings(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
 
 
 class JobState(enum.IntEnum):
-    """As the job registry numbers them."""
+    """States with the job registry's numbers."""
 
     OPEN = 0
     CLAIMED = 1

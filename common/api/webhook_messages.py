@@ -22,7 +22,7 @@ class JobMessage(Shape, frozen=True):
 
 
 class BatchChange(Shape, frozen=True):
-    """A batch as it stands after a change."""
+    """State of a batch after a change."""
 
     id: Annotated[str, said("id of the batch", BATCH_ID)]
     status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]

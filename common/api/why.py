@@ -48,7 +48,7 @@ _VERDICTS: Final = (
 
 
 class WhyReason(Shape, frozen=True):
-    """A reason that keeps a provider from a job."""
+    """Reason that prevents a provider from taking a job."""
 
     code: Annotated[
         str,
@@ -78,7 +78,7 @@ class WhyProvider(Shape, Generic[N], frozen=True):
 
 
 class WhyHelp(Shape, Generic[N], frozen=True):
-    """A change that would let providers take the job: another order (cancel this one first), or a higher balance."""
+    """Change after which providers would take the job: another order (cancel this one first) or a higher balance."""
 
     change: Annotated[
         str,

@@ -69,7 +69,7 @@ class Dialogue:
                 return read(text)
             except Fatal as mistake:
                 self.say(f"    {mistake}")
-                if text == proposed:  # a wrong proposal would be repeated for ever where there is no terminal
+                if text == proposed:  # without a terminal, a wrong proposal would be repeated forever
                     proposed = None
 
 

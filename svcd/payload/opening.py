@@ -27,7 +27,7 @@ def check_units(modality: Modality, model_input: Mapping[str, object], *, units_
         _check_media(modality, model_input, units_in, units_out)
         return
     try:
-        needed = units_of(modality, model_input, units_out=units_out).units_in  # the backend holds its output to less
+        needed = units_of(modality, model_input, units_out=units_out).units_in  # the backend caps its output itself
     except Refused as refusal:
         raise WorkFailed("units_in_short", str(refusal)) from None
     if needed > units_in:

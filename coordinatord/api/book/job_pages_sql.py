@@ -41,7 +41,7 @@ class JobFilter:
 
     @property
     def has_counts(self) -> bool:
-        """True when `job_counts` has the numbers of this list."""
+        """Return True if `job_counts` has the numbers of this list."""
         keys = [key for key in (self.owner, self.provider_id, self.model_id) if key is not None]
         return len(keys) <= 1 and self.min_rate_in is None and self.min_rate_out is None
 

@@ -89,8 +89,8 @@ class RelayerAccount:
 
     @property
     def has_unsent(self) -> bool:
-        """True while signed bytes wait for a node's first verdict: no answer, a rate limit, or an endpoint that does
-        not relay."""
+        """Return True while signed bytes wait for a node's first verdict. No answer, a rate limit, or an endpoint that
+        does not relay is not a verdict."""
         return any(tx.unsent and tx.refusal in _TURNED_AWAY for tx in self.pending)
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:

@@ -75,7 +75,7 @@ class Node:
 
     @property
     def resting(self) -> bool:
-        """True while an unreachable node is left alone. The pause grows with each failure, up to a minute."""
+        """Return True while an unreachable node is skipped. The pause grows with each failure, up to a minute."""
         return self.away and self._clock() < self._rests_until
 
     @property
