@@ -19,7 +19,7 @@ MAX_LEASED_JOBS: Final = 1000  # per poll
 _HELD_BACK: Final = 0  # provider id in the lease of a job that is held back
 _MIN_HOLD: Final = timedelta(seconds=15)
 _MAX_HOLD: Final = timedelta(minutes=30)
-_MAX_JOBS_HELD_BACK: Final = 10_000  # per owner and statement
+_MAX_JOBS_HELD_BACK: Final = 10_000  # per statement
 _MAX_LOCK_IDLE: Final = "5s"
 
 
